@@ -77,6 +77,31 @@ def test_one_program_on_each_node_of_hfai(caller: Launcher) -> None:
 
 
 @pytest.mark.long
+def test_the_plugin_alone_on_each_node_of_hfai(caller: Launcher) -> None:
+    """Lightning starts the processes itself; number and address of the nodes are the platform's."""
+    script = TRAIN.replace("options = dict(", "options = dict(plugins=[PLUGIN()], ").replace(
+        "import clusterrun.lightning",
+        "from clusterrun.lightning import ClusterrunEnvironment as PLUGIN",
+    )
+    platform = {"MARSV2_TASK_ID": "7", "WORLD_SIZE": "2", "MASTER_IP": "127.0.0.1"}
+    port = {"MASTER_PORT": str(free_port())}
+    jobs = [
+        caller.script(
+            script,
+            args=("ddp", "2"),
+            environ={**platform, **port, "RANK": f"{rank}", "MARSV2_RANK": f"{rank}"},
+        )
+        for rank in range(2)
+    ]
+
+    ended = [job.ended(4 * SECONDS_TO_ACT) for job in jobs]
+
+    assert [each.code for each in ended] == [0, 0], ended
+    ranks = [sorted(re.findall(r"rank (\d) of 4 node (\d)", each.out)) for each in ended]
+    assert ranks == [[("0", "0"), ("1", "0")], [("2", "1"), ("3", "1")]]
+
+
+@pytest.mark.long
 def test_a_wrong_number_of_nodes_is_named(caller: Launcher) -> None:
     platform = {
         "MARSV2_TASK_ID": "7",

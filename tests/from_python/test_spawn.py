@@ -19,6 +19,15 @@ def test_the_local_rank_comes_first(tmp_path: Path) -> None:
     assert [(tmp_path / name).read_text() for name in "01"] == ["rank 0", "rank 1"]
 
 
+def test_what_hfai_calls_fork(tmp_path: Path) -> None:
+    """Its programs say ``fork(main, args=..., nprocs=8, bind_numa=True)``."""
+    fork = clusterrun.spawn
+
+    fork(write_rank, args=(tmp_path, "rank "), nprocs=2, bind_numa=True)
+
+    assert [(tmp_path / name).read_text() for name in "01"] == ["rank 0", "rank 1"]
+
+
 def test_a_job_beside_its_caller(tmp_path: Path) -> None:
     def waits(_: int) -> None:
         os.read(os.open(tmp_path / "gate", os.O_RDONLY), 1)

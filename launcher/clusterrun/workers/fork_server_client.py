@@ -68,8 +68,8 @@ def event_of(message: Message, now: float) -> Event:
 
     """
     match message:
-        case {"kind": "started", "local_rank": rank, "pid": pid, "remark": remark}:
-            return WorkerStarted(LocalRank(rank), pid, remark, now)
+        case {"kind": "started", "local_rank": rank, "pid": pid, "remark": remark, "at": at}:
+            return WorkerStarted(LocalRank(rank), pid, remark, min(at, now))
         case {"kind": "not_started", "local_rank": rank, "step": step, "error": error}:
             return WorkerEnded(LocalRank(rank), NotStarted(step, error), now)
         case {"kind": "exited", "local_rank": rank, "at": at}:

@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 from free_ports import free_port
 
-from tests.contract.launched import Ended, Launcher, await_end
+from tests.contract.launched import Ended, Launcher, await_text
 
 HOST = os.uname().nodename
 
@@ -172,10 +172,11 @@ def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:
             sys.exit(5)
         time.sleep(60)
         """,
+        "--events=events",
         workers=4,
     )
     job.numbers(r"pid-of-\d", 4)
-    await_end(*job.numbers("pid-of-0"))
+    await_text(clusterrun.folder / "events", '"exited"')
 
     go.write_text("")
     ended = job.ended()

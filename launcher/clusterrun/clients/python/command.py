@@ -381,6 +381,12 @@ class CalledCommand:
         with suppress(OSError):
             self._lifeline.send(bytes([number]))
 
+    def hang_up(self) -> None:
+        """Have the command end as by SIGTERM; for any thread, nothing in a forked child."""
+        if not self.is_a_forks:
+            with suppress(OSError):
+                self._lifeline.shutdown(socket.SHUT_WR)
+
     def exit_code(self) -> int:
         """Wait for the end of the command, which has reported; return its exit code, or -N for signal N."""
         return self._process.wait()
@@ -391,7 +397,7 @@ class CalledCommand:
 
     def close(self) -> None:
         """End the command if it still runs; nothing in a forked child."""
-        if os.getpid() != self._pid:
+        if self.is_a_forks:
             return
         self._lifeline.close()
         try:

@@ -72,7 +72,9 @@ class SpawnContext:
     def __init__(self, job: "CalledJob") -> None:
         """Serve its ranks in a thread: they do not wait for ``join``."""
         self._job = job
-        self._thread = threading.Thread(target=job.serve, name="clusterrun.spawn", daemon=True)
+        self._thread = threading.Thread(
+            target=_serve_and_close, args=[job], name="clusterrun.spawn", daemon=True
+        )
         self._thread.start()
         self._is_joined = False
 
@@ -101,10 +103,7 @@ class SpawnContext:
             except KeyboardInterrupt:
                 self._job.interrupted()
         self._is_joined = True
-        try:
-            self._job.results()
-        finally:
-            self._job.close()
+        self._job.results()
         return True
 
     def interrupt(self) -> None:
@@ -115,8 +114,15 @@ class SpawnContext:
         self._job.interrupt()
 
     def __del__(self) -> None:
-        # The job ends with its lifeline; nobody waits for it here.
-        self._job.let_go()
+        # Its thread waits for the end.
+        self._job.hang_up()
+
+
+def _serve_and_close(job: "CalledJob") -> None:
+    try:
+        job.serve()
+    finally:
+        job.close()
 
 
 def spawn(  # noqa: PLR0913, PLR0917 - torch's arguments, in torch's order
@@ -241,8 +247,9 @@ class CalledJob:
         """End the job if it still runs; nothing in a forked child."""
         self._command.close()
 
-    def let_go(self) -> None:
-        self._command.let_go()
+    def hang_up(self) -> None:
+        """Have the job end as by SIGTERM, if it still runs; for any thread."""
+        self._command.hang_up()
 
 
 def _returned(peer: Peer) -> Any:

@@ -31,7 +31,7 @@ C modules beneath some public ones, as these take longer to import.
                   later_variables cpus                           left_out not_once
                   has_gpus most                                  why_not_once naming_helps
                                                                  spoiled again
-    start_worker  local_rank command variables    started        local_rank pid remark
+    start_worker  local_rank command variables    started        local_rank pid remark at
                   startup_folder cpus memory      not_started    local_rank step error
                   blocked_signals                 exited         local_rank code at failure lease
                   open_files                         or          local_rank signal at failure lease

@@ -425,7 +425,8 @@ class Server:
             step, error = report["step"], report["error"]
             self._report("not_started", local_rank=rank, step=step, error=error)
         else:
-            self._report("started", local_rank=rank, pid=worker.pid, remark=self._remark(report))
+            fields = {"pid": worker.pid, "remark": self._remark(report), "at": time.monotonic()}
+            self._report("started", local_rank=rank, **fields)
 
     def _close_status(self, worker: ForkedWorker) -> None:
         if worker.status is not None:
