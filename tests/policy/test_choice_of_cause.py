@@ -125,3 +125,18 @@ def test_lines_that_blame_a_peer(line: str) -> None:
 def test_lines_that_blame_no_peer(tail: str) -> None:
     """A reason of its own, or an old warning that had no effect."""
     assert not is_consequence(fate(0, 1, tail=tail))
+
+
+@pytest.mark.parametrize(
+    ("reason", "ran_here"),
+    [
+        (outcome.WorkerFailed(FAILED), True),
+        (outcome.WorkerFailed(STRUCK), False),
+        (outcome.Succeeded(), False),
+    ],
+)
+def test_whose_worker_the_cause_is(reason: outcome.Reason, ran_here: bool) -> None:
+    """A node's report has the fates of its own workers."""
+    ended = outcome.Outcome(reason, attempt=0, fates=(FAILED, STOPPED), survivors=())
+
+    assert ended.cause_ran_here == ran_here
