@@ -88,10 +88,13 @@ def test_many_workers(bench: Bench) -> None:
     assert ends == {rank: outcome.Exited(rank) for rank in range(64)}
 
 
-def test_an_exit_that_is_read_late(bench: Bench) -> None:
+def test_an_exit_that_is_read_late(bench: Bench, tmp_path: Path) -> None:
     """It is as old as it is: a failure of a peer that came after it, and is dated itself, is no earlier."""
-    bench.spawn(0, "true")
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    bench.spawn(0, "cat", str(gate))
     started = bench.expect(events.WorkerStarted)
+    gate.write_text("")
     wait_until(lambda: kernel.state_and_parent(started.pid)[0] == "X", "the end of the worker")
 
     gone = time.monotonic()

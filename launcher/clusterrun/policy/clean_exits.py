@@ -18,6 +18,9 @@ from clusterrun.policy.outcome import MOST_RANKS, EarlierExits, Exited, Fate, Ki
 SECONDS_UNTIL_NAMED = 60.0
 """From the first exit: in most jobs the other ranks exit within this time."""
 
+SECONDS_OF_A_RACE = 0.25
+"""An exit so close to a failure of another kind was not waited for: both ranks had just begun, or ended."""
+
 MOST_RUNS = 8
 """Runs of ranks that one line names: every second one of 8,000 may have exited."""
 
@@ -106,7 +109,8 @@ class CleanExits:
             if first <= cause.rank < first + world.program.size:
                 times = {rank: at for rank, at in world.times.items() if at <= latest}
                 seconds = max(0.0, failed_at - max(times.values(), default=-NEVER))
-                if times and (lost_peer or seconds <= SECONDS_UNTIL_NAMED):
+                is_shortly = SECONDS_OF_A_RACE <= seconds <= SECONDS_UNTIL_NAMED
+                if times and (lost_peer or is_shortly):
                     ranks, more = first_ranks(number - first for number in times)
                     more += len(ranks[MOST_RANKS:])
                     return EarlierExits(tuple(ranks[:MOST_RANKS]), more, seconds)

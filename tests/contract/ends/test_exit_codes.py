@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import time
 from pathlib import Path
 from textwrap import dedent
 
@@ -13,6 +14,9 @@ from free_ports import free_port
 from tests.contract.launched import Ended, Launcher, await_text
 
 HOST = os.uname().nodename
+
+SECONDS_APART = 0.5
+"""Of an exit that is named beside a failure after it."""
 
 DATE = re.compile(r"at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 DURATION = re.compile(r"\d+\.\d+ s after")
@@ -177,6 +181,8 @@ def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:
     )
     job.numbers(r"pid-of-\d", 4)
     await_text(clusterrun.folder / "events", '"exited"')
+    # Else both might have ended together by chance.
+    time.sleep(SECONDS_APART)
 
     go.write_text("")
     ended = job.ended()
