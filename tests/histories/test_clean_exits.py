@@ -200,14 +200,17 @@ def test_a_rank_fails_after_its_peer_has_exited(nodes: int, workers: int) -> Non
 @pytest.mark.parametrize(
     ("seconds", "last", "after"),
     [
+        # Both have just begun.
+        (0.1, "ValueError: it", ""),
+        (0.1, GONE, " 0.1 s after rank 1 exited with 0"),
         (0.4, "ValueError: it", " 0.4 s after rank 1 exited with 0"),
         (59.0, "ValueError: it", " 59.0 s after rank 1 exited with 0"),
         (62.0, "ValueError: it", ""),
         (62.0, GONE, " 62.0 s after rank 1 exited with 0"),
     ],
 )
-def test_an_exit_long_before_a_failure(seconds: float, last: str, after: str) -> None:
-    """It matters only if the rank has lost a connection."""
+def test_how_long_before_a_failure_an_exit_was(seconds: float, last: str, after: str) -> None:
+    """A long time, and none, matter only if the rank has lost a connection."""
     job = Job(workers=2).exits(1).passes(seconds).exits(0, code=1, last=last).settles()
 
     assert causes(job) == {f"ends with 1: rank 0 failed{after}"}
