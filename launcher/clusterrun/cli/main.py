@@ -38,11 +38,10 @@ def run_command_line(
         command, line = find_command(argv, called)
         if not PRINTING.keys().isdisjoint(line.options):
             return _print(line, called)
-        if command is not RUN:
-            say_nothing_on_signals()
         if command is RUN:
             run: Callable[..., int] = named(command.function)
             return run(line, environ, called, caller)
+        say_nothing_on_signals()
         execute: Execute = named(command.function)
         return execute(line, environ, called)
     except LauncherError as error:

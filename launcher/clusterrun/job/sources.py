@@ -27,10 +27,10 @@ PREFIX = "CLUSTERRUN_"
 TORCHRUN_PREFIX = "PET_"
 
 TOKEN_VARIABLE = f"{PREFIX}TOKEN"
+"""A secret that all nodes hold; no option, because others can read command lines."""
 
 CALLER_VARIABLE = f"{PREFIX}CALLER"
 """Set by a program that starts the command (``run.caller``)."""
-"""A secret that all nodes hold; no option, because others can read command lines."""
 
 ENV_VARIABLE = "CLUSTERRUN_ENV"
 """What ``--env`` says, a setting on each line: other users can read command lines, and no variables."""
