@@ -17,7 +17,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact, Row, spell
 from clusterrun.job.gone import GONE
 from clusterrun.job.options import NAMES
-from clusterrun.job.sources import PREFIX, Layer, collected
+from clusterrun.job.sources import PREFIX, CommandLine, Layer, collected
 from clusterrun.job.suggestions import closest
 from clusterrun.workers.fork_server.preloading.packages import (
     MUST_NOT_COME_LATER,
@@ -108,10 +108,24 @@ def _unknown(function: str, name: str) -> str:
     return f"{function}() got an unexpected keyword argument {name!r}{suggestion}"
 
 
-def over_ssh(options: Mapping[str, object]) -> dict[str, str]:
-    """Return the keyword by which hosts that are listed are reached; {} if none are, or the user says how."""
+def command_line(function: str, keywords: Mapping[str, object]) -> tuple[list[str], bool]:
+    """Return the words that start the command, and whether ranks of other hosts dial the caller.
+
+    Args:
+        function: the name of the function that was called, for messages.
+        keywords: its arguments that are options. Hosts that are listed are reached by ssh, unless the
+            caller says how.
+
+    Raises:
+        TypeError: an option is unknown, or cannot be set from Python.
+
+    """
+    options = {**keywords, **modules_to_preload(keywords, os.environ)}
     is_listed = options.get("hosts") is not None or options.get("hostfile") is not None
-    return {"launcher": "ssh"} if is_listed and options.get("launcher") is None else {}
+    if is_listed and options.get("launcher") is None:
+        options["launcher"] = "ssh"
+    words = CommandLine(options_of(function, options)).argv()
+    return words, options.get("launcher") == "ssh"
 
 
 class FunctionCall(NamedTuple):
@@ -133,14 +147,14 @@ class FunctionCall(NamedTuple):
 def pickled(
     call: FunctionCall,
     environ: Mapping[str, str] = MappingProxyType({}),
-    known_cells: Collection[str] = (),
+    lines: Mapping[str, list[str]] = MappingProxyType({}),
 ) -> list[Any]:
     """Return what a rank reads: first the caller's argv and import path, then the call.
 
     Args:
         call: what each rank calls.
         environ: variables that the rank sets.
-        known_cells: names of code whose lines it has.
+        lines: of cells that it does not have, by the names of their code.
 
     Raises:
         UsageError: a part can't be pickled; the message names it.
@@ -162,15 +176,19 @@ def pickled(
         "path": [entry for entry in sys.path if isinstance(entry, str)],
         "environ": dict(environ),
         "local_rank_first": call.local_rank_first,
-        "cells": {name: lines for name, lines in cells().items() if name not in known_cells},
+        "cells": dict(lines),
     }
     return [pickle.dumps(context), *body]
 
 
-def cells() -> dict[str, list[str]]:
+def cells(known: Collection[str] = ()) -> dict[str, list[str]]:
     """Return the lines of what was typed into a notebook or a console, by the names of their code.
 
     Tracebacks show these lines, and no file has them.
+
+    Args:
+        known: names of code that is left out.
+
     """
     import linecache
 
@@ -178,7 +196,7 @@ def cells() -> dict[str, list[str]]:
         name: entry[2]
         for name, entry in list(linecache.cache.items())
         # Of a file that may change, there is a time.
-        if len(entry) == 4 and entry[1] is None and not os.path.exists(name)  # noqa: PTH110 - a text
+        if name not in known and len(entry) == 4 and entry[1] is None and not os.path.exists(name)  # noqa: PTH110 - a text
     }
 
 

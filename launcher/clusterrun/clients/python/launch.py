@@ -1,6 +1,5 @@
 """What a Python program calls for one call: ``launch``, and ``spawn`` in torch's place."""
 
-import os
 import signal
 import threading
 import time
@@ -9,17 +8,10 @@ from typing import Any, TypeVar
 
 from clusterrun import errors
 from clusterrun.clients.python import wire
-from clusterrun.clients.python.call import (
-    FunctionCall,
-    modules_to_preload,
-    options_of,
-    over_ssh,
-    pickled,
-)
+from clusterrun.clients.python.call import FunctionCall, cells, command_line, pickled
 from clusterrun.clients.python.command import CalledCommand, Peer
 from clusterrun.clients.python.failures import JobInterrupted, RemoteTraceback, WorkerFailed
 from clusterrun.errors import InternalError, LauncherError, MachineError, NodeLostError
-from clusterrun.job.sources import CommandLine
 from clusterrun.policy.end_report import EndReport
 
 ReturnT = TypeVar("ReturnT")
@@ -188,16 +180,15 @@ class CalledJob:
             TypeError: an option is unknown.
 
         """
-        found = {**modules_to_preload(options, os.environ), **over_ssh(options)}
-        words = CommandLine(options_of(called, {**found, **options})).argv()
-        parts = pickled(call)
+        words, on_other_hosts = command_line(called, options)
+        parts = pickled(call, lines=cells())
         self._interrupts = 0
         self._command = CalledCommand(
             words,
             lambda peer: self._command.send(peer, wire.LAST_CALL, 1, parts),
             # Ctrl-C also ends a job that another thread waits for.
             own_group=False,
-            on_other_hosts="launcher" in found,
+            on_other_hosts=on_other_hosts,
         )
 
     def serve(self) -> None:

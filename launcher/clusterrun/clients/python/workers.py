@@ -1,7 +1,6 @@
 """``Workers``: ranks that live on from call to call, and the cell magic ``%%ranks``."""
 
 import atexit
-import os
 import signal
 import sys
 import threading
@@ -11,19 +10,11 @@ from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 from clusterrun.clients.python import wire
-from clusterrun.clients.python.call import (
-    FunctionCall,
-    cells,
-    modules_to_preload,
-    options_of,
-    over_ssh,
-    pickled,
-)
+from clusterrun.clients.python.call import FunctionCall, cells, command_line, pickled
 from clusterrun.clients.python.command import CalledCommand, Peer
 from clusterrun.clients.python.failures import JobInterrupted, WorkerFailed
 from clusterrun.clients.python.launch import failure_of, raised_by, value_of
 from clusterrun.errors import UsageError
-from clusterrun.job.sources import CommandLine
 from clusterrun.loop import NEVER
 
 ReturnT = TypeVar("ReturnT")
@@ -93,10 +84,8 @@ class Workers:
         register_magic()
 
     def _start(self) -> None:
-        found = {**modules_to_preload(self._options, os.environ), **over_ssh(self._options)}
-        words = CommandLine(options_of("Workers", {**found, **self._options})).argv()
+        words, on_other_hosts = command_line("Workers", self._options)
         # Ctrl-C must not reach the ranks: the caller interrupts a call, not the group.
-        on_other_hosts = "launcher" in found
         self._command = command = CalledCommand(
             words, own_group=True, on_other_hosts=on_other_hosts
         )
@@ -170,8 +159,9 @@ class Workers:
         command = self._open_command()
         if rank is not None and rank not in command.peers:
             raise IndexError(f"there is no rank {rank}: there are {self.world_size} ranks")
-        parts = pickled(call, self._environ, self._known_cells)
-        self._known_cells |= cells().keys()
+        lines = cells(self._known_cells)
+        parts = pickled(call, self._environ, lines)
+        self._known_cells |= lines.keys()
         self._number += 1
         chosen = [peer for _, peer in sorted(command.peers.items()) if rank in {None, peer.rank}]
         running = GroupCall(command, chosen, self._number)
@@ -351,16 +341,11 @@ class GroupCall:
 
     def error(self) -> BaseException | None:
         """Return what the call raises, now that all have answered; None: it has returned."""
-        error: BaseException
         if self._interrupts:
-            error = KeyboardInterrupt()
-        elif self._by_other_thread:
-            error = JobInterrupted("the call was interrupted", signal.SIGINT)
-        elif self._first is not None:
-            error = self._raised(self._first)
-        else:
-            return None
-        return error
+            return KeyboardInterrupt()
+        if self._by_other_thread:
+            return JobInterrupted("the call was interrupted", signal.SIGINT)
+        return None if self._first is None else self._raised(self._first)
 
     @property
     def is_uneven(self) -> bool:
