@@ -72,14 +72,14 @@ def _remove_entry(name: str, folder: int) -> None:
             os.unlink(name, dir_fd=folder)
 
 
-def own_folder(environ: Mapping[str, str], suffix: str = "") -> Path:
+def own_folder(environ: Mapping[str, str]) -> Path:
     """Return the path of this process's folder in TMPDIR; the folder is not made.
 
     Its name is ``clusterrun-HOST-BOOT-PIDS-TIMES-PID-START``: host, boot id, PID and time namespace,
-    process id, and start time. A ``suffix``, "-3", tells further folders of this process apart.
+    process id, and start time.
     """
     parent = Path(environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108 - the folder is closed to others
-    return parent / f"{_prefix()}{os.getpid()}-{_started(os.getpid())}{suffix}"
+    return parent / f"{_prefix()}{os.getpid()}-{_started(os.getpid())}"
 
 
 def remove_leftovers(parent: Path) -> None:

@@ -202,11 +202,6 @@ class Screen:
         """Whether a reader is behind."""
         return any(output.waiting for output in self.outputs)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all was written."""
-        return not any(output.waiting or output.failure for output in self.outputs)
-
     def say(self, text: str) -> None:
         """Print lines of the launcher's own."""
         self.stderr.notice(text.rstrip("\n").encode(errors="surrogateescape") + b"\n")
