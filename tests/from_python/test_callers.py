@@ -22,6 +22,10 @@ from tests.waiting import wait_until
 SECONDS_TO_END = 5.0
 """A second, on a machine that is not busy."""
 
+of_both = pytest.mark.parametrize(
+    "call", [clusterrun.Workers, lambda n: clusterrun.launch(int, nproc_per_node=n)]
+)
+
 LAUNCHER = Path(clusterrun.__file__).parents[1]
 
 
@@ -135,9 +139,7 @@ def test_a_caller_killed_while_its_data_loader_lives(caller: Launcher) -> None:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    "call", [clusterrun.Workers, lambda n: clusterrun.launch(int, nproc_per_node=n)]
-)
+@of_both
 def test_in_the_shell_of_an_allocation(
     call: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,9 +160,7 @@ def test_in_the_shell_of_an_allocation(
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    "call", [clusterrun.Workers, lambda n: clusterrun.launch(int, nproc_per_node=n)]
-)
+@of_both
 def test_workers_of_another_python(
     call: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

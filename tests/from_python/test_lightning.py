@@ -55,15 +55,14 @@ def test_a_program_on_one_node(caller: Launcher, strategy: str) -> None:
     assert (notice in ended.err) == (strategy == "ddp_spawn_bind_numa")
 
 
-@pytest.mark.long
-def test_one_program_on_each_node_of_hfai(caller: Launcher) -> None:
-    """RANK and WORLD_SIZE count nodes there."""
+def check_on_hfai(caller: Launcher, script: str, strategy: str) -> None:
+    """Run a program on both nodes of a job; assert that its four ranks have found each other."""
     platform = {"MARSV2_TASK_ID": "7", "WORLD_SIZE": "2", "MASTER_IP": "127.0.0.1"}
     port = {"MASTER_PORT": str(free_port())}
     jobs = [
         caller.script(
-            TRAIN,
-            args=("ddp_bind_numa", "2"),
+            script,
+            args=(strategy, "2"),
             environ={**platform, **port, "RANK": f"{rank}", "MARSV2_RANK": f"{rank}"},
         )
         for rank in range(2)
@@ -74,6 +73,12 @@ def test_one_program_on_each_node_of_hfai(caller: Launcher) -> None:
     assert [each.code for each in ended] == [0, 0], ended
     ranks = [sorted(re.findall(r"rank (\d) of 4 node (\d)", each.out)) for each in ended]
     assert ranks == [[("0", "0"), ("1", "0")], [("2", "1"), ("3", "1")]]
+
+
+@pytest.mark.long
+def test_one_program_on_each_node_of_hfai(caller: Launcher) -> None:
+    """RANK and WORLD_SIZE count nodes there."""
+    check_on_hfai(caller, TRAIN, "ddp_bind_numa")
 
 
 @pytest.mark.long
@@ -83,22 +88,7 @@ def test_the_plugin_alone_on_each_node_of_hfai(caller: Launcher) -> None:
         "import clusterrun.lightning",
         "from clusterrun.lightning import ClusterrunEnvironment as PLUGIN",
     )
-    platform = {"MARSV2_TASK_ID": "7", "WORLD_SIZE": "2", "MASTER_IP": "127.0.0.1"}
-    port = {"MASTER_PORT": str(free_port())}
-    jobs = [
-        caller.script(
-            script,
-            args=("ddp", "2"),
-            environ={**platform, **port, "RANK": f"{rank}", "MARSV2_RANK": f"{rank}"},
-        )
-        for rank in range(2)
-    ]
-
-    ended = [job.ended(4 * SECONDS_TO_ACT) for job in jobs]
-
-    assert [each.code for each in ended] == [0, 0], ended
-    ranks = [sorted(re.findall(r"rank (\d) of 4 node (\d)", each.out)) for each in ended]
-    assert ranks == [[("0", "0"), ("1", "0")], [("2", "1"), ("3", "1")]]
+    check_on_hfai(caller, script, "ddp")
 
 
 @pytest.mark.long
