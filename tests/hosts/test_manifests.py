@@ -37,7 +37,7 @@ RANKS = """
 
 
 RESUMES = """
-    import time
+    import os, time
     from pathlib import Path
     from clusterrun import suspend
 
@@ -46,14 +46,14 @@ RESUMES = """
     for step in range(3 if saved.exists() else 10_000):
         time.sleep(0.01)
         if step == 3:
-            Path("has-begun").touch()
+            Path(f"has-begun-{os.environ['RANK']}").touch()
         if suspend.requested(step):
             saved.write_text(str(step))
             suspend.ready()
 """
 
-HOOK = "sh -c 'until test -e has-begun; do sleep 0.1; done; test ! -e saved'"
-"""Asks for a suspension in the first round."""
+HOOK = "sh -c 'until test -e has-begun-0 -a -e has-begun-1; do sleep 0.1; done; test ! -e saved'"
+"""Asks for a suspension in the first round, once no rank can take what another has saved for its own start."""
 
 
 def edited(kind: str, *words: str) -> str:
