@@ -2,10 +2,13 @@
 
 import re
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import Launcher
+from tests.as_another_user import run_as_another_user
+from tests.contract.launched import Launcher, await_text
 
 EXIT_HANDLER = """
     import atexit, os, time
@@ -96,3 +99,76 @@ def test_a_single_worker_is_only_named(clusterrun: Launcher, method: str) -> Non
     job.signal(signal.SIGINT)
 
     assert job.ended().code == 130
+
+
+FLOODS = """
+import socket, sys, time
+from pathlib import Path
+
+names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+places = ["\\0" + name[1:] for name in names if name.startswith("@")]
+flood = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+full = time.monotonic() + 3
+while time.monotonic() < full:
+    for place in places:
+        try:
+            flood.sendto(b"?", place)
+        except OSError:
+            time.sleep(0.0001)
+"""
+
+
+@pytest.mark.needs("root", "setpriv")
+def test_another_user_does_not_hold_it(clusterrun: Launcher, tmp_path: Path) -> None:
+    """Whatever sockets without a file another user floods: the failure is learned of."""
+    gate = tmp_path / "fails"
+    script = THREAD.replace(
+        "raise", f"while not os.path.exists({str(gate)!r}): time.sleep(.1)\n        raise"
+    )
+    job = clusterrun.script(script, *GRACE, "--events=events", "--start-method=spawn", workers=2)
+    await_text(clusterrun.folder / "events", '"started"')
+    flood = run_as_another_user(FLOODS)
+    gate.touch()
+
+    ended = job.ended()
+
+    assert flood.returncode == 0, flood.stderr
+    assert ended.code == 1, ended
+    assert "rank 1 did not exit within 1 s (--shutdown-timeout) of its failure" in ended.err
+
+
+BETWEEN = {
+    "bash": '"$python" "$@"\nexit $?',
+    "exec": 'exec "$python" "$@"',
+    "unshare": 'exec unshare --fork --pid --kill-child "$python" "$@"',
+    "uv": 'exec uv run --quiet --offline --no-project --python "$python" python "$@"',
+}
+"""What stands between the launcher and the interpreter that it was given."""
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "bash",
+        "exec",
+        pytest.param("unshare", marks=pytest.mark.needs("root", "unshare")),
+        pytest.param("uv", marks=pytest.mark.needs("uv")),
+    ],
+)
+def test_a_program_around_python(clusterrun: Launcher, tmp_path: Path, between: str) -> None:
+    """It is told nothing that would end it, and has the time to clean up."""
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f"#!/bin/bash\npython={sys.executable}\n{BETWEEN[between]}\n")
+    wrapper.chmod(0o755)
+    script = """
+        import atexit, os, time
+        if os.environ["RANK"] == "1":
+            atexit.register(lambda: (time.sleep(0.5), print("uploaded", flush=True)))
+            raise ValueError("loss is nan")
+        time.sleep(600)
+    """
+
+    ended = clusterrun.script(script, f"--python={wrapper}", workers=2).ended()
+
+    assert (ended.code, ended.out.count("uploaded")) == (1, 1), ended
+    assert "failed: ValueError: loss is nan\n" in ended.err

@@ -1,61 +1,33 @@
 """How the server learns that a worker's script has failed: its process may run on.
 
 A worker that runs its script in place shares memory with the server. One that has executed Python sends
-a datagram (``startup/sitecustomize.py``), as the folder for temporary files may hang, and descriptors of
+a signal (``startup/sitecustomize.py``), as the folder for temporary files may hang, and descriptors of
 ours would show in the worker; the server then writes the note for it.
 """
 
 from __future__ import annotations
 
 import _signal as signal
-import _socket as socket
 import mmap
 import os
-import sys
 import time
 
 VARIABLE = "CLUSTERRUN_FAILURE_NOTES"
-"""The name of the socket, for the worker's start: it is taken away there."""
+"""The server's pid, a colon and ``SIGNAL``, for the worker's start: it is taken away there."""
 
-_CREDENTIALS = 12
-"""Bytes: the pid, user id and group id of the sender, an int each."""
-
-_PID = 4
-_MOST = 64
-_DIGITS = 19
-"""Of nanoseconds in eight bytes."""
+SIGNAL = signal.SIGRTMIN + 3
+"""Signals of real time are queued, each with the pid of its sender. The server blocks it, and is woken by SIGCHLD."""
 
 
-class FailureNotes:
-    """Receives the notes of the workers of this node."""
+def failed() -> list[tuple[int, int]]:
+    """Return the pid and the time of each failure since the last call, in nanoseconds of the monotonic clock.
 
-    def __init__(self) -> None:
-        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-        self._socket = socket.socket(socket.AF_UNIX, kind)
-        # The kernel adds the sender's pid, and chooses a name that is no file.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._socket.bind("")
-        self.name = os.fsdecode(self._socket.getsockname()[1:])
-
-    def close(self) -> None:
-        """Receive no more."""
-        self._socket.close()
-
-    def received(self) -> list[tuple[int, int]]:
-        """Return the pid and the time of each failure since the last call, in nanoseconds.
-
-        Any process may send something: what is no note is dropped, and the pid is the sender's own.
-        """
-        notes: list[tuple[int, int]] = []
-        while True:
-            try:
-                data, ancillary, _, _ = self._socket.recvmsg(_MOST, socket.CMSG_SPACE(_CREDENTIALS))
-            except BlockingIOError:
-                return notes
-            for level, kind, credentials in ancillary:
-                is_note = len(data) < _DIGITS and data.isdigit()
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and is_note:
-                    notes.append((int.from_bytes(credentials[:_PID], sys.byteorder), int(data)))
+    Any process of this user may send the signal, and no other one: the pid is the sender's own.
+    """
+    notes: list[tuple[int, int]] = []
+    while (note := signal.sigtimedwait([SIGNAL], 0)) is not None:
+        notes.append((note.si_pid, time.monotonic_ns()))
+    return notes
 
 
 _BYTES_OF_TIME = 8

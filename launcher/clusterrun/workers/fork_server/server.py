@@ -12,10 +12,10 @@ import struct
 import sys
 import time
 
-from . import worker_signals
+from . import failure_notes, worker_signals
 from .binding import import_psutil, must_be_bound
 from .channel import HelperChannel, take_messages
-from .failure_notes import FailureNotes, ScriptEnds
+from .failure_notes import ScriptEnds
 from .kernel import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
@@ -144,8 +144,6 @@ class Server:
         self._guard_pid = guard_pid
         self._signals: list[tuple[int, float]] = []
         self._script_ends = ScriptEnds()
-        self._failure_notes: FailureNotes | None = None
-        """From workers that have executed Python; None if there are none."""
         self._workers: dict[int, ForkedWorker] = {}
         """By pid, until they are reaped."""
         self._memory_remarks: set[str] = set()
@@ -172,7 +170,7 @@ class Server:
         self.watch(agent.fileno(), self._hear_agent)
         self._take_signals()
         # The agent blocked all signals before it executed this program.
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        signal.pthread_sigmask(signal.SIG_SETMASK, [failure_notes.SIGNAL])
 
     def watch(self, descriptor: int, callback: Callback) -> None:
         """Call ``callback`` whenever ``descriptor`` is ready to be read."""
@@ -315,8 +313,6 @@ class Server:
         self.agent.close()
         if self._connection is not None:
             self._connection.close()
-        if self._failure_notes is not None:
-            self._failure_notes.close()
 
     # Signals to this process.
 
@@ -368,10 +364,6 @@ class Server:
         script = self.preparation.script_for(request["command"])
         end = self._script_ends.of(local_rank)
         end.clear()
-        executes_python = startup is not None and (script is None or script.torch is not None)
-        if executes_python:
-            self._failure_notes = self._failure_notes or FailureNotes()
-            request["failure_notes"] = self._failure_notes.name
         if must_be_bound(request["cpus"]):
             import_psutil()
         # A signal that reaches the child before its handlers are set stays pending.
@@ -557,7 +549,7 @@ class Server:
 
     def _report_failing(self) -> None:
         """Report workers whose script has failed: an exit handler or a thread may hold them."""
-        for pid, nanoseconds in self._failure_notes.received() if self._failure_notes else []:
+        for pid, nanoseconds in failure_notes.failed():
             if pid in self._workers:
                 self._script_ends.of(self._workers[pid].local_rank).write(nanoseconds, 1)
         # A start must be reported before.

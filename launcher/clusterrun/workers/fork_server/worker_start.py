@@ -10,7 +10,7 @@ import resource
 from . import worker_signals
 from .binding import bind, set_memory_policy
 from .channel import frame
-from .failure_notes import VARIABLE
+from .failure_notes import SIGNAL, VARIABLE
 from .kernel import close_descriptors_above, die_with_parent, let_trace
 from .start_over import StartOver
 
@@ -137,5 +137,5 @@ class WorkerStart:
             # An empty PYTHONPATH counts as none; "startup:" would mean the current folder, too.
             users_own = [environment["PYTHONPATH"]] if environment.get("PYTHONPATH") else []
             environment["PYTHONPATH"] = os.pathsep.join([startup, *users_own])
-            environment[VARIABLE] = self._request["failure_notes"]
+            environment[VARIABLE] = f"{self._server.pid}:{int(SIGNAL)}"
         return environment

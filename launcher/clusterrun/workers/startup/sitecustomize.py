@@ -9,7 +9,6 @@ worker waits for it.
 import _thread
 import os
 import sys
-import time
 
 # Python itself imports it where it is asked to, by PYTHONFAULTHANDLER.
 IMPORTED_BEFORE = "faulthandler" in sys.modules
@@ -41,6 +40,7 @@ def report_failure(to: str) -> None:
     Python tells audit hooks when it is about to print such an exception (``sys.excepthook`` in its
     table of audit events); threads and exit handlers may still keep the process from its end.
     """
+    server, number = map(int, to.split(":"))
     process, thread = os.getpid(), _thread.get_ident()
 
     def audit(event: str, arguments: "tuple[object, ...]") -> None:
@@ -48,17 +48,14 @@ def report_failure(to: str) -> None:
             return
         # With Python code beneath, C code prints an exception that ends nothing.
         beneath = sys._getframe().f_back  # noqa: SLF001 - documented, for special purposes
-        if beneath is not None or arguments[1] is KeyboardInterrupt:
+        # With a program between, or in a PID namespace of its own, the exit dates the failure.
+        if beneath is not None or arguments[1] is KeyboardInterrupt or os.getppid() != server:
             return
         try:
-            import _socket
-
-            notes = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
-            notes.sendto(b"%d" % time.monotonic_ns(), "\0" + to)
-            notes.close()
+            os.kill(server, number)
             # It wakes the server.
-            os.kill(os.getppid(), SIGCHLD)
-        except Exception:  # noqa: BLE001 - the exit dates the failure then
+            os.kill(server, SIGCHLD)
+        except OSError:  # the script has changed its user
             return
 
     sys.addaudithook(audit)
