@@ -168,7 +168,8 @@ def test_a_program_around_python(clusterrun: Launcher, tmp_path: Path, between: 
         time.sleep(600)
     """
 
-    ended = clusterrun.script(script, f"--python={wrapper}", workers=2).ended()
+    options = ("--shutdown-timeout=5", f"--python={wrapper}", "--start-method=spawn")
+    ended = clusterrun.script(script, *options, workers=2).ended()
 
     assert (ended.code, ended.out.count("uploaded")) == (1, 1), ended
     assert "failed: ValueError: loss is nan\n" in ended.err
