@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,3 +144,26 @@ def test_another_version(hosts: list[Host], monkeypatch: pytest.MonkeyPatch) -> 
     report = hosts[0].report
     assert report is not None
     assert "and 0.0.1 where it was typed" in report.message
+
+
+FLOOD = """
+import os, sys
+for stream in (1, 2):
+    for _ in range(1000):
+        os.write(stream, 65536 * b"x")
+"""
+
+
+def test_a_host_that_prints_without_end_before_it_is_ready(hosts: list[Host]) -> None:
+    """The end of it is kept, as an explanation."""
+    hosts.append(host_by([sys.executable, "-c", FLOOD], ["/bin/false"], Call([], "/", {})))
+    tracemalloc.start()
+    try:
+        shown = printed_by(hosts[0])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert shown == {1: b"", 2: b""}
+    assert 0 < len(hosts[0].errors) <= 1 << 16
+    assert peak < 4 << 20

@@ -1,5 +1,7 @@
 """What several hosts print, on one screen."""
 
+import tracemalloc
+
 from tests.ssh.door import (
     DescriptorOutput,
     HostsScreen,
@@ -57,3 +59,29 @@ def test_what_workers_print_is_never_left_out() -> None:
 
     assert printed.out == b"clusterrun: \n" * 2
     assert printed.err == b"clusterrun: \n" * 2
+
+
+def test_a_notice_does_nothing_to_a_terminal() -> None:
+    """Another program may run on a host in the command's place."""
+    printed = Printed()
+
+    printed.screen.notice(0, "clusterrun: \x1b]0;title\x07\x9b2J\u202egnitrats\u2028\n".encode())
+    printed.screen.notice(1, b"clusterrun: \xff\xed\xa0\x80\r\n")
+
+    assert printed.err.decode() == (
+        "clusterrun: ?]0;title??2J?gnitrats?\nclusterrun: \ufffd\ufffd\ufffd\ufffd?\n"
+    )
+
+
+def test_any_number_of_notices_needs_no_memory() -> None:
+    """They may differ, all of them."""
+    screen = HostsScreen(DescriptorOutput(1, len), DescriptorOutput(2, len))
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            screen.notice(0, b"clusterrun: %d %s\n" % (number, b"x" * 1000))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 4 << 20

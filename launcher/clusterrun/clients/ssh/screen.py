@@ -2,10 +2,14 @@
 
 import time
 
+from clusterrun.bounds import as_line
 from clusterrun.descriptor_output import CONGESTED, DescriptorOutput, open_output
 
 SECONDS_OF_ECHO = 10.0
 """Within this time a notice that another host has sent, too, is not repeated."""
+
+MOST_NOTICES = 1000
+"""That are remembered; a broken host may send any number."""
 
 SECONDS_TO_PRINT = 2.0
 """How long the last lines may take."""
@@ -46,13 +50,18 @@ class HostsScreen:
             self.write(2, f"{text}\n".encode(errors="backslashreplace"))
 
     def notice(self, rank: int, line: bytes) -> None:
-        """Print what the command on a host says, unless that of another has just said the same."""
+        """Print what the command on a host says, unless that of another has just said the same.
+
+        No terminal obeys it, whatever runs there in the command's place.
+        """
         now = time.monotonic()
         first, at = self._noticed.get(line, (rank, now))
         if first != rank and now - at < SECONDS_OF_ECHO:
             return
+        if len(self._noticed) == MOST_NOTICES:
+            del self._noticed[next(iter(self._noticed))]
         self._noticed[line] = rank, now
-        self.write(2, line)
+        self.say(as_line(line.decode(errors="replace").rstrip("\n")))
 
     def flush(self) -> None:
         for output in self.waiting:
