@@ -61,7 +61,7 @@ from clusterrun.processes import forked as forked
 from clusterrun.processes import how_it_ended as how_it_ended
 from clusterrun.processes import status_of as status_of
 from clusterrun.scratch import Scratch as Scratch
-from clusterrun.scratch import own_folder as own_folder
+from clusterrun.scratch import own_folders as own_folders
 from clusterrun.scratch import remove_leftovers as remove_leftovers
 from clusterrun.scratch import remove_scratch as remove_scratch
 from clusterrun.workers.fork_server.kernel import (

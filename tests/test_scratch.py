@@ -25,7 +25,8 @@ def test_a_folder_that_is_closed_to_others(tmp_path: Path) -> None:
     scratch = Scratch(tmp_path / "scratch")
     assert not scratch.path.exists()
 
-    assert scratch.make([scratch.path / "attempt-0" / "rank-0"])
+    assert scratch.make()
+    assert scratch.add([scratch.path / "attempt-0" / "rank-0"])
 
     assert mode_of(scratch.path) == 0o700
     assert (scratch.path / "attempt-0" / "rank-0").is_dir()
@@ -39,7 +40,8 @@ def test_after_a_cleaner_it_is_as_closed_as_before(tmp_path: Path) -> None:
     scratch.make()
     remove_scratch(scratch.path)
 
-    assert scratch.make([scratch.path / "attempt-1" / "rank-0"])
+    assert scratch.make()
+    assert scratch.add([scratch.path / "attempt-1" / "rank-0"])
 
     assert mode_of(scratch.path) == 0o700
 
@@ -51,7 +53,32 @@ def test_no_folder_to_be_had(tmp_path: Path, place: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "folder").mkdir()
 
-    assert not Scratch(tmp_path / place).make()
+    scratch = Scratch(tmp_path / place)
+
+    assert not scratch.make()
+    assert scratch.fault.startswith(str(tmp_path / place.partition("/")[0]))
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_a_name_that_another_has_taken_is_left_to_him(tmp_path: Path, *, made_before: bool) -> None:
+    """Once the folder was seen, a cleaner may remove it, and another user make one of its name."""
+    scratch = Scratch(tmp_path / "seen", tmp_path / "unseen")
+    if made_before:
+        assert scratch.make()
+        scratch.path.rmdir()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "seen").symlink_to(tmp_path / "theirs")
+
+    assert not scratch.add([tmp_path / "seen" / "attempt-1"])
+    assert scratch.make()
+    assert scratch.add([scratch.path / "attempt-1"])
+
+    assert (tmp_path / "unseen" / "attempt-1").is_dir()
+    assert list((tmp_path / "theirs").iterdir()) == []
+    (tmp_path / "unseen").rename(tmp_path / "gone")
+    (tmp_path / "unseen").symlink_to(tmp_path / "theirs")
+    assert not scratch.make()
+    assert scratch.fault == f"{tmp_path}/unseen was made by another user"
 
 
 def test_it_is_removed_with_all_in_it(tmp_path: Path) -> None:

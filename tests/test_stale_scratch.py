@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.door import (
-    own_folder,
+    own_folders,
     remove_leftovers,
     stat_fields,
 )
@@ -18,12 +18,12 @@ from tests.imports import imports
 
 def name_for(pid: int, started: str) -> str:
     """Return the name of the folder of a process of this host and its namespaces."""
-    own = own_folder({}).name
-    return f"{own.removesuffix(own_id())}{pid}-{started}"
+    own, _, random = own_folders({})[0].name.rpartition("-")
+    return f"{own.removesuffix(own_id())}{pid}-{started}-{random}"
 
 
 def own_id() -> str:
-    """Return how the name of our own folder ends."""
+    """Return how the part of the name of our own folder ends that everybody knows."""
     return f"{os.getpid()}-{stat_fields(os.getpid())[19]}"
 
 
@@ -43,14 +43,26 @@ def living() -> Iterator[int]:
 
 def test_the_usual_folder() -> None:
     """It is below TMPDIR, or below /tmp if that is not set or empty."""
-    parents = [own_folder(environ).parent for environ in ({"TMPDIR": "/x"}, {"TMPDIR": ""}, {})]
+    folders = [own_folders(environ) for environ in ({"TMPDIR": "/x"}, {"TMPDIR": ""}, {})]
 
-    assert parents == [Path("/x"), Path("/tmp"), Path("/tmp")]
-    assert own_folder({}).name.startswith(f"clusterrun-{os.uname().nodename}-")
-    assert own_folder({}).name.endswith(own_id())
+    assert [each.parent for each, _ in folders] == [Path("/x"), Path("/tmp"), Path("/tmp")]
+    names = [each.name for pair in folders for each in pair]
+    assert {name.rpartition("-")[0].removesuffix(own_id()) for name in names} == {
+        name_for(0, "0").partition("0-0-")[0]
+    }
+    assert names[0].startswith(f"clusterrun-{os.uname().nodename}-")
+
+
+def test_no_name_can_be_foreseen() -> None:
+    """Another user who makes the folder first takes it away from the job."""
+    names = {each.name for _ in range(8) for each in own_folders({})}
+
+    assert len(names) == 16
 
 
 def test_what_belongs_to_no_living_process_is_removed(tmp_path: Path, dead: str) -> None:
+    """Earlier versions had nothing random in the name."""
+    (tmp_path / dead.rpartition("-")[0]).mkdir()
     (tmp_path / dead / "attempt-0" / "rank-0").mkdir(parents=True)
     (tmp_path / dead / "attempt-0" / "rank-0" / "error.json").write_text("{}")
 
@@ -62,19 +74,19 @@ def test_what_belongs_to_no_living_process_is_removed(tmp_path: Path, dead: str)
 def test_a_process_that_has_the_number_of_another_is_not_it(tmp_path: Path, living: int) -> None:
     """Process ids are used again; this process started later than the folder's name says."""
     (tmp_path / name_for(living, "1")).mkdir()
-    (tmp_path / name_for(living, stat_fields(living)[19])).mkdir()
-    own_folder({"TMPDIR": str(tmp_path)}).mkdir()
+    left = {name_for(living, stat_fields(living)[19]), own_folders({})[0].name}
+    for name in left:
+        (tmp_path / name).mkdir()
 
     remove_leftovers(tmp_path)
 
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {name_for(living, stat_fields(living)[19]), own_folder({}).name}
+    assert {path.name for path in tmp_path.iterdir()} == left
 
 
 def test_what_others_may_use_stays(tmp_path: Path, dead: str) -> None:
     """The processes of other hosts and containers that share TMPDIR can't be seen from here."""
     host = os.uname().nodename
-    *parts, namespace, time, pid, started = dead.removeprefix(f"clusterrun-{host}-").split("-")
+    *parts, namespace, time, pid, started, _ = dead.removeprefix(f"clusterrun-{host}-").split("-")
     boot = "-".join(parts)
     others = {
         f"clusterrun-other-{boot}-{namespace}-{time}-{pid}-{started}",

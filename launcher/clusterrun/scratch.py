@@ -1,13 +1,13 @@
-"""A process's own folder in TMPDIR, which the next job removes if the process is killed.
+"""A job's scratch folder in TMPDIR, which the next job removes if this one is killed.
 
-The agent's is its job's scratch folder, for files that workers write for the launcher
-(TORCHELASTIC_ERROR_FILE); a Python program has some for the functions that it calls.
+It is for files that workers write for the launcher (TORCHELASTIC_ERROR_FILE), and for the page that
+ranks share with it (``suspend``).
 """
 
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,41 +17,79 @@ from clusterrun.processes import TimeLimited, boot_id
 SECONDS_TO_ANSWER = 1.0
 """How long a file system may take; after that, workers get no error files."""
 
+NAMES = 2
+"""The second one is for when others have seen the first one, and have taken it meanwhile."""
+
 
 class Scratch:
     """The folder of one job. Each call waits ``seconds`` at most, even if the file system hangs."""
 
-    def __init__(self, path: Path, seconds: float = SECONDS_TO_ANSWER) -> None:
-        self.path = path
+    def __init__(self, *paths: Path, seconds: float = SECONDS_TO_ANSWER) -> None:
+        """``paths``: where it may be; the first one that nobody else has made is used."""
+        self.paths = paths
+        self.path = paths[0]
+        self.fault = ""
+        """Why there is no folder, for people; "" if there is one, or none was wanted yet."""
         self.files = TimeLimited(seconds)
         """Runs work on files of the folder."""
+        self._seconds = seconds
         self._owner: int | None = None
 
-    def make(self, folders: Iterable[Path] = ()) -> bool:
-        """Make the folder, and ``folders`` in it; return whether all exist.
+    def make(self) -> bool:
+        """Make the folder, perhaps at the next path; return whether it exists.
 
         It is made again if a cleaner of temporary files has removed it.
         """
-        return bool(self.files.run(partial(self._make, tuple(folders))))
+        return self._run(self._make)
+
+    def add(self, folders: Iterable[Path]) -> bool:
+        """Make ``folders`` in the folder as it was made; return whether all exist."""
+        return self._run(partial(self._add, tuple(folders)))
 
     def remove(self) -> None:
-        self.files.run(partial(remove_scratch, self.path))
+        for path in self.paths:
+            self.files.run(partial(remove_scratch, path))
 
-    def _make(self, folders: Iterable[Path]) -> bool:
+    def _run(self, work: Callable[[], str]) -> bool:
+        fault = self.files.run(work)
+        slow = f"{self.path.parent} does not answer within {self._seconds:g} s"
+        self.fault = slow if fault is None else fault
+        return not self.fault
+
+    def _make(self) -> str:
+        """Return the ``fault``."""
         try:
-            with suppress(FileExistsError):
-                self.path.mkdir(mode=0o700)
-                # A file server may map root to another user.
-                self._owner = self.path.lstat().st_uid
-            found = self.path.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != self._owner:
-                # Another user made it.
-                return False
+            for path in self.paths[self.paths.index(self.path) :]:
+                self.path = path
+                if self._is_ours():
+                    return ""
+        except OSError as error:
+            return f"{self.path.parent}: {error.strerror}"
+        return self._taken
+
+    def _add(self, folders: Iterable[Path]) -> str:
+        """Return the ``fault``."""
+        try:
+            if not self._is_ours():
+                return self._taken
             for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            return False
-        return True
+        except OSError as error:
+            return f"{self.path}: {error.strerror}"
+        return ""
+
+    def _is_ours(self) -> bool:
+        """Make the folder if it is missing; return False if another user has made it."""
+        with suppress(FileExistsError):
+            self.path.mkdir(mode=0o700)
+            # A file server may map root to another user.
+            self._owner = self.path.lstat().st_uid
+        found = self.path.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == self._owner
+
+    @property
+    def _taken(self) -> str:
+        return f"{self.path} was made by another user"
 
 
 def remove_scratch(directory: Path) -> None:
@@ -72,14 +110,15 @@ def _remove_entry(name: str, folder: int) -> None:
             os.unlink(name, dir_fd=folder)
 
 
-def own_folder(environ: Mapping[str, str]) -> Path:
-    """Return the path of this process's folder in TMPDIR; the folder is not made.
+def own_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return paths for this process's folder in TMPDIR; the folder is not made.
 
-    Its name is ``clusterrun-HOST-BOOT-PIDS-TIMES-PID-START``: host, boot id, PID and time namespace,
-    process id, and start time.
+    Its name is ``clusterrun-HOST-BOOT-PIDS-TIMES-PID-START-RANDOM``: host, boot id, PID and time
+    namespace, process id, start time, and what nobody can guess, who would make the folder first.
     """
     parent = Path(environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108 - the folder is closed to others
-    return parent / f"{_prefix()}{os.getpid()}-{_started(os.getpid())}"
+    name = f"{_prefix()}{os.getpid()}-{_started(os.getpid())}"
+    return tuple(parent / f"{name}-{os.urandom(8).hex()}" for _ in range(NAMES))
 
 
 def remove_leftovers(parent: Path) -> None:
@@ -96,7 +135,8 @@ def remove_leftovers(parent: Path) -> None:
     prefix = _prefix()
     with suppress(OSError), os.scandir(parent) as entries:
         for name in [entry.name for entry in entries if entry.name.startswith(prefix)]:
-            owner = re.fullmatch(r"(\d{1,9})-(\d+)(?:-\d+)?", name[len(prefix) :])
+            # Those of earlier versions have nothing random.
+            owner = re.fullmatch(r"(\d{1,9})-(\d+)(?:-[0-9a-f]+)?", name[len(prefix) :])
             if owner and _is_this_user_s(parent / name) and _is_dead(int(owner[1]), owner[2]):
                 remove_scratch(parent / name)
 

@@ -3,10 +3,12 @@
 import os
 import signal
 import stat
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 from tests.contract.launched import Launcher
 from tests.looking.commands import asked
@@ -305,3 +307,94 @@ def test_a_rank_that_hangs_is_named(clusterrun: Launcher, tmp_path: Path) -> Non
     assert "not suspended: rank 1 had not saved at step" in done.err
     assert "when it was asked for again" in done.err
     assert done.out.count("saved") == 2
+
+
+TAKES_THE_NAME = """
+import os, sys
+from pathlib import Path
+
+proc = Path("/proc/self")
+boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+spaces = [proc.joinpath("ns", kind).readlink().name.split("[")[1][:-1] for kind in ("pid", "time")]
+started = proc.joinpath("stat").read_text().rpartition(")")[2].split()[19]
+name = "-".join(["clusterrun", os.uname().nodename, boot, *spaces, str(os.getpid()), started])
+Path(os.environ["TMPDIR"], name).mkdir()
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Stands in for another user: whoever sees a launcher start knows all this of it."""
+
+
+def test_who_knows_all_of_a_launcher_can_not_take_its_folder(
+    clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """The job can be suspended."""
+    environ = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    around = (sys.executable, "-c", TAKES_THE_NAME)
+    job = clusterrun.script(LOOP, "--run-id=mine", workers=1, environ=environ, around=around)
+    job.wait_for("begun")
+
+    asked(environ, "suspend", "mine")
+
+    done = job.ended()
+    assert (done.code, done.out.count("saved")) == (75, 1), done
+    assert "warning" not in done.err
+
+
+RESTARTS_AND_STAYS = """
+import os, sys, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(3)
+print("begun", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.01)
+"""
+
+
+def test_without_a_scratch_folder_a_job_is_not_suspended(
+    clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """It goes on, since nothing would be saved; one warning, for all attempts, says what is lost."""
+    environ = {"TMPDIR": str(tmp_path / "absent"), "XDG_RUNTIME_DIR": str(tmp_path)}
+    options = ("--run-id=mine", "--max-restarts=1", "--suspend-grace=1")
+    job = clusterrun.script(RESTARTS_AND_STAYS, *options, workers=1, environ=environ)
+    job.wait_for("begun")
+
+    refused = asked(environ, "suspend", "mine")
+    (clusterrun.folder / "go").touch()
+    done = job.ended()
+
+    why = f"{tmp_path}/absent: No such file or directory"
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == (
+        f"clusterrun: error: run mine can't be suspended, and goes on: {why}\n"
+        "  clusterrun stop mine ends it, and nothing is saved; set TMPDIR to a folder that you can"
+        " write to before you start it again\n"
+    )
+    assert done.code == 0, done
+    assert done.err.count(f"clusterrun: warning: {why}: without a scratch folder the job") == 1
+
+
+def test_a_node_without_a_scratch_folder_keeps_no_other_from_saving(
+    clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """Its ranks never call."""
+    port = free_port()
+    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    environs = [runtime, {"TMPDIR": "/absent", "XDG_RUNTIME_DIR": "/absent"}]
+    jobs = [
+        clusterrun.script(
+            LOOP,
+            *("--run-id=mine", "--nnodes=2", "--master-addr=127.0.0.1", "--suspend-grace=60"),
+            *(f"--node-rank={number}", f"--master-port={port}"),
+            workers=1,
+            environ=environ,
+        )
+        for number, environ in enumerate(environs)
+    ]
+    for job in jobs:
+        job.wait_for("begun")
+
+    asked(runtime, "suspend", "mine")
+
+    first, second = (job.ended() for job in jobs)
+    assert (first.code, first.out.count("saved"), second.code) == (75, 1, 75), (first, second)

@@ -166,7 +166,7 @@ def test_a_fork_server_that_imports_is_not_asked(tmp_path: Path) -> None:
 
 def test_a_relay_that_is_stopped_is_killed(bench: Bench) -> None:
     """One that waits for a terminal sleeps, and is not lost."""
-    relay = RelayClient.start(OwnOutput(1, 2), None)
+    relay = RelayClient.start(OwnOutput(1, 2))
     relay.run_in(bench.loop)
     wait_until(lambda: kernel.state_and_parent(relay.pid)[0] == "S", "its sleep")
     before = [event for now in range(9) for event in relay.events(8.0 + now)]

@@ -21,7 +21,7 @@ from tests.workers.fork_server_bench import Bench
 
 def test_their_output_ends_at_once(bench: Bench, tmp_path: Path) -> None:
     """Its tail is unknown."""
-    relay = RelayClient.start(OwnOutput(1, 2), None)
+    relay = RelayClient.start(OwnOutput(1, 2))
     relay.run_in(bench.loop)
     workers = node_workers.NodeWorkers(
         bench.server,

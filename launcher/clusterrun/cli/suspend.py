@@ -1,11 +1,12 @@
 """``clusterrun suspend [RUN]``: all ranks of a running job save at one step, and the job ends."""
 
+import shlex
 import time
 from collections.abc import Mapping
 
 from clusterrun.cli.chosen_run import answer_of, run_to_end
 from clusterrun.cli.printing import print_json, print_text
-from clusterrun.errors import ExitCode
+from clusterrun.errors import ExitCode, NoJobError
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import NoAnswer, RunningJob, ask
@@ -23,7 +24,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Ask one agent of the run; all nodes of it are suspended. Name the ranks that take long.
 
     Raises:
-        NoJobError: no run has an agent on this host, or it does not answer.
+        NoJobError: no run has an agent on this host, or it does not answer, or its ranks can't save.
         UsageError: the line names no run that is there.
 
     """
@@ -31,6 +32,12 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     if job is None:
         return ExitCode.NO_JOB
     described = answer_of(job, Suspend(), Description)
+    if described.unsaved:
+        raise NoJobError(
+            f"run {described.run_id} can't be suspended, and goes on: {described.unsaved}",
+            f"{called} stop {shlex.quote(described.run_id)} ends it, and nothing is saved;"
+            " set TMPDIR to a folder that you can write to before you start it again",
+        )
     if line.read(Launcher).json:
         return print_json(described)
     print_text(

@@ -220,9 +220,10 @@ class ControlSocket:
             caller.until = now + request.seconds + SECONDS_TO_ASK
             yield from self._ask(request, partial(self._answer, caller), now)
             return
-        self._answer(caller, msgspec.msgpack.encode(self._describe()))
+        described = self._describe()
+        self._answer(caller, msgspec.msgpack.encode(described))
         match request:
-            case Suspend():
+            case Suspend() if not described.unsaved:
                 yield SuspensionWanted(BY_COMMAND, now)
             case StopJob(at_once):
                 by = f"{BY_STOP} --now" if at_once else BY_STOP

@@ -55,6 +55,8 @@ class Description(Struct, frozen=True, tag=True):
     attempt: Count = 0
     state: Name = "running"
     """Of this node: "running", "stopping", ...; "joining": it waits for other nodes."""
+    unsaved: Line = ""
+    """Why this node's ranks can't be suspended; "": they can, if they call ``suspend.requested``."""
     running_for: Seconds = 0.0
     """Since all nodes had joined; while they join, since this agent began to wait."""
 

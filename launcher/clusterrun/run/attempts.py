@@ -37,6 +37,8 @@ class JobProgress(Struct):
     """The present one; None while nodes join."""
     attempt_since: float = 0.0
     """In seconds since the epoch."""
+    workers: NodeWorkers | None = None
+    """Those of this node; None while nodes join."""
 
 
 class JobAttempts:
@@ -56,6 +58,7 @@ class JobAttempts:
         self._workers = workers
         self._relay = relay
         self._progress = progress
+        progress.workers = workers
         self._event_log = _event_log(node, relay)
         self._counters = OomCounters(groups=(), machine_kills=0)
         """At the beginning of the attempt."""

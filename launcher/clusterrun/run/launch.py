@@ -40,7 +40,7 @@ from clusterrun.run.final_report import (
     text_of,
 )
 from clusterrun.run.node import LocalNode, MachineSource
-from clusterrun.scratch import Scratch, own_folder
+from clusterrun.scratch import Scratch, own_folders
 from clusterrun.signals import Signals
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ServerProcess
@@ -109,8 +109,8 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
         stack.callback(server.close)
         # A terminal that is stopped stops the process that prints to it: never the agent. Before the
         # machine, whose drivers may be slow. It removes the folder if this process is killed.
-        scratch = Scratch(own_folder(environ))
-        relay = RelayClient.start(OwnOutput(), scratch.path)
+        scratch = Scratch(*own_folders(environ))
+        relay = RelayClient.start(OwnOutput(), *scratch.paths)
         stack.callback(relay.close, SECONDS_TO_PRINT)
         node = _this_node(resolved, environ)
         plan = node.plan_ahead(assumed_world(job, node.workers))

@@ -17,7 +17,13 @@ from clusterrun.loop import Loop
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.policy import actions
 from clusterrun.policy.actions import WorkersAction
-from clusterrun.policy.events import Event, OutputEnded, SignalNotHandled, WorkerEnded
+from clusterrun.policy.events import (
+    Event,
+    OutputEnded,
+    RanksHeld,
+    SignalNotHandled,
+    WorkerEnded,
+)
 from clusterrun.policy.outcome import Killed, NotStarted
 from clusterrun.scratch import Scratch
 from clusterrun.signals import ENDING_SIGNALS
@@ -34,6 +40,11 @@ if TYPE_CHECKING:
 NOT_WATCHED = (
     "--hang-timeout: the worker prints to the terminal itself, so its output is not watched;"
     " add --log-dir DIR to watch it"
+)
+
+WITHOUT_SCRATCH = (
+    "without a scratch folder the job can't be suspended, and exceptions that ranks write to"
+    " TORCHELASTIC_ERROR_FILE are lost; set TMPDIR to a folder that you can write to"
 )
 
 STARTUP_FOLDER = Path(__file__).with_name("startup")
@@ -74,6 +85,9 @@ class NodeWorkers:
         """The workers that start once the fork server is prepared."""
         self._pages: tuple[SuspendPage, ...] = ()
         """That of this attempt; () if it could not be made."""
+        self.fault = ""
+        """Why this attempt's workers can neither be suspended nor record exceptions; "": they can."""
+        self._has_warned = False
         # A rank may stop at a breakpoint.
         self._hang_timeout = 0.0 if fork_server.attached else routes.job.watched_for
         self._is_watched = False
@@ -100,10 +114,14 @@ class NodeWorkers:
             for remark in self._routes.remarks(plan):
                 self._relay.notice(remark)
         # The page that the ranks share is above these folders.
-        files = filter(None, map(_error_file, plan.workers))
-        self._scratch.make(file.parent for file in files)
+        files = list(filter(None, map(_error_file, plan.workers)))
+        if files:
+            self._scratch.add(file.parent for file in files)
         # Ranks may be asked to save before they have started.
         self._open_page(plan)
+        if self.fault and not self._has_warned:
+            self._has_warned = True
+            self._relay.notice(f"warning: {self.fault}: {WITHOUT_SCRATCH}")
         self._plan, self._held = plan, local_ranks
         self.start_held()
 
@@ -141,6 +159,9 @@ class NodeWorkers:
                 self._resume()
             case actions.ExpectNoStacks(local_ranks):
                 self._relay.expect_no_stacks(local_ranks)
+            case actions.HoldRanks() if not self._pages:
+                # The ranks of other nodes may save; these are known not to.
+                self._loop.add([RanksHeld(0, self._loop.clock())])
             case actions.HoldRanks() | actions.ReleaseRanks() | actions.LetRanksLeave():
                 for page in self._pages:
                     self._write_to(page, action)
@@ -225,12 +246,16 @@ class NodeWorkers:
 
     def _open_page(self, plan: NodePlan) -> None:
         self.close()
+        self.fault = self._scratch.fault
         path, _, _ = plan.workers[0].env.get(suspend.VARIABLE, "").rpartition(":")
-        if path:
-            self._pages = self._scratch.files.run(partial(_pages, Path(path), plan)) or ()
-        for page in self._pages:
-            self._loop.watch(page.fileno(), page.events)
-            self._loop.time(page)
+        if path and not self.fault:
+            match self._scratch.files.run(partial(_page, Path(path), plan)):
+                case SuspendPage() as page:
+                    self._pages = (page,)
+                    self._loop.watch(page.fileno(), page.events)
+                    self._loop.time(page)
+                case fault:
+                    self.fault = fault or f"{path}: its file system does not answer"
 
     def close(self) -> None:
         """Close what workers share with this process; the fork server's end is that of the workers."""
@@ -341,11 +366,12 @@ class NodeWorkers:
         return {local_rank: str(to.log) for local_rank, to in ways.items() if to.log}
 
 
-def _pages(path: Path, plan: NodePlan) -> tuple[SuspendPage, ...]:
+def _page(path: Path, plan: NodePlan) -> SuspendPage | str:
+    """Return the page, or why it can't be made."""
     try:
-        return (SuspendPage(path, (worker.local_rank for worker in plan.workers)),)
-    except OSError:
-        return ()
+        return SuspendPage(path, (worker.local_rank for worker in plan.workers))
+    except OSError as error:
+        return f"{path}: {error.strerror}"
 
 
 def _is_watched(worker: WorkerPlan) -> bool:

@@ -44,8 +44,10 @@ class SuspendPage:
         self._ranks = tuple(ranks)
         slots = 1 + CALLERS_OF_A_RANK * (max(self._ranks, default=0) + 1)
         size = WORD * WORDS_OF_A_SLOT * slots
-        # Written, not only sized: on a full file system, a store into the map would kill us.
-        path.write_bytes(bytes(size))
+        # A new file, never the target of a link. Written, not only sized: on a full file system, a
+        # store into the map would kill us.
+        with path.open("xb") as file:
+            file.write(bytes(size))
         fifo = f"{path}{FIFO_SUFFIX}"
         os.mkfifo(fifo, 0o600)
         # For writing too: without a writer, it would be readable all the time.

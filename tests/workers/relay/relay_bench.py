@@ -139,7 +139,7 @@ def relay_on(
 @contextmanager
 def relay_at(place: OwnOutput, style: LineStyle) -> Iterator[RelayBench]:
     """Start a relay that prints there; end it and all its workers' pipes."""
-    bench = RelayBench(RelayClient.start(place, None), style)
+    bench = RelayBench(RelayClient.start(place), style)
     try:
         yield bench
     finally:

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self
@@ -45,7 +45,7 @@ class RelayClient(HelperClient):
 
     name = "relay"
 
-    def __init__(self, channel: HelperChannel, pid: int, scratch: Path | None) -> None:
+    def __init__(self, channel: HelperChannel, pid: int, scratch: Sequence[Path]) -> None:
         super().__init__(channel, pid)
         self.losses: tuple[LostOutput, ...] | None = None
         """What it could not write; None before its end, and if it ended without reporting."""
@@ -57,12 +57,12 @@ class RelayClient(HelperClient):
         self._is_closed = False
 
     @classmethod
-    def start(cls, place: OwnOutput, scratch: Path | None) -> Self:
+    def start(cls, place: OwnOutput, *scratch: Path) -> Self:
         """Fork the relay (the process must have one thread).
 
         Args:
             place: where lines are shown; the descriptors must stay open for this call only.
-            scratch: a folder that the relay removes at its own end, however the agent ends.
+            scratch: folders that the relay removes at its own end, however the agent ends.
 
         Raises:
             MachineError: a limit allows no more processes.
@@ -154,9 +154,9 @@ class RelayClient(HelperClient):
             self._send("close", seconds=seconds)
             self._end_within(seconds + _MARGIN)
         self._channel.close()
-        if self._scratch is not None:
+        if self._scratch:
             # The relay has done so itself, unless it was killed or the folder was slow.
-            Scratch(self._scratch).remove()
+            Scratch(*self._scratch).remove()
 
     def _end_within(self, seconds: float) -> None:
         if self._await_end(seconds):
@@ -198,7 +198,7 @@ class RelayClient(HelperClient):
         return self.how_it_ended, number
 
 
-def _live_as_relay(control: socket.socket, place: OwnOutput, scratch: Path | None) -> NoReturn:
+def _live_as_relay(control: socket.socket, place: OwnOutput, scratch: Sequence[Path]) -> NoReturn:
     try:
         # Imported while the agent goes on, which does not need it.
         from clusterrun.workers.relay.loop import live_as_relay

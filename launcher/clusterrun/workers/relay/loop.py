@@ -60,18 +60,18 @@ _IGNORED = {
 """The relay lives until the agent closes its socket, whatever ends or stops the other processes."""
 
 
-def live_as_relay(control: socket.socket, place: OwnOutput, scratch: Path | None) -> NoReturn:
+def live_as_relay(control: socket.socket, place: OwnOutput, scratch: Sequence[Path]) -> NoReturn:
     """Be the relay, in a process that was just forked with all signals blocked.
 
     Args:
         control: the connection to the agent.
         place: where lines are shown.
-        scratch: the folder to remove at the end.
+        scratch: the folders to remove at the end, all in one folder.
 
     """
     _detach_from_agent(keep={control.fileno(), *place.descriptors})
     # In a thread: a large or slow folder must not delay the output.
-    sweeper = start_thread(partial(remove_leftovers, scratch.parent)) if scratch else None
+    sweeper = start_thread(partial(remove_leftovers, scratch[0].parent)) if scratch else None
     folders = TimeLimited(SECONDS_TO_ANSWER)
     relay = Relay(HelperChannel(control), place, time.monotonic, folders)
     relay.run()
@@ -79,8 +79,8 @@ def live_as_relay(control: socket.socket, place: OwnOutput, scratch: Path | None
         sweeper.join(SECONDS_TO_ANSWER)
     # If two threads hang in one folder, not even SIGKILL ends this process. The next launch removes
     # what is left.
-    if scratch and not (sweeper and sweeper.is_alive()):
-        folders.run(partial(remove_scratch, scratch))
+    for path in () if sweeper and sweeper.is_alive() else scratch:
+        folders.run(partial(remove_scratch, path))
     for path in relay.sockets:
         folders.run(partial(remove_socket, path))
     os._exit(ExitCode.SUCCESS)
