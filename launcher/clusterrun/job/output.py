@@ -18,6 +18,9 @@ DEFAULT_FOLDER = "clusterrun-logs"
 NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "hostname", "node_rank")
 """Names that a template may have, as in ``${rank}``."""
 
+MOST_DIGITS = 4
+"""Of an attempt's number: whoever may write to the log folder may give any number to a folder there."""
+
 WANT_FILES = ("redirects", "duplicate_stdout_filters", "duplicate_stderr_filters")
 """Options that need log files, but not --tee, which prints all lines as well."""
 
@@ -118,7 +121,7 @@ def find_kept_attempts(log_dir: Fact[str | None], run_id: str, *, is_torchrun: b
     if log_dir.value is None or is_torchrun:
         return Fact(0, "default")
     folder = Path(log_dir.value) / run_id
-    # With the slash, only folders.
-    names = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*/")]
-    kept = [int(name) for name in names if name.isdecimal()]
+    # Files and links, too: no folder can be made in their place.
+    names = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*")]
+    kept = [int(name) for name in names if name.isdecimal() and len(name) <= MOST_DIGITS]
     return Fact(max(kept) + 1, str(folder)) if kept else Fact(0, "default")

@@ -282,6 +282,7 @@ class NodeWorkers:
             )
 
     def _output(self, plan: NodePlan, worker: WorkerPlan) -> WorkerOutput:
+        logs = self._routes.logs
         out, err = self._routes.destinations(plan, worker)
         return WorkerOutput(
             local_rank=worker.local_rank,
@@ -290,6 +291,7 @@ class NodeWorkers:
             stdout_to=out,
             stderr_to=err,
             error_file=_error_file(worker),
+            log_dir=None if logs is None else logs.directory,
             style=self._routes.style,
             is_watched=_is_watched(worker),
         )
@@ -300,7 +302,7 @@ class NodeWorkers:
         if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
             path = logs.attempt(self._attempt) / "stacks.txt"
-            self._relay.append(path, f"{when}\n{text}")
+            self._relay.append(path, f"{when}\n{text}", logs.directory)
 
     def _watch(self, seconds: float) -> None:
         if self._hang_timeout:

@@ -65,6 +65,7 @@ class RelayBench:
         *,
         stdout_to: Destination | None = None,
         stderr_to: Destination | None = None,
+        log_dir: Path | None = None,
     ) -> Printer:
         """Give the relay the pipes of a worker; with ``logs``, files ``rank-R.out`` and ``.err``."""
         out, err = os.pipe(), os.pipe()
@@ -76,6 +77,7 @@ class RelayBench:
                 stdout_to=stdout_to or Destination(logs and logs / f"rank-{rank}.out"),
                 stderr_to=stderr_to or Destination(logs and logs / f"rank-{rank}.err"),
                 error_file=error_file,
+                log_dir=log_dir,
                 style=self.style,
             ),
             {"stdout": out[0], "stderr": err[0]},

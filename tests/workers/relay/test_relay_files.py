@@ -1,13 +1,18 @@
 """The relay's files: logs, the link to the latest run, and a stdout that is a file."""
 
+import fcntl
 import os
-import subprocess
+import shutil
+import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.workers.door import Destination, descriptor_output
 from tests.workers.relay.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 
@@ -19,6 +24,20 @@ def screen() -> Iterator[tuple[int, int]]:
     yield ends
     for end in ends:
         os.close(end)
+
+
+@contextmanager
+def leased(path: Path) -> Iterator[Callable[[], object]]:
+    """Hold a lease of a new file (fcntl(2)): who opens it to write waits until it is released."""
+    # The kernel asks for it by SIGIO.
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT)
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    try:
+        yield lambda: fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    finally:
+        os.close(descriptor)
+        signal.signal(signal.SIGIO, before)
 
 
 @pytest.fixture
@@ -150,40 +169,40 @@ def test_a_file_in_a_links_place_stays(
 def test_a_hung_file_system_stops_the_worker_not_the_relay(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """A named pipe without a reader hangs in open, as a file on a dead server does."""
+    """A file whose lease another process keeps hangs in open, as one on a dead server does."""
     log = tmp_path / "rank-0.out"
-    os.mkfifo(log)
-    printer = bench.open(0, logs=tmp_path)
-    other = bench.open(1)
-
-    written = fill(printer.stdout)
-    bench.finish(7)
-    os.write(other.stderr, b"still alive\n")
-    seen = read_until(screen[0], b"still alive\n")
-    with log.open("rb", buffering=0) as file:
-        printer.close()
-        bench.finish(0)
-        logged = b"".join(iter(lambda: file.read(1 << 16), b""))
+    with leased(log):
+        printer = bench.open(0, logs=tmp_path)
+        other = bench.open(1)
+        written = fill(printer.stdout)
+        bench.finish(7)
+        os.write(other.stderr, b"still alive\n")
+        seen = read_until(screen[0], b"still alive\n")
+    printer.close()
+    bench.finish(0)
+    bench.relay.close(seconds=10)
 
     assert seen == b"[rank 1] still alive\n"
-    assert logged == b"y\n" * (written // 2)
+    assert log.read_bytes() == b"y\n" * (written // 2)
 
 
 def test_the_end_comes_as_soon_as_the_files_are_complete(bench: RelayBench, tmp_path: Path) -> None:
     """However much time the relay has: here, a server answers after half a second."""
     log = tmp_path / "rank-0.out"
-    os.mkfifo(log)
-    printer = bench.open(0, logs=tmp_path)
-    os.write(printer.stdout, b"y\n")
-    printer.close()
-    bench.finish(0)
-    server = subprocess.Popen(["sh", "-c", f"sleep 0.5; exec cat {log}"], stdout=subprocess.PIPE)
-    started = time.monotonic()
+    with leased(log) as release:
+        printer = bench.open(0, logs=tmp_path)
+        os.write(printer.stdout, b"y\n")
+        printer.close()
+        bench.finish(0)
+        server = threading.Timer(0.5, release)
+        server.start()
+        started = time.monotonic()
 
-    bench.relay.close(seconds=20)
+        bench.relay.close(seconds=20)
 
-    assert time.monotonic() - started < 10
-    assert server.communicate(timeout=10)[0] == b"y\n"
+        assert time.monotonic() - started < 10
+        server.join(10)
+    assert log.read_bytes() == b"y\n"
 
 
 def test_a_standard_output_that_takes_nothing_is_no_loss(tmp_path: Path) -> None:
@@ -230,5 +249,176 @@ def test_no_link_is_followed_to_a_log_file(
     seen = read_while(screen[0], lambda text: b"oops" not in text)
     bench.relay.close(seconds=5)
 
-    assert b"Too many levels of symbolic links; rank 0 prints here instead\n" in seen
+    assert b"it is a symbolic link, which is not followed; rank 0 prints here instead\n" in seen
     assert mine.read_text() == "precious\n"
+
+
+@pytest.mark.parametrize("planted", ["run", "run/attempt-0", "run/attempt-0/n1-0"])
+@pytest.mark.parametrize("kind", ["link", "file", "pipe"])
+def test_a_folder_of_logs_that_a_stranger_has_planted(
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path, planted: str, kind: str
+) -> None:
+    """Nothing is written to another place; one line reports it for all files, and lines are printed."""
+    top, mine = tmp_path / "logs", tmp_path / "mine"
+    mine.mkdir()
+    bad = top / planted
+    bad.parent.mkdir(parents=True)
+    why = "Not a directory"
+    match kind:
+        case "link":
+            bad.symlink_to(mine)
+            why = "it is a symbolic link, which is not followed"
+        case "file":
+            bad.touch()
+        case _:
+            os.mkfifo(bad)
+    folder = top / "run/attempt-0/n1-0"
+    for rank in range(2):
+        to = Destination(folder / f"rank-{rank}.err", shown=False, shown_without_log=True)
+        printer = bench.open(rank, stderr_to=to, log_dir=top)
+        os.write(printer.stderr, b"oops\n")
+        printer.close()
+        bench.finish(rank)
+    bench.relay.append(folder / "stacks.txt", "stacks", top)
+
+    seen = read_while(screen[0], lambda text: text.count(b"oops") < 2)
+    bench.relay.close(seconds=5)
+
+    notice = f"clusterrun: log folder {bad}: {why}; no log file is written there\n".encode()
+    assert seen.count(b"clusterrun: ") == seen.count(notice) == 1
+    assert list(mine.iterdir()) == []
+    assert bench.relay.losses == ()
+
+
+def test_the_folder_that_the_user_has_named_may_be_a_link(
+    bench: RelayBench, tmp_path: Path
+) -> None:
+    """A folder below it that is removed between two files is made again."""
+    (tmp_path / "disk").mkdir()
+    top = tmp_path / "logs"
+    top.symlink_to(tmp_path / "disk")
+    for rank in range(2):
+        printer = bench.open(rank, logs=top / "run/attempt-0", log_dir=top)
+        file = top / f"run/attempt-0/rank-{rank}.out"
+        wait_until((file.with_suffix(".err")).exists, "the files are open")
+        os.write(printer.stdout, b"hello\n")
+        wait_until(lambda path=file: path.read_text() == "hello\n", "it is written")
+        printer.close()
+        bench.finish(rank)
+        if rank == 0:
+            shutil.rmtree(top / "run")
+    bench.relay.close(seconds=5)
+
+    assert [path.name for path in (tmp_path / "disk/run/attempt-0").iterdir()] != []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "pipe with a reader", "hard link"])
+def test_a_log_file_that_a_stranger_has_planted(
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path, kind: str
+) -> None:
+    """It is neither written nor waited for, and other files are written."""
+    log, mine = tmp_path / "rank-0.err", tmp_path / "mine"
+    mine.write_text("precious\n")
+    why = "it is not a regular file"
+    reader = None
+    if kind == "hard link":
+        log.hardlink_to(mine)
+        why = "it has another name as well (a hard link)"
+    else:
+        os.mkfifo(log)
+        reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK) if "reader" in kind else None
+    printer = bench.open(0, stderr_to=Destination(log, shown=False, shown_without_log=True))
+    other = bench.open(1, logs=tmp_path)
+
+    os.write(printer.stderr, b"oops\n")
+    os.write(other.stdout, b"hello\n")
+    seen = read_while(screen[0], lambda text: b"oops" not in text)
+    for each in (printer, other):
+        each.close()
+    bench.finish(1)
+    bench.relay.close(seconds=5)
+
+    assert f"log file {log}: {why}; rank 0 prints here instead\n".encode() in seen
+    assert mine.read_text() == "precious\n"
+    assert (tmp_path / "rank-1.out").read_text() == "hello\n"
+    if reader is not None:
+        assert os.read(reader, 100) == b""
+        os.close(reader)
+
+
+STRANGER = 54321
+
+
+@pytest.fixture
+def common(tmp_path: Path) -> Path:
+    """Return a folder where all users may make files, as in /tmp."""
+    folder = tmp_path / "common"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+PLANTED = {
+    "link": f"it is a symbolic link of user {STRANGER}, not of yours",
+    "own link to a link": f"it is a symbolic link of user {STRANGER}, not of yours",
+    "file": f"user {STRANGER} has put it there",
+    "pipe": f"user {STRANGER} has put it there",
+    "hard link": "it has another name as well (a hard link)",
+}
+"""What is in the place of a file, and why it is not written."""
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_named_file_that_a_stranger_has_planted(
+    bench: RelayBench, screen: tuple[int, int], common: Path, tmp_path: Path, kind: str
+) -> None:
+    """The kernel refuses some of it, where fs.protected_symlinks and the like are set; not everywhere."""
+    path, mine = common / "events", tmp_path / "mine"
+    mine.write_text("precious\n")
+    planted = common / "planted" if kind.startswith("own") else path
+    match kind:
+        case "hard link":
+            planted.hardlink_to(mine)
+        case "file":
+            planted.touch(mode=0o666)
+        case "pipe":
+            os.mkfifo(planted, 0o666)
+        case _:
+            planted.symlink_to(mine)
+    if planted != path:
+        path.symlink_to(planted)
+    if kind != "hard link":
+        os.chown(planted, STRANGER, STRANGER, follow_symlinks=False)
+
+    bench.relay.append(path, "secret")
+    seen = read_until(screen[0], b"\n")
+    bench.relay.close(seconds=5)
+
+    why = f"{PLANTED[kind]}; clusterrun goes on without it"
+    assert seen == f"clusterrun: file {path}: {why}\n".encode()
+    assert mine.read_text() == "precious\n"
+    assert not planted.is_file() or planted.read_bytes() in {b"", b"precious\n"}
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "pipe"])
+def test_a_named_file_that_the_user_has_prepared(
+    bench: RelayBench, common: Path, tmp_path: Path, kind: str
+) -> None:
+    """Also where other users may make files."""
+    path, mine = common / "events", tmp_path / "mine"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("../mine")
+        if kind == "link":
+            mine.write_text("before\n")
+
+    bench.relay.append(path, "line")
+    text = ""
+    if kind == "pipe":
+        with path.open() as reader:
+            text = reader.readline()
+    bench.relay.close(seconds=5)
+
+    assert (text or mine.read_text()).removeprefix("before\n") == "line\n"

@@ -16,7 +16,7 @@ the client's by its own name, and ``do_`` with that name in the loop.
     open             output streams, descriptors
     finish           key                                output_ended   key tail error_file
     say              text                               output_closed
-    append           path line
+    append           path line top
     link             path target
     remove_at_end    path
     hide_interrupts

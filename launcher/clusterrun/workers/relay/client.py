@@ -108,9 +108,9 @@ class RelayClient(HelperClient):
         """Have a socket of the agent's removed, however the agent ends."""
         self._send("remove_at_end", path=str(path))
 
-    def append(self, path: Path, line: str) -> None:
-        """Append a line to a file."""
-        self._send("append", path=str(path), line=line)
+    def append(self, path: Path, line: str, top: Path | None = None) -> None:
+        """Append a line to a file; ``top``: it is a log file, below this folder of the user's."""
+        self._send("append", path=str(path), line=line, top=None if top is None else str(top))
 
     def watch_activity(self, seconds: float) -> None:
         """Report once when no worker has printed or ended for ``seconds``; 0: never."""

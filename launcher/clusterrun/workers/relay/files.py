@@ -6,6 +6,7 @@ The relay's thread and the writing threads share no lock. Each number has one wr
 
 import errno
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,6 +21,21 @@ from clusterrun.workers.children import no_process
 from clusterrun.workers.relay.routes import NO_ROOM
 
 _RETRY_SECONDS = 1.0
+
+_SECONDS_OF_A_LEASE = 0.05
+"""Between tries to open a file that a file server has a lease of (fcntl(2)): it gives it up soon."""
+
+_MOST_LINKS = 40
+"""As in the kernel."""
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
+
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+"""A folder that is only passed through: it needs no right to list it."""
+
+_NO_LINK = "it is a symbolic link, which is not followed"
+_NO_FILE = "it is not a regular file"
+_MORE_NAMES = "it has another name as well (a hard link)"
 
 Work = Callable[[], bool]
 """May take long; returns False to be called again in a second, as there is no room now."""
@@ -37,6 +53,7 @@ class OutputFiles:
         self._notes: SimpleQueue[str] = SimpleQueue()
         self._threads: list[FileThread] = []
         self._log_thread: FileThread | None = None
+        self._log_folders = LogFolders()
         self._appended: dict[Path, FileOutput] = {}
 
     @property
@@ -45,9 +62,14 @@ class OutputFiles:
         # In this order: a thread makes its note before its work is done.
         return all(thread.is_idle for thread in self._threads) and self._notes.empty()
 
-    def log(self, path: Path, label: str, *, printed_else: bool = False) -> "FileOutput":
-        """Return the log file of a worker, ``label`` in messages; see ``FileOutput``."""
-        open_file = partial(_open_to_append, path, os.O_NOFOLLOW)
+    def log(
+        self, path: Path, label: str, top: Path | None, *, printed_else: bool = False
+    ) -> "FileOutput":
+        """Return the log file of a worker, ``label`` in messages; see ``FileOutput``.
+
+        ``top``: see ``LogFolders``; None: the file's own folder.
+        """
+        open_file = partial(self._log_folders.open_file, path, top or path.parent)
         name = f"log file {path}"
         log = FileOutput(self._logs(), open_file, name, label, printed_else=printed_else)
         self.logs.append(log)
@@ -57,9 +79,12 @@ class OutputFiles:
         """Return a file that is open already: the launcher's standard output."""
         return FileOutput(self._new_thread(), lambda: descriptor, name, "the job")
 
-    def append(self, path: Path, line: str) -> None:
+    def append(self, path: Path, line: str, top: Path | None) -> None:
+        """Append a line to a log file below ``top``; None: to a file that the user has named."""
         if path not in self._appended:
-            open_file = partial(_open_to_append, path)
+            open_file = partial(_open_named, path)
+            if top is not None:
+                open_file = partial(LogFolders().open_file, path, top)
             thread = self._new_thread()
             self._appended[path] = FileOutput(thread, open_file, f"file {path}", "clusterrun")
         self._appended[path].write(line.encode() + b"\n")
@@ -247,6 +272,7 @@ class FileOutput:
 
     def _complain(self, error: OSError) -> bool:
         no_room = error.errno in NO_ROOM
+        name = self._name
         if not no_room:
             # From here on only the relay's thread uses what is left.
             self.failure = error
@@ -254,29 +280,179 @@ class FileOutput:
             without = "prints here instead" if self._printed_else else "goes on without it"
             end = "waits until there is room" if no_room else without
             reason = f"{error.strerror}; {self._user} {end}"
-            self._thread.note(f"clusterrun: {self._name}: {reason}")
+            if isinstance(error, LogFolderError):
+                # The same for all files there: it is printed once.
+                name = f"log folder {error.folder}"
+                reason = f"{error.strerror}; no log file is written there"
+            self._thread.note(f"clusterrun: {name}: {reason}")
         self._trouble = error.strerror or str(error)
         return not no_room
 
 
-def _open_to_append(path: Path, more: int = 0) -> int:
-    """Open a file; ``more`` flags: no link that another user has put among the logs is followed."""
+class LogFolderError(OSError):
+    """A folder for log files can't be used."""
+
+    def __init__(self, error: OSError, folder: Path) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.folder = folder
+
+
+class LogFolders:
+    """The folders below ``--log-dir``, where others may write, too; for one thread.
+
+    The folder that the user has named, ``top``, may be a link or contain some. Below it, nothing that
+    another user may have put there leads to another place, or is waited for. The last folder stays
+    open: each file of a node needs one look-up.
+    """
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._descriptor = -1
+
+    def open_file(self, path: Path, top: Path) -> int:
+        """Open a file to append to, and make it and its folders if they are missing.
+
+        Raises:
+            LogFolderError: its folder can't be used.
+            OSError: another error.
+
+        """
+        if path.parent != self._path:
+            self._enter(path.parent, top)
+        try:
+            return _open_log(path.name, self._descriptor)
+        except FileNotFoundError:
+            # The folder was removed while it was open.
+            self._enter(path.parent, top)
+            return _open_log(path.name, self._descriptor)
+
+    def _enter(self, folder: Path, top: Path) -> None:
+        self._leave()
+        reached = top
+        try:
+            self._descriptor = _open_top(top)
+            for name in folder.relative_to(top).parts:
+                reached /= name
+                outer = self._descriptor
+                self._descriptor = _open_inner(name, outer)
+                os.close(outer)
+        except OSError as error:
+            self._leave()
+            if error.errno in NO_ROOM:
+                raise
+            raise LogFolderError(error, reached) from None
+        self._path = folder
+
+    def _leave(self) -> None:
+        self._path = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _open_top(folder: Path) -> int:
+    try:
+        return os.open(folder, _FOLDER)
+    except FileNotFoundError:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder, _FOLDER)
+
+
+def _open_inner(name: str, folder: int) -> int:
+    try:
+        try:
+            return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+        except FileNotFoundError:
+            # Other nodes make it at the same time.
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=folder)
+            return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except NotADirectoryError as error:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        why = _NO_LINK if stat.S_ISLNK(found.st_mode) else error.strerror
+        raise NotADirectoryError(error.errno, why) from None
+
+
+def _open_log(name: str, folder: int) -> int:
+    descriptor = _open_at_once(name, folder)
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+        os.set_blocking(descriptor, True)
+        return descriptor
+    os.close(descriptor)
+    raise PermissionError(errno.EPERM, _MORE_NAMES if stat.S_ISREG(found.st_mode) else _NO_FILE)
+
+
+def _open_at_once(name: str, folder: int) -> int:
+    """Open a file, but wait for no reader of a named pipe."""
+    while True:
+        try:
+            flags = _APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            return os.open(name, flags, 0o666, dir_fd=folder)
+        except BlockingIOError:
+            time.sleep(_SECONDS_OF_A_LEASE)
+        except OSError as error:
+            why = {errno.ELOOP: _NO_LINK, errno.ENXIO: _NO_FILE}.get(error.errno or 0)
+            raise OSError(error.errno, why) if why else error from None
+
+
+def _open_named(path: Path) -> int:
+    """Open a file that the user has named, to append to.
+
+    A link is followed if this user or root has made it. Where all users may make files, as in /tmp,
+    what another user has put there is not written to: the kernel forbids that only if it is set to
+    (fs.protected_symlinks and the like in proc_sys_fs(5)), which containers may lack.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_CLOEXEC
-    return os.open(path, flags | more, 0o666)
+    for _ in range(_MOST_LINKS):
+        try:
+            entry = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                return os.open(path, _APPEND | os.O_CREAT | os.O_EXCL, 0o666)
+            continue
+        try:
+            found = os.fstat(entry)
+            if why := _distrust(found, path.parent):
+                raise PermissionError(errno.EPERM, why)
+            if not stat.S_ISLNK(found.st_mode):
+                # No other than was looked at.
+                return os.open(f"/proc/self/fd/{entry}", _APPEND)
+            if found.st_dev == Path("/proc/self").lstat().st_dev:
+                # /dev/stderr and the like lead to one of the kernel's, which has no path.
+                return os.open(path, _APPEND)
+            path = path.parent / os.readlink("", dir_fd=entry)
+        finally:
+            os.close(entry)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _distrust(found: os.stat_result, folder: Path) -> str:
+    """Return why a file of the user's is not used; "" if it is."""
+    is_strangers = found.st_uid not in {os.geteuid(), 0}
+    if stat.S_ISLNK(found.st_mode):
+        return f"it is a symbolic link of user {found.st_uid}, not of yours" if is_strangers else ""
+    around = folder.stat()
+    if not (around.st_mode & stat.S_ISVTX and around.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        return ""
+    if is_strangers and found.st_uid != around.st_uid:
+        return f"user {found.st_uid} has put it there"
+    return _MORE_NAMES if stat.S_ISREG(found.st_mode) and found.st_nlink > 1 else ""
 
 
 def _make_link(thread: FileThread, path: Path, target: str) -> bool:
     """Make ``path`` a symbolic link to ``target`` in one step: under another name, then renamed."""
-    new = path.with_name(f".{path.name}-{os.getpid()}")
+    # A name that no other user can take first.
+    new = path.with_name(f".{path.name}-{os.urandom(4).hex()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and not path.is_symlink():
             # The user's own file, which renaming would replace.
             raise FileExistsError(errno.EEXIST, "there is a file of that name")
-        new.unlink(missing_ok=True)
         new.symlink_to(target)
         new.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            new.unlink()
         thread.note(f"clusterrun: link {path}: {error.strerror}")
     return True

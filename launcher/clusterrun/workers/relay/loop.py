@@ -135,6 +135,7 @@ class Relay:
         self._folders = folders
         self._loop = Loop[None](clock)
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._noted: set[str] = set()
         self._files = OutputFiles(partial(os.eventfd_write, self._wakeup, 1))
         self._screen = Screen(place, self._files.opened)
         self._stacks = StackCollector(channel.send)
@@ -181,7 +182,9 @@ class Relay:
         self._stacks.look(self._clock())
         self._check_activity()
         for note in self._files.notes():
-            self._screen.say(note)
+            if note not in self._noted:
+                self._noted.add(note)
+                self._screen.say(note)
             for stream in self._only_in_files.values():
                 stream.show_unwritten()
         for stream in self._streams:
@@ -311,8 +314,8 @@ class Relay:
         for stream in self._streams:
             stream.leave_out_interrupts()
 
-    def do_append(self, path: str, line: str) -> None:
-        self._files.append(Path(path), line)
+    def do_append(self, path: str, line: str, top: str | None) -> None:
+        self._files.append(Path(path), line, None if top is None else Path(top))
 
     def do_link(self, path: str, target: str) -> None:
         self._files.link(Path(path), target)

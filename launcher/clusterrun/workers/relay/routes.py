@@ -73,6 +73,8 @@ class WorkerOutput(Struct, frozen=True):
     stderr_to: Destination
     error_file: Path | None
     """Its TORCHELASTIC_ERROR_FILE."""
+    log_dir: Path | None = None
+    """The folder that the user has named, above its log files."""
     style: LineStyle = LineStyle()
     is_watched: bool = True
     """Its output says that the job goes on (``--hang-timeout``): that of a service does not."""
@@ -289,7 +291,7 @@ def check_log_folder(log_dir: Fact[str | None]) -> None:
 def _error_of_writing(folder: Path) -> int:
     """Return the error that making a folder in ``folder`` meets; 0 for none."""
     # Rights alone don't tell: root may write to no /proc, and on a file server not everywhere.
-    trial = folder / f".clusterrun-{os.uname().nodename}-{os.getpid()}"
+    trial = folder / f".clusterrun-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         trial.mkdir()
         trial.rmdir()

@@ -435,9 +435,10 @@ class Stream:
         self.log: FileOutput | None = None
         self._filtered: FileOutput | None = None
         if to.log is not None:
-            self.log = files.log(to.log, output.label, printed_else=to.shown_without_log)
+            otherwise = to.shown_without_log
+            self.log = files.log(to.log, output.label, output.log_dir, printed_else=otherwise)
         if to.filtered is not None:
-            self._filtered = files.log(to.filtered, output.label)
+            self._filtered = files.log(to.filtered, output.label, output.log_dir)
         on_terminal = display.terminal is not None and not style.merged
         self._is_raw = style.raw
         self._has_live_line = on_terminal and not style.raw
