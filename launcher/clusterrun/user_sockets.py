@@ -4,9 +4,12 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+HOW_TO_GET_ONE = "set XDG_RUNTIME_DIR, for the job and for clusterrun ps and stop, to a folder that is yours alone"
+"""What makes a place for sockets where there is none."""
 
 
 def socket_places(environ: Mapping[str, str]) -> tuple[Path, ...]:
@@ -42,15 +45,20 @@ def socket_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(place for place in places if os.access(place, os.X_OK) and is_private(place))
 
 
-def strange_places(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each place that is taken, and not by this user alone."""
-    for place in socket_places(environ):
+def strange_places(environ: Mapping[str, str]) -> str:
+    """Return a sentence on the places that are taken, and not by this user alone; "" if none is."""
+    strange = list(_strange(socket_places(environ)))
+    return f"{'; '.join(strange)}: not used for the sockets of jobs" if strange else ""
+
+
+def _strange(places: Iterable[Path]) -> Iterator[str]:
+    for place in places:
         with suppress(OSError):
             found = place.lstat()
             if found.st_uid != os.getuid():
-                yield f"{place} belongs to user {found.st_uid}, not to you: it is not used"
+                yield f"{place} belongs to user {found.st_uid}, not to you"
             elif not is_private(place):
-                yield f"{place} is not used: it must be a folder that is closed to others (chmod 700)"
+                yield f"{place} is not a folder that is closed to others (chmod 700)"
 
 
 def is_private(folder: Path) -> bool:

@@ -64,9 +64,14 @@ def test_colours(
     ],
 )
 def test_log_folders_of_a_run_go_on(folder: Path, flags: Flags, called: str, kept: int) -> None:
-    """A run id that was made up for this job is new, and so are torchrun's folders."""
-    for name in ("attempt-0", "attempt-2", "attempt-x", "other"):
+    """A run id that was made up for this job is new, and so are torchrun's folders.
+
+    Whoever may write there may have put anything there: a link leaves no place for a folder, and no
+    launcher has counted so far.
+    """
+    for name in ("attempt-0", "attempt-1", "attempt-x", "other", "attempt-99999999999"):
         (folder / "logs/17" / name).mkdir(parents=True)
+    (folder / "logs/17/attempt-2").symlink_to("nowhere")
 
     process = replace(PROCESS, called=called, run_id="17")
     job = describe("train.py", flags={"log_dir": "logs", **flags}, process=process).job

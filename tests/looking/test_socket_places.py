@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_another_user_s_folder_is_said_and_not_used(taken: Path, tmp_path: Path)
 
     done = run_as_another_user(RUNS, str(tmp_path), user=STRANGER)
 
-    said = f"{taken} belongs to user 0, not to you: it is not used"
+    said = f"{taken} belongs to user 0, not to you: not used for the sockets of jobs"
     assert done.stdout.splitlines() == [
         "you have no clusterrun job on this host",
         said,
@@ -88,3 +89,50 @@ def test_another_user_s_folder_is_said_and_not_used(taken: Path, tmp_path: Path)
     assert done.stderr.count(said) == 2
     assert f"clusterrun: warning: {said}" in done.stderr
     assert list(taken.iterdir()) == []
+
+
+RUNS_NOWHERE = (
+    imports(run_command_line)
+    + """
+import os, pathlib, sys
+tmp = pathlib.Path(sys.argv[1])
+script = tmp / "sees.py"
+script.write_text('''
+import os, pathlib, time
+found, until = [], time.monotonic() + float(os.environ["SECONDS"])
+while not found and time.monotonic() < until:
+    found = list(pathlib.Path(os.environ["PLACE"]).glob("clusterrun/job-*"))
+print("found", len(found), flush=True)
+''')
+for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+    os.environ.pop(name, None)
+words = ["--nproc-per-node", "1", str(script)]
+run_command_line(words, {**os.environ, "PLACE": str(tmp), "SECONDS": "1"})
+print("second", file=sys.stderr, flush=True)
+place = {"PLACE": str(tmp), "SECONDS": "20", "XDG_RUNTIME_DIR": str(tmp)}
+run_command_line(words, {**os.environ, **place})
+"""
+)
+
+
+@pytest.mark.needs("root", "setpriv")
+def test_where_all_places_are_taken_one_warning_names_what_to_set(taken: Path) -> None:
+    """With that the job has a socket."""
+    other = Path(f"/var/tmp/clusterrun-{STRANGER}")
+    with TemporaryDirectory() as own:
+        os.chown(own, STRANGER, STRANGER)
+        other.symlink_to(own)
+        try:
+            done = run_as_another_user(RUNS_NOWHERE, own, user=STRANGER)
+        finally:
+            other.unlink()
+
+    first, _, second = done.stderr.partition("second\n")
+    assert done.stdout.splitlines() == ["found 0", "found 1"], done.stderr
+    assert first == (
+        "clusterrun: warning: clusterrun ps and stop can't find this run:"
+        f" {taken} belongs to user 0, not to you; {other} belongs to user 0, not to you:"
+        " not used for the sockets of jobs; set XDG_RUNTIME_DIR, for the job and for clusterrun ps"
+        " and stop, to a folder that is yours alone\n"
+    )
+    assert "warning" not in second

@@ -55,7 +55,7 @@ def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> Run
     if not runs:
         if not silent:
             where = "run this on one of the job's nodes, as the user who started it"
-            raise NoJobError(NO_JOB, "\n".join((*strange_places(environ), where)))
+            raise NoJobError(NO_JOB, "\n".join(filter(None, (strange_places(environ), where))))
         raise NoJobError("none of your jobs on this host answers", "\n".join(silent))
     what = f"no run of yours on this host is {name!r}" if name else "which run?"
     if name and any(agent.version for agent in found.silent):

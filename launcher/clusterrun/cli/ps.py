@@ -35,6 +35,6 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     if line.read(Launcher).json:
         return print_json(_Processes(agents, silent))
     if not agents and not silent:
-        return print_text("\n".join((NO_JOB, *strange_places(environ))))
+        return print_text("\n".join(filter(None, (NO_JOB, strange_places(environ)))))
     table = [ps_text(agents, columns(environ))] if agents else []
     return print_text("\n".join([*table, *(f"no answer: {agent.why}" for agent in silent)]))

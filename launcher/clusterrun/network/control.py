@@ -21,6 +21,7 @@ from clusterrun.policy.messages import BY_COMMAND
 from clusterrun.policy.queries import Query
 from clusterrun.processes import TimeLimited, boot_id
 from clusterrun.user_sockets import (
+    HOW_TO_GET_ONE,
     connect_to,
     is_of_this_user,
     listen_at,
@@ -132,8 +133,8 @@ class ControlSocket:
         opened = files.run(partial(_open_listener, environ))
         if opened is None:
             return
-        for remark in opened.remarks:
-            notice(f"warning: {remark}")
+        if opened.remark:
+            notice(f"warning: {opened.remark}")
         if opened.listener is not None and opened.path is not None:
             self._listener, self._path = opened.listener, opened.path
             remove_at_end(self._path)
@@ -257,11 +258,11 @@ class Opened(NamedTuple):
 
     listener: socket.socket | None
     path: Path | None
-    remarks: tuple[str, ...]
+    remark: str
 
 
 def _open_listener(environ: Mapping[str, str]) -> Opened:
-    remarks = tuple(strange_places(environ))
+    strange = strange_places(environ)
     for _ in range(ATTEMPTS_TO_OPEN):
         folder = socket_folder(environ)
         if folder is None:
@@ -270,9 +271,11 @@ def _open_listener(environ: Mapping[str, str]) -> Opened:
         # A job in another container that shares the folder may have the same process id.
         path = folder / f"{_prefix()}{os.getpid()}-{os.urandom(4).hex()}"
         with suppress(OSError):
-            return Opened(listen_at(path), path, remarks)
-    nowhere = "clusterrun ps and stop can't find this run: no folder for its socket"
-    return Opened(None, None, (*remarks, nowhere))
+            return Opened(listen_at(path), path, strange)
+    why = strange or "no folder can be made for its socket"
+    return Opened(
+        None, None, f"clusterrun ps and stop can't find this run: {why}; {HOW_TO_GET_ONE}"
+    )
 
 
 def remove_stale_sockets(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The folder for log files, checked before a job."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,12 @@ def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
         f"clusterrun.errors.MachineError: --log-dir {tmp_path}/logs: log files can't be written"
         f" there: {tmp_path}: Permission denied"
     )
+
+
+def test_a_name_that_a_stranger_could_foresee_is_not_needed(tmp_path: Path) -> None:
+    """What is made to see whether that is possible."""
+    (tmp_path / f".clusterrun-{os.uname().nodename}-{os.getpid()}").touch()
+
+    check_log_folder(Fact(str(tmp_path), "--log-dir"))
+
+    assert len(list(tmp_path.iterdir())) == 1

@@ -302,7 +302,7 @@ def test_the_folder_that_the_user_has_named_may_be_a_link(
         file = top / f"run/attempt-0/rank-{rank}.out"
         wait_until((file.with_suffix(".err")).exists, "the files are open")
         os.write(printer.stdout, b"hello\n")
-        wait_until(lambda path=file: path.read_text() == "hello\n", "it is written")
+        wait_until(file.read_text, "it is written")
         printer.close()
         bench.finish(rank)
         if rank == 0:
