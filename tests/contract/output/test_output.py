@@ -239,8 +239,8 @@ def test_no_success_without_the_output(
 ) -> None:
     """The last line says what was lost; a folder that can't be created is an error at the start."""
     log = clusterrun.folder / f"logs/x/attempt-0/{os.uname().nodename}-0/rank-0.out"
-    log.parents[2].mkdir(parents=True)
-    log.parents[1].touch()
+    log.parents[3].mkdir()
+    log.parents[2].touch()
     around = shell(f'exec "$@" {redirection}')
     ended = clusterrun.script(
         "print('hello')", option, "--run-id=x", workers=1, around=around
