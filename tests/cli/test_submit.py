@@ -24,11 +24,19 @@ def submitted(script: Path, *words: str) -> Typed:
     return typed([*words, script.name], {}, script.parent)
 
 
-def test_bytes_that_are_no_text_are_refused(script: Path) -> None:
-    """A name of a file may be any bytes, and what is written is UTF-8."""
-    done = typed([*SUBMIT, "--print", "train.py", "a\udcff"], {}, script.parent)
+def test_an_argument_may_be_any_bytes(script: Path) -> None:
+    """What is written is UTF-8, and the shell makes the same bytes of it."""
+    done = typed([*SUBMIT, "--print", "train.py", "a\udcff\x1b"], {}, script.parent)
+    assert done.code == 0
+    assert done.out.endswith(" train.py $'a\\377\\033'\n")
+
+
+def test_a_directive_that_is_no_text_is_refused(script: Path) -> None:
+    """There, sbatch reads no escapes."""
+    words = [*SUBMIT, "--print", "--directive", "--comment=a\udcff", "train.py"]
+    done = typed(words, {}, script.parent)
     assert done.code == 2
-    assert "can't have text that is not UTF-8: \"'a\\udcff\"\n" in done.err
+    assert "can't have text that is not UTF-8: '--comment=a\\udcff'\n" in done.err
 
 
 @pytest.mark.parametrize(

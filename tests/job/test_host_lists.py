@@ -53,6 +53,7 @@ def test_the_order_is_the_lists_own(text: str, names: str) -> None:
         *("n[1-3/0]", "n[1 - 3]", "n[1,]", "n[\u0663-5]", f"n[{'9' * 19}]"),
         # How many zeros?
         *("n[8-011]", "n[001-3]"),
+        *("n\x1b[1]", "a,n\u202e", "n\t1"),
     ],
 )
 def test_lists_that_are_none(text: str) -> None:

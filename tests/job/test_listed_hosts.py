@@ -145,6 +145,7 @@ def test_a_list_beats_an_exported_address_and_a_cluster() -> None:
         ("node6\nnode7\n", ("node6", "node7"), None),
         ("# the rack\nnode6 slots=2\nnode7 slots=4 max_slots=8\n", ("node6", "node7"), 4),
         ("node7:2\n\nnode8:3 # spare\n", ("node7", "node8"), 2),
+        ("node6\tslots=2\nnode7\t slots=3\n", ("node6", "node7"), 3),
         ("fd77::7\nfd77::8\n", ("fd77::7", "fd77::8"), None),
         ("node[6-8] slots = 2\n", ("node6", "node7", "node8"), 2),
     ],

@@ -30,8 +30,10 @@ def test_empty_variables_say_nothing() -> None:
 def test_a_repeated_option_has_a_line_each() -> None:
     """Values may hold spaces and commas, so lines divide them."""
     said = from_variables({"CLUSTERRUN_ENV": "A=1,2\nB=x y\n"}, "CLUSTERRUN_")
+    odd = from_variables({"CLUSTERRUN_ENV": "A=x\u2028y\x85z\r"}, "CLUSTERRUN_")
 
     assert said == {"env": (Fact("A=1,2", "CLUSTERRUN_ENV"), Fact("B=x y", "CLUSTERRUN_ENV"))}
+    assert odd == {"env": (Fact("A=x\u2028y\x85z\r", "CLUSTERRUN_ENV"),)}
 
 
 @pytest.mark.parametrize(

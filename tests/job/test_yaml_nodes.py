@@ -32,6 +32,8 @@ SURPRISING = [
     "<<",
 ]
 
+HALF = r"contains half of a character, a lone escape from \uD800 to \uDFFF"
+
 
 def read(text: str | bytes) -> dict[str, str]:
     """Return key and text of each entry of a file called job.yaml."""
@@ -86,6 +88,11 @@ def test_an_entry_knows_its_line() -> None:
     assert entries["key"].origin == "job.yaml:3 key"
 
 
+def test_a_character_of_two_halves_is_one() -> None:
+    """So JSON writes it, which is YAML."""
+    assert read('{"key": "\\ud83d\\ude00"}') == {"key": "\U0001f600"}
+
+
 def test_anchors_work() -> None:
     """A value may be given once and used twice."""
     assert read("one: &same 7\nother: *same\n") == {"one": "7", "other": "7"}
@@ -132,6 +139,13 @@ def test_an_empty_file_has_no_entries() -> None:
             "remove it, or write it as an escape in double quotes",
         ),
         ('a: "\\0"\n', "job.yaml:1 a: contains a NUL character", "remove it"),
+        ('a: "\\ud800"\n', f"job.yaml:1 a: {HALF}", "remove it, or write the character itself"),
+        ('"\\udfff": 1\n', f"job.yaml:1: {HALF}", "remove it, or write the character itself"),
+        (
+            'a: "\\ude00\\ud83d"\n',
+            f"job.yaml:1 a: {HALF}",
+            "remove it, or write the character itself",
+        ),
         ("[" * 1000, "job.yaml: nested too deeply for a job file", ""),
     ],
 )

@@ -1,13 +1,12 @@
 """The run that a command is about: the one that is named, or the only one on this host."""
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping
 
 from clusterrun.bounds import counted
 from clusterrun.cli.printing import complain
-from clusterrun.errors import NoJobError, UsageError
+from clusterrun.errors import NoJobError, UsageError, shell_line
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.suggestions import did_you_mean
 from clusterrun.machine.process_usage import why_silent
@@ -138,7 +137,7 @@ def describe_silent(agent: SilentAgent) -> str:
     if agent.version:
         words = Tree(ROOT).text(f"proc/{agent.pid}/cmdline").split("\0")
         named = [at for at, word in enumerate(words) if "clusterrun" in word]
-        started = shlex.join(words[: named[0] + 1 if named else 1])
+        started = shell_line(words[: named[0] + 1 if named else 1])
         return f"pid {agent.pid}: {agent.version}; use the clusterrun that started it: {started}"
     return why_silent(Tree(ROOT), agent.pid) or f"pid {agent.pid} does not answer"
 
@@ -146,4 +145,4 @@ def describe_silent(agent: SilentAgent) -> str:
 def _described(job: RunningJob) -> str:
     found = job.described
     nodes = f"node {found.node_rank} of {found.nodes}, " if found.nodes > 1 else ""
-    return f"{shlex.quote(found.run_id)}    # {found.program}, {nodes}pid {found.pid}"
+    return f"{shell_line([found.run_id])}    # {found.program}, {nodes}pid {found.pid}"

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.cli.splitting import PRINTING, split
-from clusterrun.errors import UsageError
+from clusterrun.errors import UsageError, shell_line
 from clusterrun.job.declaring import Row, by_any_name, rows_of
 from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.options import NAMES, OPTIONS, Meeting, Placing, Reaching, Workers
@@ -307,9 +307,7 @@ def _with_options_after(command: Command, line: CommandLine, called: str) -> Com
 def _or_script(command: Command, hint: str, words: Sequence[str]) -> str:
     if kind_of(command.word) is FileKind.NOTHING:
         return hint
-    from shlex import join
-
-    line = join(["clusterrun", f"./{command.word}", *words])
+    line = shell_line(["clusterrun", f"./{command.word}", *words])
     return f"{hint}\nto run the file {command.word} instead:\n  {line}"
 
 

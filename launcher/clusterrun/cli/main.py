@@ -48,7 +48,7 @@ def run_command_line(
         if caller is not None:
             caller.refused(_with_reason(error))
         else:
-            complain(command.as_typed(_with_reason(error).explain()))
+            complain(*command.as_typed(_with_reason(error).explain()).split("\n"))
         return error.exit_code
     except BrokenPipeError:
         # The reader of our standard output has seen enough.
@@ -94,12 +94,12 @@ def version_text() -> str:
 def explain_unexpected(error: Exception) -> int:
     """Print an error that no part of clusterrun has expected; return the exit code."""
     if limit := limit_behind(error):
-        complain(limit.explain())
+        complain(*limit.explain().split("\n"))
         return limit.exit_code
     import traceback
 
-    text = "".join(traceback.format_exception(error))
-    complain(f"{text}clusterrun: error: this is a bug of clusterrun's own")
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    complain(*lines, "clusterrun: error: this is a bug of clusterrun's own")
     return ExitCode.INTERNAL
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from clusterrun.descriptor_output import write_within
-from clusterrun.errors import ExitCode, MachineError
+from clusterrun.errors import ExitCode, MachineError, printable
 
 SECONDS_TO_COMPLAIN = 2.0
 """How long a line may take on standard error when no relay prints it."""
@@ -59,23 +59,22 @@ def columns(environ: Mapping[str, str]) -> int | None:
     return shutil.get_terminal_size().columns if is_on_terminal() or "COLUMNS" in environ else None
 
 
-def complain(text: str) -> None:
-    """Print to standard error; one that is closed, full or a stopped terminal delays nothing."""
-    if sys.stderr is None:
+def complain(*lines: str) -> None:
+    """Print lines to standard error; one that is closed, full or a stopped terminal delays nothing."""
+    if sys.stderr is None or not lines:
         return
-    line = f"{text}\n"
+    text = "".join(f"{printable(line)}\n" for line in lines)
     with suppress(OSError):
         if sys.stderr is not sys.__stderr__:
             # The caller runs us in its own process and reads what is written there.
-            sys.stderr.write(line)
+            sys.stderr.write(text)
         else:
-            write_within(2, line.encode(errors="backslashreplace"), SECONDS_TO_COMPLAIN)
+            write_within(2, text.encode(), SECONDS_TO_COMPLAIN)
 
 
 def warn(warnings: Iterable[str]) -> None:
     """Print all of them at once, so that a full standard error delays them together."""
-    if lines := "\n".join(f"clusterrun: {warning}" for warning in warnings):
-        complain(lines)
+    complain(*(f"clusterrun: {warning}" for warning in warnings))
 
 
 def can_print(text: str) -> bool:

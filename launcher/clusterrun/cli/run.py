@@ -55,7 +55,7 @@ def _launch(resolved: Resolved, environ: Mapping[str, str], caller: "CallingProg
     if caller is not None:
         caller.ended(ended.as_data())
     elif ended.unprinted:
-        complain(ended.unprinted.rstrip("\n"))
+        complain(*ended.unprinted.rstrip("\n").split("\n"))
     return ended.code
 
 

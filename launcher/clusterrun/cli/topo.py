@@ -1,7 +1,6 @@
 """``clusterrun topo``: draws a machine, or writes what was read of it to a file."""
 
 import os
-import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from clusterrun.cli.printing import can_print, is_on_terminal, print_json, print_text, warn
-from clusterrun.errors import UsageError
+from clusterrun.errors import UsageError, shell_line
 from clusterrun.job import values
 from clusterrun.job.declaring import Option
 from clusterrun.job.output import shows_colours
@@ -69,7 +68,7 @@ def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:
     return (
         f"{path}, {len(content):,} bytes, holds what clusterrun reads of a machine: no name of host"
         " or user and no serial number, but the UUIDs of GPUs and the path of the control group\n"
-        f"to draw it:\n  clusterrun topo --machine-root {shlex.quote(str(path))}"
+        f"to draw it:\n  clusterrun topo --machine-root {shell_line([str(path)])}"
     )
 
 

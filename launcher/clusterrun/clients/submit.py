@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 from msgspec import Struct
 
 from clusterrun.cli.printing import complain, print_text, warn
-from clusterrun.errors import ExitCode, MachineError, UsageError, exit_code_of_signal
+from clusterrun.errors import ExitCode, MachineError, UsageError, exit_code_of_signal, shell_line
 from clusterrun.job.declaring import Option, Row, Value, by_any_name, rows_of, words_of
 from clusterrun.job.gone import GONE_FROM_SUBMIT
 from clusterrun.job.job import ProgramKind, WorkerProgram
@@ -229,7 +229,7 @@ def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | N
     return UsageError(
         f"there is no option {typed}",
         f"if it is sbatch's, type clusterrun's own for it (clusterrun submit --help), or"
-        f" --directive='{typed} ...'\nif it is the script's, put it after the script",
+        f" --directive={shell_line([f'{typed} ...'])}\nif it is the script's, put it after the script",
     )
 
 
@@ -615,6 +615,8 @@ def _quoted(word: str) -> str:
     """Return ``word`` as one word of a shell, which expands nothing in it."""
     if _SAFE.fullmatch(word):
         return word
+    if not word.replace("\n", "").isprintable():
+        return shell_line([word])
     if re.search(r"['$`\\]", word):
         # In single quotes, shellcheck takes a $ or a \ for a mistake.
         return '"' + re.sub(r'(["\\$`])', r"\\\1", word) + '"'
@@ -700,7 +702,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     complain(f"clusterrun: Slurm has queued job {queued.number} ({job.job_name})")
     if how.follow:
         return follow(queued, ask_slurm)
-    complain(f"  to see it: {queued.line('squeue -j')}\n  to end it: {queued.line('scancel')}")
+    complain(f"  to see it: {queued.line('squeue -j')}", f"  to end it: {queued.line('scancel')}")
     return print_text(queued.number)
 
 
@@ -836,7 +838,7 @@ def follow(job: QueuedJob, ask: Ask, pause: Callable[[float], None] = time.sleep
         return _follow(job, ask, pause, shown)
     except (_Left, BrokenPipeError) as left:
         # Of a pipe, the reader has seen enough.
-        complain(f"\nclusterrun: {_goes_on(job, shown)}")
+        complain("", f"clusterrun: {_goes_on(job, shown)}")
         return exit_code_of_signal(left.args[0] if isinstance(left, _Left) else signal.SIGPIPE)
     except OSError as error:
         why = f"what the job prints can't be written: {error.strerror}"
@@ -851,9 +853,7 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 
 def _goes_on(job: QueuedJob, paths: Iterable[Path]) -> str:
-    from shlex import join
-
-    files = join(map(str, paths))
+    files = shell_line(map(str, paths))
     see = f"tail -f {files}" if files else job.line("squeue -j")
     return f"job {job.number} goes on; to see it: {see}; to end it: {job.line('scancel')}"
 

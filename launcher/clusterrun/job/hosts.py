@@ -47,7 +47,7 @@ def read_hosts(text: str) -> tuple[str, ...]:
     """
     parts = [_read(part) for part in _parts(text)] if text else []
     known = [part for part in parts if part]
-    if len(known) < len(parts):
+    if len(known) < len(parts) or not text.isprintable():
         raise not_hosts(text)
     check_number(shown(text), (count for count, _ in known))
     return tuple(chain.from_iterable(names for _, names in known))
@@ -193,7 +193,8 @@ def read_hostfile(file: Fact[str]) -> ListedHosts:
     hosts: dict[str, Fact[int] | None] = {}
     for number, line in enumerate(lines, start=1):
         where = f"{file.value}:{number}"
-        text = line.partition("#")[0].strip()
+        # Tabs are blanks there.
+        text = " ".join(line.partition("#")[0].split())
         names, slots = _hosts_of_line(Fact(text, where))
         for name in names:
             if name in hosts:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import yaml
 from msgspec import Struct
 
-from clusterrun.errors import UsageError
+from clusterrun.errors import UsageError, printable
 from clusterrun.job.declaring import Fact
 from clusterrun.job.gone import GONE
 from clusterrun.job.options import NAMES
@@ -82,7 +82,7 @@ class Entry(Struct, frozen=True):
 
     def entries(self, example: str) -> tuple["Entry", ...]:
         """Return the entries of a mapping; an error has ``example`` for its first line."""
-        shown = f"{self.name}:\n    {example}"
+        shown = f"{printable(self.name)}:\n    {example}"
         self._expect(yaml.MappingNode, "lines of NAME: VALUE are", shown)
         return tuple(_entries(self.value, f"{self.key}.").values())
 
@@ -220,7 +220,8 @@ def _compose(path: str, text: str) -> yaml.Node | None:
     """Return the root of the file's nodes, whose marks name its ``path``; None: it has none."""
     try:
         loader = yaml.SafeLoader(text)
-        loader.name = path
+        # Origins are in hints too.
+        loader.name = printable(path)
         return loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         raise _not_yaml(path, error) from None
@@ -264,7 +265,15 @@ def _text_of(node: yaml.Node, origin: str) -> str:
     _expect(yaml.ScalarNode, node, origin, "a single value is", hint)
     if "\0" in node.value:
         raise UsageError(f"{origin}: contains a NUL character", "remove it")
-    return str(node.value)
+    try:
+        # JSON writes a character beyond U+FFFF as two halves.
+        whole: str = node.value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{origin}: contains half of a character, a lone escape from \\uD800 to \\uDFFF",
+            "remove it, or write the character itself",
+        ) from None
+    return whole
 
 
 def _expect(kind: type[yaml.Node], node: yaml.Node, origin: str, expected: str, hint: str) -> None:

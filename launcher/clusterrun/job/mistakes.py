@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import dropwhile, pairwise
 from pathlib import Path
 
-from clusterrun.errors import UsageError
+from clusterrun.errors import UsageError, printable, shell_line
 from clusterrun.job.file_kinds import FileKind, is_executable, kind_of, names_in
 from clusterrun.job.foreign_options import foreign_option, usual_option
 from clusterrun.job.gone import GONE
@@ -85,7 +85,8 @@ def _others_unknown(words: Sequence[str], known: Sequence[str]) -> Iterator[str]
             return
         elif typed.startswith("--") and typed not in shown and not _begins_one(name, known):
             shown.add(typed)
-            yield ": ".join((f"there is no option {typed} either", *_instead_of(name, known)))
+            missing = f"there is no option {printable(typed)} either"
+            yield ": ".join((missing, *_instead_of(name, known)))
 
 
 def _instead_of(name: str, known: Sequence[str]) -> tuple[str, ...]:
@@ -131,8 +132,8 @@ def missing_program(options: Layer) -> UsageError:
         # An option that needs a value has the script for it: --ranks train.py.
         if row and row.metavar and row.value.completes != "file" and text.value.endswith(".py"):
             line = command(text.origin, row.metavar, text.value)
-            hint = f"{text.value} is the value of {text.origin}; type one before it:\n  {line}"
-            return UsageError("no script given", hint)
+            value = f"{printable(text.value)} is the value of {text.origin}"
+            return UsageError("no script given", f"{value}; type one before it:\n  {line}")
     return UsageError("no script given", f"for example:\n  {command('train.py')}")
 
 
@@ -159,14 +160,17 @@ def wrong_script(words: Sequence[str], where: str, search_path: str) -> UsageErr
     if kind is FileKind.NOTHING:
         return _missing_script(words, where, search_path)
     if not os.access(name, os.R_OK, effective_ids=True):
-        return UsageError(f"{where}{name} can't be read", f"check its mode:\n  ls -ld {name}")
+        return UsageError(
+            f"{where}{name} can't be read", f"check its mode:\n  ls -ld {shell_line([name])}"
+        )
     if kind is FileKind.FOLDER and kind_of(f"{name}/__init__.py") is FileKind.FILE:
         return package_without_m(words, where)
     if kind is FileKind.FOLDER:
         nearest = _script_of_folder(name)
+        within = printable(f"{name.rstrip('/')}/{nearest}")
         return UsageError(
             f"{where}{name} is a folder without __main__.py",
-            f"did you mean {name.rstrip('/')}/{nearest}?" if nearest else "give a script in it",
+            f"did you mean {within}?" if nearest else "give a script in it",
         )
     reason = why_not_python(name)
     return UsageError(f"{where}{name} is not a Python script: {reason}", _use_of(words))
@@ -182,7 +186,7 @@ def package_without_m(words: Sequence[str], where: str) -> UsageError:
         place = place.parent
         package.insert(0, place.name)
     folder = place.parent if name.startswith("/") else os.path.relpath(place.parent)
-    there = "" if place.parent == here else f"cd {folder}\n  "
+    there = "" if place.parent == here else f"{shell_line(['cd', str(folder)])}\n  "
     if kind_of(f"{name}/__main__.py") is FileKind.FILE:
         script = command(f"{name.rstrip('/')}/__main__.py", *args)
         return UsageError(
@@ -232,7 +236,7 @@ def wrong_hook(name: str, where: str) -> UsageError:
     message = f"{where}{_why_not_executable(name)}"
     if kind_of(name) is not FileKind.FILE:
         return UsageError(message, did_you_mean_file(name) or "give the path of a program")
-    by_path = f"give its path, {_path(name)}"
+    by_path = f"give its path, {printable(_path(name))}"
     return UsageError(message, by_path if is_executable(name) else _make_executable(name))
 
 
@@ -241,16 +245,14 @@ def wrong_interpreter(name: str, where: str) -> UsageError:
     message = f"{where}{_why_not_executable(name)}"
     inside = f"{name}/bin/python"
     if is_executable(inside):
-        return UsageError(message, f"give its interpreter: {inside}")
+        return UsageError(message, f"give its interpreter: {printable(inside)}")
     nearest = did_you_mean_file(name) if kind_of(name) is FileKind.NOTHING else ""
     return UsageError(message, nearest or "give the path of a Python, such as /usr/bin/python3")
 
 
 def command(*words: str, before: Sequence[str] = ()) -> str:
     """Return the line to type: ``clusterrun [OPTIONS]`` and ``words``, quoted for a shell."""
-    from shlex import join
-
-    return f"{join([*before, 'clusterrun'])} [OPTIONS] {join(words)}"
+    return f"{shell_line([*before, 'clusterrun'])} [OPTIONS] {shell_line(words)}"
 
 
 def _foreign_option_error(words: Sequence[str]) -> UsageError | None:
@@ -314,10 +316,10 @@ def _program_in(words: Sequence[str]) -> tuple[str, ...]:
 def _goes_after(words: Sequence[str]) -> str:
     """Return the hint for an option of the script, with which ``words`` begin."""
     program = _program_in(words)
-    name = program[-1] if program else "the script"
+    name = printable(program[-1]) if program else "the script"
     # Without the script among the words, the next one may be the script itself.
     has_value = program and "=" not in words[0] and not words[1].startswith("-")
-    value = words[1:2] if has_value and words[1] != name else ()
+    value = words[1:2] if has_value and words[1] != program[-1] else ()
     line = command(*(program or ("train.py",)), words[0], *value)
     return f"if it is an option of {name}, put it after {name}:\n  {line}"
 
@@ -363,7 +365,7 @@ def _missing_script(words: Sequence[str], where: str, search_path: str) -> Usage
         option = name.lstrip(f"-{DASHES}").translate(dict.fromkeys(map(ord, DASHES), "-"))
         return UsageError(
             f"{where}{name} begins with {name[0]} (U+{ord(name[0]):04X}) instead of -",
-            f"type {'-' if len(option) == 1 else '--'}{option}",
+            f"type {'-' if len(option) == 1 else '--'}{printable(option)}",
         )
     if name.startswith("~"):
         return UsageError(
@@ -383,9 +385,9 @@ def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
     if name in OTHERS_COMMANDS:
         yield f"leave {name} out:\n  {command(*(rest or ('train.py',)))}"
     if find_executable(name, search_path):
-        yield f"to run the program {name}:\n  {command('--no-python', *words)}"
+        yield f"to run the program {printable(name)}:\n  {command('--no-python', *words)}"
     if _is_module(name):
-        yield f"to run the module {name}:\n  {command('-m', *words)}"
+        yield f"to run the module {printable(name)}:\n  {command('-m', *words)}"
 
 
 def _is_module(name: str) -> bool:
@@ -402,20 +404,18 @@ def _use_of(words: Sequence[str]) -> str:
     ending = dot and dot + letters
     if ending == ".ipynb":
         line = command(f"{stem}.py", *args)
-        return f"convert it to a script:\n  jupyter nbconvert --to script {name}\n  {line}"
+        return f"convert it to a script:\n  jupyter nbconvert --to script {shell_line([name])}\n  {line}"
     if ending in {".yaml", ".yml"} and not args:
         return f"if it is a job file:\n  {command('--config', name)}"
     if by_hand := _submits(name):
-        from shlex import quote
-
-        return f"submit it as it is:\n  {by_hand.replace('FILE', quote(name))}"
+        return f"submit it as it is:\n  {by_hand.replace('FILE', shell_line([name]))}"
     if ending in DATA:
         return f"if it is an argument of the script:\n  {command('train.py', *words)}"
     line = command("--no-python", _path(name), *args)
     if not is_executable(name) and ending in {".sh", ".bash"}:
         line = command("--no-python", "bash", *words)
     elif not is_executable(name):
-        line = f"chmod +x {name}\n  {line}"
+        line = f"{shell_line(['chmod', '+x', name])}\n  {line}"
     return f"run it as a program:\n  {line}"
 
 
@@ -443,7 +443,7 @@ def _why_not_executable(name: str) -> str:
 
 
 def _make_executable(name: str) -> str:
-    return f"make it executable:\n  chmod +x {name}"
+    return f"make it executable:\n  {shell_line(['chmod', '+x', name])}"
 
 
 def _path(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.errors import UsageError
+from clusterrun.errors import UsageError, shell_line
 from clusterrun.job.declaring import Fact, Row, flag, rows_of, words_of
 from clusterrun.job.nested_launches import RESUMED_VARIABLE, STEP_VARIABLE
 from clusterrun.job.options import NAMES, OPTIONS
@@ -73,9 +73,7 @@ class CommandLine(Struct, frozen=True):
 
     def line(self, *more: str, before: Sequence[str] = ()) -> str:
         """Return the line, quoted for a shell, with ``more`` flags, and words ``before`` clusterrun."""
-        from shlex import join
-
-        return join([*before, "clusterrun", *self.argv(*more)])
+        return shell_line([*before, "clusterrun", *self.argv(*more)])
 
     def argv(self, *more: str) -> list[str]:
         """Return the words after the program's name, with ``more`` flags; those of a job alone."""
@@ -220,7 +218,7 @@ def _flag(name: str, text: Fact[str]) -> str:
 
 
 def _lines(row: Row, value: str) -> list[str]:
-    lines = value.splitlines() if row.value.repeated else [value]
+    lines = value.split("\n") if row.value.repeated else [value]
     return [line for line in lines if line]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from clusterrun.errors import printable
 from clusterrun.job.file_kinds import FileKind, kind_of, names_in
 
 LARGEST_FOLDER = 2000
@@ -14,7 +15,7 @@ MOST_FOLDERS = 100
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return "did you mean NAME?" for the known name nearest to ``word``; "" if none is near."""
     nearest = closest(word, known)
-    return f"did you mean {nearest}?" if nearest else ""
+    return f"did you mean {printable(nearest)}?" if nearest else ""
 
 
 def did_you_mean_file(path: str) -> str:
@@ -24,7 +25,7 @@ def did_you_mean_file(path: str) -> str:
     this one. Then comes what is spelled nearly so, the file and the folders that lead to it.
     """
     nearest = next((found for found in (*_elsewhere(path), _corrected(path)) if found), "")
-    return f"did you mean {nearest}?" if nearest else ""
+    return f"did you mean {printable(nearest)}?" if nearest else ""
 
 
 def _elsewhere(path: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from stat import S_IMODE, S_IRGRP, S_IROTH, S_ISREG, S_IWGRP, S_IWOTH
 
-from clusterrun.errors import UsageError
+from clusterrun.errors import UsageError, shell_line
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
 from clusterrun.job.sources import TOKEN_VARIABLE, Layer, value_of
@@ -56,7 +56,8 @@ def token_warnings(job: Job) -> Iterator[str]:
         if S_ISREG(mode) and mode & OPEN_TO_GROUP and not is_mounted:
             yield (
                 f"{file.origin}: {file.value} holds a secret, and is open to its group (mode"
-                f" {S_IMODE(mode):o}); to close it: chmod g-rwx {file.value}"
+                f" {S_IMODE(mode):o}); to close it:"
+                f" {shell_line(['chmod', 'g-rwx', file.value])}"
             )
 
 
@@ -93,7 +94,7 @@ def _read(file: Fact[str]) -> str:
         raise UsageError(
             f"{file.origin}: {file.value} holds a secret, but is open to all users (mode"
             f" {S_IMODE(mode):o})",
-            f"close it to others:\n  chmod o-rwx {file.value}\n"
+            f"close it to others:\n  {shell_line(['chmod', 'o-rwx', file.value])}\n"
             "or, if it is a mounted Kubernetes secret, set its volume's defaultMode: 0400",
         )
     if not token:
@@ -106,5 +107,5 @@ def _read(file: Fact[str]) -> str:
 def _no_secret(file: Fact[str], what: str) -> UsageError:
     return UsageError(
         f"{file.origin}: {file.value} is {what}",
-        f"create a secret:\n  {MAKE_ONE.format(file=file.value)}",
+        f"create a secret:\n  {MAKE_ONE.format(file=shell_line([file.value]))}",
     )

@@ -441,7 +441,7 @@ def _endpoint(text: str) -> str:
 def _hosts(text: str) -> tuple[str, ...]:
     from clusterrun.job.hosts import not_hosts, read_hosts, shown
 
-    found = read_hosts(text.replace(" ", "")) if text.isprintable() else ()
+    found = read_hosts(text.replace(" ", ""))
     if not all(found) or not found:
         raise not_hosts(text)
     once: set[str] = set()

@@ -8,7 +8,6 @@ does for workers.
 import os
 import posix
 import select
-import shlex
 import signal
 import socket
 import time
@@ -17,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
+from clusterrun.errors import shell_line
 from clusterrun.loop import Loop
 from clusterrun.policy.events import Event, SuspensionWanted
 from clusterrun.processes import become_keeper, end_children, forked, status_of
@@ -53,7 +53,7 @@ class SuspendHook:
         self._loop = loop
         self.lost = False
         self._is_waited_for = True
-        self._words = shlex.join(command)
+        self._words = shell_line(command)
         self._notice = notice
         self._socket, theirs = socket.socketpair()
         self._pid = forked(partial(_live_as_hook_process, theirs, command, environ))

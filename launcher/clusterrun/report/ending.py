@@ -12,7 +12,7 @@ from typing import assert_never
 
 from clusterrun.bounds import counted, named_ranks
 from clusterrun.descriptor_output import LostOutput
-from clusterrun.errors import exit_code_of_signal
+from clusterrun.errors import exit_code_of_signal, printable
 from clusterrun.policy.cause import is_consequence
 from clusterrun.policy.notices import lost
 from clusterrun.policy.outcome import (
@@ -61,7 +61,7 @@ def report_text(report: Report) -> str:
     lines += [f"  {report.flight_records}"] if report.flight_records else []
     lines += [f"  not restarted: {outcome.no_restart}"] if outcome.no_restart else []
     lines += [f"  SIGKILL did not end {survivor}" for survivor in outcome.survivors]
-    return "\n".join([*lines, *_exit_code_line(outcome)])
+    return _text([*lines, *_exit_code_line(outcome)])
 
 
 def restart_text(outcome: Outcome, max_restarts: int) -> str:
@@ -85,7 +85,12 @@ def restart_text(outcome: Outcome, max_restarts: int) -> str:
         lines.append(f"clusterrun: {lost(outcome.reason)}")
     where = f" on {counted(progress.nodes, 'node')}" if progress.nodes else ""
     how_often = f" ({which})" if which else ""
-    return "\n".join([*lines, f"clusterrun: restarting all workers{where}{how_often}"])
+    return _text([*lines, f"clusterrun: restarting all workers{where}{how_often}"])
+
+
+def _text(lines: Iterable[str]) -> str:
+    # Python aligns marks below a line of source with its tabs.
+    return "\n".join(printable(line, "\t") for line in lines)
 
 
 def _replacement_line(replacement: Replacement) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from clusterrun.bounds import counted
+from clusterrun.errors import printable
 
 NOTHING = "-"
 """The cell of what is unknown, or is none."""
@@ -15,7 +16,7 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
 
     rich's tables would wrap cells in narrow terminals, and take seconds for thousands of workers.
     """
-    table = list(rows)
+    table = [[*map(printable, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -324,6 +324,7 @@ BROKEN = [
     ("sagemaker.1", {"SM_CURRENT_HOST": "algo-3"}, "SM_CURRENT_HOST is algo-3, but SM_HOSTS lists"),
     ("sagemaker.1", {"SM_CURRENT_HOST": ""}, "SM_CURRENT_HOST is not set, but SM_HOSTS lists"),
     ("sagemaker.1", {"SM_HOSTS": "algo-1"}, "SM_HOSTS: 'algo-1' is not a list in JSON"),
+    ("sagemaker.1", {"SM_HOSTS": '["\udcff"]'}, r"""SM_HOSTS: '["\udcff"]' is not a list in JSON"""),
     ("azureml.0", {"AZUREML_NODE_COUNT": ""}, "WORLD_SIZE is 8 and LOCAL_RANK is 1: this is one"),
     ("azureml.0", {"AZUREML_NODE_COUNT": "3"}, "WORLD_SIZE is 8 and WORLD_SIZE, AZUREML_NODE_COUNT is"),
     ("openmpi.task", {"OMPI_COMM_WORLD_SIZE": "5"}, "OMPI_COMM_WORLD_SIZE is 5 and OMPI_COMM_WORLD_LOCAL_SIZE is"),

@@ -160,6 +160,15 @@ def test_the_launcher_prints_before_it_knows_how_workers_look(
     assert read_until(reader.stdout, b"? ") == b"name? "
 
 
+def test_what_a_notice_quotes_begins_no_line(bench: RelayBench, reader: Reader) -> None:
+    """Nor does a terminal obey it; lines of ours after the first are indented."""
+    bench.relay.notice("no a\nclusterrun: b\x1b[31m\u202e:\n    its last line")
+
+    assert read_until(reader.stderr, b"line\n") == (
+        b"clusterrun: no a\\nclusterrun: b\\x1b[31m\\u202e:\n    its last line\n"
+    )
+
+
 def test_a_closed_stderr_is_no_matter(bench: RelayBench, reader: Reader) -> None:
     """Its lines are dropped, and the tail is kept."""
     printer = bench.open(0)

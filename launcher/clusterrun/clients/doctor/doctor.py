@@ -4,7 +4,6 @@ The nodes of a job are checked by a job: the same nodes, with one program each (
 """
 
 import re
-import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ from msgspec import Struct
 
 from clusterrun.cli.printing import print_json, print_text, warn
 from clusterrun.clients.doctor.this_machine import Finding, Health, check_this_machine
-from clusterrun.errors import ExitCode, UsageError
+from clusterrun.errors import ExitCode, UsageError, shell_line
 from clusterrun.job.declaring import Fact, Option, rows_of
 from clusterrun.job.options import (
     NAMES,
@@ -170,7 +169,7 @@ def _texts(name: str, layers: Sequence[Layer]) -> tuple[Fact[Any], ...]:
 
 def as_typed(hint: str, line: CommandLine) -> str:
     """Return a hint for the checking job as one for ``clusterrun doctor``."""
-    added = shlex.join(CommandLine({**_added(line.options), **FORCED}).argv())
+    added = shell_line(CommandLine({**_added(line.options), **FORCED}).argv())
     plain = re.sub(rf" {re.escape(PROGRAM)} \S+", "", hint.replace(f" {added}", ""))
     if plain == hint:
         return hint

@@ -4,6 +4,7 @@ import time
 
 from clusterrun.bounds import as_line
 from clusterrun.descriptor_output import CONGESTED, DescriptorOutput, open_output
+from clusterrun.errors import printable
 
 SECONDS_OF_ECHO = 10.0
 """Within this time a notice that another host has sent, too, is not repeated."""
@@ -47,7 +48,8 @@ class HostsScreen:
     def say(self, text: str) -> None:
         """Print lines of this process's own to standard error."""
         if text:
-            self.write(2, f"{text}\n".encode(errors="backslashreplace"))
+            shown = printable(text, "\t\n")
+            self.write(2, f"{shown}\n".encode())
 
     def notice(self, rank: int, line: bytes) -> None:
         """Print what the command on a host says, unless that of another has just said the same.

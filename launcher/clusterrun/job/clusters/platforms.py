@@ -101,7 +101,7 @@ def sagemaker(v: Variables, _: Launch) -> Found:
     text, own = v["SM_HOSTS"], v.text("SM_CURRENT_HOST")
     try:
         hosts = Fact(msgspec.json.decode(text, type=tuple[str, ...]), "SM_HOSTS")
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeEncodeError):
         raise UsageError(f"SM_HOSTS: {text!r} is not a list in JSON", WITHOUT_CLUSTER) from None
     if own is None or own.value not in hosts.value:
         own_host = f"is {own.value}" if own else "is not set"

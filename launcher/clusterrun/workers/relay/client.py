@@ -15,7 +15,7 @@ from msgspec import to_builtins
 
 from clusterrun.bounds import LocalRank
 from clusterrun.descriptor_output import LostOutput
-from clusterrun.errors import ExitCode, LauncherError
+from clusterrun.errors import ExitCode, LauncherError, printable
 from clusterrun.policy.events import (
     HelperLost,
     LastLine,
@@ -94,7 +94,8 @@ class RelayClient(HelperClient):
             self._send("say", text=text)
 
     def notice(self, text: str) -> None:
-        self.say(f"clusterrun: {text}")
+        """Print one message, whose lines after the first are indented: what it quotes begins none."""
+        self.say("\n ".join(map(printable, f"clusterrun: {text}".split("\n "))))
 
     def hide_interrupts(self) -> None:
         """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
@@ -208,7 +209,7 @@ def _live_as_relay(control: socket.socket, place: OwnOutput, scratch: Sequence[P
         # The terminal may be stopped, and the agent waits for the end of this process.
         signal.alarm(1)
         if isinstance(error, LauncherError):
-            os.write(2, f"{error.explain()}\n".encode(errors="backslashreplace"))
+            os.write(2, f"{error.explain()}\n".encode())
         else:
             # Not that of a debugger of the agent.
             sys.__excepthook__(*sys.exc_info())

@@ -13,6 +13,7 @@ from itertools import zip_longest
 from msgspec import Struct
 
 from clusterrun.descriptor_output import DescriptorOutput, LineOutput, open_output
+from clusterrun.errors import printable
 from clusterrun.loop import NEVER
 from clusterrun.workers.relay.kept import plain
 from clusterrun.workers.relay.routes import OwnOutput
@@ -204,7 +205,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Print lines of the launcher's own."""
-        self.stderr.notice(text.rstrip("\n").encode(errors="surrogateescape") + b"\n")
+        self.stderr.notice(printable(text.rstrip("\n"), "\t\n").encode() + b"\n")
 
     @property
     def due(self) -> float:

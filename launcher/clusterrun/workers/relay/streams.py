@@ -298,7 +298,7 @@ class TextFilter:
 
     def __init__(self, prefix: bytes, texts: Sequence[str]) -> None:
         self._prefix = prefix
-        self._pattern = re.compile(b"|".join(re.escape(text.encode()) for text in texts))
+        self._pattern = re.compile(b"|".join(re.escape(os.fsencode(text)) for text in texts))
 
     def feed(self, lines: bytes) -> bytes:
         found, end = b"", 0
@@ -454,7 +454,7 @@ class Stream:
         if style.colour and on_terminal:
             prefix = coloured(prefix, output.local_rank)
         # Standard error comes first on the live line: progress bars are printed there.
-        self._source = Source((output.local_rank, int(is_stdout)), prefix.encode())
+        self._source = Source((output.local_rank, int(is_stdout)), os.fsencode(prefix))
         if style.raw:
             # One source: a line that one stream leaves unfinished is not broken for the other.
             self._source = Source((0, 0), b"")
@@ -464,7 +464,7 @@ class Stream:
             self._sinks.append(Sink(worker.tail.add))
         self._to_filtered: Sink | None = None
         if self._filtered is not None:
-            texts = TextFilter(output.prefix.encode(), to.filters)
+            texts = TextFilter(os.fsencode(output.prefix), to.filters)
             self._to_filtered = Sink(self._filtered.write, texts)
             self._sinks.append(self._to_filtered)
         if self._has_live_line:
