@@ -9,7 +9,6 @@ from clusterrun.cli.completion import SHELLS as SHELLS
 from clusterrun.cli.completion import completion_script as completion_script
 from clusterrun.cli.completion import completions as completions
 from clusterrun.cli.entry import main as main
-from clusterrun.cli.env import HIDDEN as HIDDEN
 from clusterrun.cli.env import shown_variables as shown_variables
 from clusterrun.cli.help import GROUPS as GROUPS
 from clusterrun.cli.help import MOST_USED as MOST_USED
@@ -27,10 +26,15 @@ from clusterrun.cli.splitting import split as split
 from clusterrun.errors import ExitCode as ExitCode
 from clusterrun.errors import InternalError as InternalError
 from clusterrun.errors import UsageError as UsageError
+from clusterrun.errors import printable as printable
+from clusterrun.errors import shell_line as shell_line
 from clusterrun.job.declaring import title_of as title_of
+from clusterrun.job.declaring import words_of as words_of
 from clusterrun.job.foreign_options import foreign_option as foreign_option
 from clusterrun.job.gone import GONE_COMMANDS as GONE_COMMANDS
 from clusterrun.job.gone import GONE_FROM_SUBMIT as GONE_FROM_SUBMIT
 from clusterrun.job.options import OPTIONS as OPTIONS
 from clusterrun.job.resolve import resolve as resolve
+from clusterrun.job.secrets import HIDDEN as HIDDEN
+from clusterrun.job.secrets import without_secret as without_secret
 from clusterrun.job.this_process import ThisProcess as ThisProcess

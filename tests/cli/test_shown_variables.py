@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cli.door import HIDDEN, shown_variables
+from tests.cli.door import HIDDEN, shown_variables, without_secret
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,33 @@ def test_other_variables_are_not(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["CLUSTERRUN_TOKEN", "NCCL_KEY", "SLURM_JWT", "PMI_PASSWORD", "torch_secret", "AWS_KEY"]
+    "name",
+    [
+        *("CLUSTERRUN_TOKEN", "NCCL_KEY", "SLURM_JWT", "PMI_PASSWORD", "torch_secret", "AWS_KEY"),
+        *("NCCL_DB_PW", "NCCL_DB_PWD", "NCCL_DSN", "NCCL_BEARER", "CLUSTERRUN_SSH_OPTIONS"),
+    ],
 )
 def test_no_secret_is_shown(name: str) -> None:
     """Its name is, if a job reads it."""
     assert "hush" not in "".join(shown_variables({name: "hush"}).values())
+
+
+@pytest.mark.parametrize(
+    "name", ["PWD", "OLDPWD", "TOKENIZERS_PARALLELISM", "CLUSTERRUN_PASS_LOCAL_RANK"]
+)
+def test_a_name_may_look_like_that_of_a_secret(name: str) -> None:
+    """Plans have their values."""
+    assert without_secret(name, "x") == "x"
+
+
+@pytest.mark.parametrize(
+    "parameter", ["X-Amz-Signature", "X-Amz-Security-Token", "sig", "token", "api_key"]
+)
+def test_the_signature_of_an_address_is_left_out(parameter: str) -> None:
+    """Whoever has such an address needs no password."""
+    shown = without_secret("DATA", f"https://store/a?design=1&{parameter}=hush&b=2 c")
+
+    assert shown == f"https://store/a?design=1&{parameter}={HIDDEN}&b=2 c"
 
 
 def test_a_password_in_an_address_is_left_out() -> None:

@@ -13,6 +13,7 @@ from clusterrun.job.job import ProgramKind as ProgramKind
 from clusterrun.job.job import TaskLayout as TaskLayout
 from clusterrun.job.job import WorkerProgram as WorkerProgram
 from clusterrun.job.options import NumaBinding as NumaBinding
+from clusterrun.job.secrets import HIDDEN as HIDDEN
 from clusterrun.machine.machine import Gpu as Gpu
 from clusterrun.machine.machine import GpuState as GpuState
 from clusterrun.machine.machine import Machine as Machine

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tests.plans import gpu, job, worker_of, world
 from tests.report.door import (
+    HIDDEN,
     CpuSet,
     GlobalRank,
     Job,
@@ -122,6 +123,36 @@ def test_the_text_to_the_letter() -> None:
           python -u train.py --lr 1
         """
     )
+
+
+def test_secrets_are_left_out() -> None:
+    """In all places where a variable of the job is shown, and with what ssh gets."""
+    secret = {"API_TOKEN": "hush", "DATA": "https://me:hush@store/?sig=hush"}
+    described, planned = job(env=secret, ssh_options=("-i", "hush")), plan(worker(0), env=secret)
+
+    text, data = dry_run_text(described, planned), decoded(described, planned)
+
+    assert "hush" not in text + json.dumps(data)
+    assert text.count(f"https://{HIDDEN}@store/?sig={HIDDEN}") == 2
+    shown = {"API_TOKEN": HIDDEN, "DATA": f"https://{HIDDEN}@store/?sig={HIDDEN}"}
+    assert data["job"]["env"]["value"] == shown
+    assert data["workers"][0]["env"] == {
+        **shown,
+        "LOCAL_RANK": "0",
+        "MASTER_PORT": None,
+        "RANK": "0",
+    }
+
+
+def test_a_value_is_on_one_line() -> None:
+    """No terminal obeys it, and the command can be pasted."""
+    odd = replace(worker(0), command=("python", "a\n\x1b[1m"))
+
+    text = dry_run_text(job(env={"LR": "1\n2\u202e"}), plan(odd, remarks=("a\x07",)))
+
+    assert text.replace("\n", "").isprintable()
+    assert r"LR=1\n2\u202e" in text
+    assert text.endswith(r"python $'a\012\033[1m'")
 
 
 def test_nothing_is_cut_short() -> None:

@@ -17,6 +17,7 @@ from clusterrun.job.clusters.detection import detect
 from clusterrun.job.clusters.found import Launch, Variables
 from clusterrun.job.declaring import Fact
 from clusterrun.job.options import Launcher
+from clusterrun.job.secrets import HIDDEN, without_secret
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
 from clusterrun.machine.host_facts import host_facts
@@ -49,17 +50,6 @@ _WITH_NUMBERS = re.compile(r"SLURM_\w+")
 """Names whose values are shown if they are numbers, such as ``8(x2)``."""
 
 _NUMBERS = re.compile(r"[\d,()x-]+")
-
-SECRET = re.compile(
-    r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|COOKIE|JWT|SIGNATURE|(CLUSTERRUN|PET)_ENV|HOOK",
-    re.IGNORECASE,
-)
-"""Parts of names whose values are left out all the same."""
-
-_IN_AN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
-"""A user and a password in an address."""
-
-HIDDEN = "(left out)"
 
 
 class _Environment(Struct, frozen=True):
@@ -139,14 +129,12 @@ def _cluster(environ: Mapping[str, str], called: str) -> str:
 def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return those that are shown, by name in order, without secrets."""
     return {
-        name: _IN_AN_ADDRESS.sub(f"{HIDDEN}@", value) if _has_value(name, value) else HIDDEN
+        name: without_secret(name, value) if _has_value(name, value) else HIDDEN
         for name, value in sorted(variables.items())
         if SHOWN.fullmatch(name)
     }
 
 
 def _has_value(name: str, value: str) -> bool:
-    if SECRET.search(name):
-        return False
     has_numbers = _WITH_NUMBERS.fullmatch(name) and _NUMBERS.fullmatch(value)
     return bool(_WITH_VALUE.fullmatch(name) or has_numbers)

@@ -210,7 +210,19 @@ def read_text(row: Row, text: Fact[Any]) -> Any:
     try:
         return row.value.read(text.value)
     except UsageError as error:
-        raise UsageError(f"{text.origin}: {error.message}", error.hint) from None
+        raise UsageError(
+            f"{text.origin}: {_without_secret(text, error.message)}", error.hint
+        ) from None
+
+
+def _without_secret(text: Fact[str], message: str) -> str:
+    """Return the message on a value, which it quotes, or one without it if a variable may be secret."""
+    from clusterrun.job.secrets import HIDDEN, says_secret
+
+    is_variable = text.origin.startswith((PREFIX, TORCHRUN_PREFIX))
+    return (
+        f"a value {HIDDEN} can't be read" if is_variable and says_secret(text.origin) else message
+    )
 
 
 def _flag(name: str, text: Fact[str]) -> str:

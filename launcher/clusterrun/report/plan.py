@@ -1,18 +1,19 @@
 """The plan of a node: as ``--dry-run`` shows it, and as ``--verbose`` does at the start of an attempt."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from shlex import join
 from time import localtime, strftime
 from typing import TYPE_CHECKING, Self
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
+from clusterrun.errors import printable, shell_line
 from clusterrun.job.declaring import spell
 from clusterrun.job.job import Job, ProgramKind, TaskLayout
 from clusterrun.job.nested_launches import RAS_VARIABLE
 from clusterrun.job.options import OPTIONS, SUBJECTS
+from clusterrun.job.secrets import HIDDEN, without_secret
 from clusterrun.machine.machine import Gpu
 from clusterrun.planning.plan import MemoryPolicy, NodePlan, WorkerPlan, World
 from clusterrun.report.tables import NOTHING, aligned, listed, table
@@ -80,7 +81,7 @@ class WorkerShown(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def _of(cls, plan: NodePlan, worker: WorkerPlan) -> Self:
-        env: dict[str, str | None] = {**plan.env, **worker.env}
+        env: dict[str, str | None] = dict(_shown({**plan.env, **worker.env}))
         if "MASTER_PORT" not in worker.env:
             env["MASTER_PORT"] = None
         if plan.world.programs and "PORT" not in worker.env:
@@ -147,7 +148,9 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
                 yield name, job.meeting.master_addr or world.master_addr, job.origin(name)
             case "env":
                 origins = dict.fromkeys(job.origin(f"env.{variable}") for variable in job.env)
-                yield name, job.env, ", ".join(origins) or "default"
+                yield name, dict(_shown(job.env)), ", ".join(origins) or "default"
+            case "ssh_options" if value:
+                yield name, HIDDEN, job.origin(name)
             case "token":
                 yield name, None if job.token is None else "given", job.origin(name)
             case _:
@@ -184,7 +187,7 @@ def dry_run_text(job: Job, plan: NodePlan) -> str:
     """Return the plan for people: aligned, never cut short, without a trailing newline."""
     world = plan.world
     gpus = f", GPUs by {plan.visible_origin}" if plan.visible_origin else ""
-    variables = ((name, plan.env[name], _origin_of(name, job)) for name in sorted(plan.env))
+    variables = ((name, text, _origin_of(name, job)) for name, text in sorted(_shown(plan.env)))
     sections = (
         ("job", aligned(_job_rows(job, world))),
         *_service_sections(job),
@@ -199,11 +202,17 @@ def dry_run_text(job: Job, plan: NodePlan) -> str:
         ),
         ("variables that no worker inherits", plan.unset),
         ("remarks", remarks_in(plan)),
-        *((_command_title(job, plan, each), [join(each.command)]) for each in _firsts(plan)),
+        *((_command_title(job, plan, each), [shell_line(each.command)]) for each in _firsts(plan)),
     )
     return "\n\n".join(
-        "\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in sections if lines
+        "\n".join(map(printable, [title, *(f"  {line}" for line in lines)]))
+        for title, lines in sections
+        if lines
     )
+
+
+def _shown(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    return ((name, without_secret(name, text)) for name, text in variables.items())
 
 
 def _firsts(plan: NodePlan) -> list[WorkerPlan]:
@@ -218,7 +227,9 @@ def _own_variables(job: Job, worker: WorkerPlan) -> list[tuple[str, str]]:
     later = ["MASTER_PORT", *(["PORT"] if job.services else [])]
     if worker.needs_ras_port:
         later.append(RAS_VARIABLE)
-    return sorted({**dict.fromkeys(later, "chosen at the start"), **worker.env}.items())
+    return sorted(
+        {**dict.fromkeys(later, "chosen at the start"), **dict(_shown(worker.env))}.items()
+    )
 
 
 def _command_title(job: Job, plan: NodePlan, worker: WorkerPlan) -> str:
@@ -245,7 +256,7 @@ def _job_rows(job: Job, world: World) -> Iterator[Sequence[str]]:
     for name, value, origin in _values(job, world):
         if name == "env":
             yield from (
-                (name, f"{key}={text}", job.origin(f"env.{key}")) for key, text in job.env.items()
+                (name, f"{key}={text}", job.origin(f"env.{key}")) for key, text in _shown(job.env)
             )
         elif name == "fewest_nodes" and job.last_call is None:
             continue
@@ -272,7 +283,7 @@ def _in_words(name: str, value: Value, job: Job) -> str:
         case bool():
             return "yes" if value else "no"
         case list():
-            return join(map(str, value)) or "none"
+            return shell_line(map(str, value)) or "none"
         case {"rank": rank, "size": size, "local_rank": local_rank, "local_size": local_size}:
             return f"{rank} of {size}, on this node {local_rank} of {local_size}"
         case _:

@@ -1,0 +1,34 @@
+"""Which values of variables are not printed: plans, bug reports and messages are passed on."""
+
+import re
+
+HIDDEN = "(left out)"
+
+_SAYS_SECRET = re.compile(
+    r"TOKEN(?!IZER|_FILE)|SECRET|PASS(?!_LOCAL_RANK)|KEY|CREDENTIAL|AUTH|BEARER|COOKIE|JWT|SIGNATURE"
+    r"|HOOK|_PWD|(^|_)(PW|DSN|SIG)(_|$)|(CLUSTERRUN|PET)_(ENV|SSH_OPTIONS)",
+    re.IGNORECASE,
+)
+"""Parts of names. The last ones are options that may hold any command or variable of the user's."""
+
+_USER = re.compile(r"(?<=://)[^/@\s]+@")
+"""A user and a password in a URL."""
+
+_PARAMETER = re.compile(r"(?<=[?&;])([^=?&;\s]+)=[^&;\s]+")
+"""One of a URL's query: that of a signed URL lets everyone in."""
+
+
+def says_secret(name: str) -> bool:
+    """Return whether a variable of this name may hold a secret."""
+    return _SAYS_SECRET.search(name) is not None
+
+
+def without_secret(name: str, value: str) -> str:
+    """Return the value of a variable as it may be printed."""
+    if says_secret(name):
+        return HIDDEN
+    return _PARAMETER.sub(_shown_parameter, _USER.sub(f"{HIDDEN}@", value))
+
+
+def _shown_parameter(found: re.Match[str]) -> str:
+    return f"{found[1]}={HIDDEN}" if says_secret(found[1].replace("-", "_")) else found[0]
