@@ -79,4 +79,7 @@ def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
     ended = clusterrun.command("--exec", "--no-python", str(program), workers=1).ended()
 
     assert ended.code == 126
-    assert ended.err == f"clusterrun: {program} can't be executed: No such file or directory\n"
+    assert ended.err == (
+        f"clusterrun: {program} can't be executed: No such file or directory:"
+        " /nowhere/sh, which its first line names\n"
+    )

@@ -10,6 +10,7 @@ from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.processes import how_it_ended, is_followed, python_options
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.binding import bind, set_memory_policy
+from clusterrun.workers.fork_server.kernel import why_not_executed
 from clusterrun.workers.fork_server_client import binding_of
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -54,7 +55,12 @@ def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
     if worker.runs_python and is_followed():
         # A debugger goes on in it.
         command = (command[0], python_options(command[1]), *command[2:])
-    os.execvpe(command[0], command, {**environment, **plan.env, **worker.env})
+    variables = {**environment, **plan.env, **worker.env}
+    try:
+        os.execvpe(command[0], command, variables)
+    except OSError as error:
+        why = why_not_executed(command[0], os.get_exec_path(variables), error)
+        raise OSError(error.errno, why) from None
 
 
 def bind_to_worker(plan: NodePlan) -> str:

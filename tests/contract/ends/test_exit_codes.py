@@ -152,11 +152,41 @@ def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
 
     assert ended.code == 126
     assert report(ended) == dedent(f"""\
-        clusterrun: rank 0 on {HOST} could not be started: execute {program}: Exec format error
+        clusterrun: rank 0 on {HOST} could not be started: execute {program}: Exec format error:\
+ the file has no first line such as #!/bin/bash
           local rank 0, at T
           not restarted: a worker that can't be started now can't be started the next time either
         clusterrun: exit code 126, from rank 0: could not be started
         """)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (
+            "#!/bin/sh\r\nexit\r\n",
+            "its first line ends in a carriage return, as on Windows (dos2unix {})",
+        ),
+        ("#!/nowhere/sh -e\nexit\n", "/nowhere/sh, which its first line names"),
+        ("\x7fELF\x01\x01\x01", "the file is for other machines"),
+        ("echo\n", "the file has no first line such as #!/bin/bash"),
+    ],
+)
+@pytest.mark.parametrize("is_on_path", [False, True])
+def test_why_a_script_cannot_be_executed(
+    clusterrun: Launcher, content: str, why: str, *, is_on_path: bool
+) -> None:
+    """The kernel calls its missing interpreter a missing file."""
+    program = clusterrun.folder / "train.sh"
+    program.write_bytes(content.encode())
+    program.chmod(0o755)
+    path = f"{os.environ['PATH']}{os.pathsep}{clusterrun.folder}"
+    name = program.name if is_on_path else str(program)
+
+    ended = clusterrun.command("--no-python", name, workers=1, environ={"PATH": path}).ended()
+
+    assert ended.code == 126
+    assert f": {why.format(program)}\n" in report(ended)
 
 
 def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:

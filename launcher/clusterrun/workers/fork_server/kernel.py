@@ -12,7 +12,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
@@ -321,6 +321,39 @@ def why_no_fork(error: OSError) -> str:
         strict = " (vm.overcommit_memory is 2: each process counts with all its memory)"
         return "not enough memory for another process" + (strict if mode == "2" else "")
     return error.strerror or str(error)
+
+
+def why_not_executed(program: str, folders: Iterable[str], error: OSError) -> str:
+    """Return why a program could not be executed, in one line: what the kernel says, and of which file.
+
+    Args:
+        program: as in execvp(3).
+        folders: of PATH.
+        error: of execve(2), which says "no such file" of a script's interpreter, too.
+
+    """
+    why = error.strerror or str(error)
+    paths = [program] if "/" in program else [f"{folder}/{program}" for folder in folders]
+    path = next(filter(os.path.exists, paths), None)
+    if path is None:
+        return why
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return why
+    if error.errno == errno.ENOEXEC:
+        is_binary = first.startswith(b"\x7fELF")
+        of_file = "is for other machines" if is_binary else "has no first line such as #!/bin/bash"
+        return f"{why}: the file {of_file}"
+    if error.errno == errno.ENOENT and first.startswith(b"#!"):
+        if first.endswith((b"\r\n", b"\r")):
+            return (
+                f"{why}: its first line ends in a carriage return, as on Windows (dos2unix {path})"
+            )
+        interpreter = os.fsdecode(first[2:].split()[0]) if first[2:].split() else ""
+        return f"{why}: {interpreter}, which its first line names"
+    return why
 
 
 def _of_user() -> str:

@@ -11,7 +11,7 @@ from . import worker_signals
 from .binding import bind, set_memory_policy
 from .channel import frame
 from .failure_notes import SIGNAL, VARIABLE
-from .kernel import close_descriptors_above, die_with_parent, let_trace
+from .kernel import close_descriptors_above, die_with_parent, let_trace, why_not_executed
 from .start_over import StartOver
 
 TYPE_CHECKING = False
@@ -121,9 +121,13 @@ class WorkerStart:
         command, environment = self._request["command"], self._environment()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._request["blocked_signals"])
         # It imports a module for that, the first time; with the limit no file might be opened.
-        os.get_exec_path(environment)
+        folders = os.get_exec_path(environment)
         self._restore_limit()
-        os.execvpe(command[0], command, environment)
+        try:
+            os.execvpe(command[0], command, environment)
+        except OSError as error:
+            why = why_not_executed(command[0], folders, error)
+            raise OSError(error.errno, why) from None
 
     def _restore_limit(self) -> None:
         """Have the launcher's own limit of open files: last, as the server may have more of them open."""
