@@ -70,6 +70,8 @@ class Signals:
         """Arm the handlers; from here on no signal of ``OUR_OWN`` or ``FORWARDED_SIGNALS`` ends us."""
         self._inbox, wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        # A program that blocks them while it starts another one leaves them so for all that follow.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, *ENDING_SIGNALS})
         # Even if ignored so far: the kernel would reap our children, and not say how they ended.
         signal.signal(signal.SIGCHLD, _only_wake)
         for number in (*OUR_OWN, *FORWARDED_SIGNALS):

@@ -39,7 +39,7 @@ from clusterrun.policy.events import (
     WorkerStopped,
 )
 from clusterrun.policy.outcome import Exited, Killed, NotStarted
-from clusterrun.signals import SignalReceived
+from clusterrun.signals import ENDING_SIGNALS, SignalReceived
 from clusterrun.workers.children import Orphans
 from clusterrun.workers.fork_server.channel import Message
 from clusterrun.workers.fork_server.kernel import describe, state_and_parent, work_done
@@ -187,8 +187,9 @@ class ForkServer(HelperClient):
         """Prints a line for the user."""
         self.attached: Callable[[Sequence[str]], tuple[str, ...]] | None = None
         """Returns a worker's command with the debugger in it that follows the workers; None: none does."""
-        self.mask = sorted(int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        """The signals that the launcher was started with as blocked."""
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self.mask = sorted(int(number) for number in mask - ENDING_SIGNALS)
+        """The signals that the launcher was started with as blocked, but for those that end the job."""
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         """Its limits: node 0 raises them."""
         self._process = process

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.processes import how_it_ended, is_followed, python_options
+from clusterrun.signals import ENDING_SIGNALS
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.binding import bind, set_memory_policy
 from clusterrun.workers.fork_server.kernel import why_not_executed
@@ -50,6 +51,7 @@ def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
     """
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
     (worker,) = plan.workers
     command = worker.command
     if worker.runs_python and is_followed():

@@ -66,6 +66,37 @@ def test_ends_the_job(clusterrun: Launcher, number: signal.Signals, script: str)
     assert job.left(0) == []
 
 
+BLOCKS = (
+    "import os, signal, sys;"
+    "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.{}, signal.SIGCHLD, signal.SIGUSR1]);"
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
+
+
+@pytest.mark.parametrize("options", [(), ("--exec",)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_started_with_it_blocked(
+    clusterrun: Launcher, number: signal.Signals, options: tuple[str, ...]
+) -> None:
+    """It ends the job all the same; workers find only the others blocked."""
+    script = """
+        import os, signal, time
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        print(*sorted(number.name for number in mask), flush=True)
+        print("ready", os.getpid(), flush=True)
+        time.sleep(600)
+    """
+    around = (sys.executable, "-c", BLOCKS.format(number.name))
+    job = clusterrun.script(script, *options, workers=1, around=around)
+    job.wait_for("ready")
+
+    job.signal(number)
+    ended = job.ended(SECONDS_AT_ONCE)
+
+    assert ended.code in {128 + number, -number}, ended
+    assert ended.out.startswith("SIGCHLD SIGUSR1\n")
+
+
 def test_sigterm_before_any_worker_ends_a_launcher_whose_output_is_full(
     clusterrun: Launcher,
 ) -> None:
