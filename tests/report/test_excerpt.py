@@ -1,21 +1,25 @@
 """The part of a worker's standard error that is shown, for what real interpreters print."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from tests.policy.door import beginning_of_traceback
 from tests.report.door import Tail, exception_line, excerpt, plain_lines
 
 
-def standard_error_of(source: str, folder: Path) -> str:
+def standard_error_of(source: str, folder: Path, environ: Mapping[str, str] | None = None) -> str:
     script = folder / "train.py"
     script.write_text(dedent(source))
     done = subprocess.run(
         [sys.executable, script.name],
         cwd=folder,
+        env={**os.environ, **(environ or {})},
         capture_output=True,
         text=True,
         timeout=60,
@@ -66,6 +70,41 @@ def test_chained_tracebacks_stay_together(chain: str, tmp_path: Path) -> None:
     assert shown.count("Traceback (most recent call last):") == 3
     assert "KeyError: 'key'" in shown
     assert "OldError: long ago" not in shown
+
+
+@pytest.mark.parametrize("locals_too", [False, True])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_traceback_in_a_box(encoding: str, tmp_path: Path, *, locals_too: bool) -> None:
+    """As rich draws it, and typer, which uses rich: the exception comes after the box."""
+    tail = standard_error_of(
+        f"""
+        import rich.traceback
+        rich.traceback.install(show_locals={locals_too})
+        def fail(depth):
+            if depth:
+                fail(depth - 1)
+            try:
+                {{}}["key"]
+            except KeyError as error:
+                raise ValueError("second") from error
+        try:
+            fail(10)
+        except ValueError as error:
+            raise RuntimeError("third\\nand its second line") from error
+        """,
+        tmp_path,
+        {"PYTHONIOENCODING": encoding, "COLUMNS": "100"},
+    )
+
+    shown = excerpt(tail)
+
+    assert exception_line(tail) == "RuntimeError: third"
+    assert shown[-2:] == ["RuntimeError: third", "and its second line"]
+    assert " Traceback (most recent call last) " in shown[0]
+    assert (
+        exception_line("\n".join(beginning_of_traceback(tail.splitlines())))
+        == "RuntimeError: third"
+    )
 
 
 def test_a_group_of_exceptions_is_one_traceback(tmp_path: Path) -> None:

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 
 TRACEBACK = "Traceback (most recent call last):"
 GROUP_TRACEBACK = f"  + Exception Group {TRACEBACK}"
+_BOX = r"[╭+][─-]+ Traceback \(most recent call last\) [─-]+[╮+]"
+"""As rich and typer draw it, for terminals with and without such characters."""
+_IN_A_BOX = ("│", "|", "╰", "+-")
+
 CHAINS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -38,18 +42,25 @@ def last_traceback(lines: Sequence[str]) -> int | None:
     loud = [i for i in tracebacks(lines) if i == 0 or not lines[i - 1].startswith(HARMLESS)]
     # The exception that ends the script passes its outermost frame; those in finalizers and threads
     # do not.
-    fatal = [i for i in loud if lines[i + 1 : i + 2] and lines[i + 1].endswith(_OUTERMOST)]
+    first_frames = ((i, lines[i + 1].rstrip(" │|")) for i in loud if i + 1 < len(lines))
+    fatal = [i for i, frame in first_frames if frame.endswith(_OUTERMOST)]
     return max(fatal or loud, default=None)
 
 
 def tracebacks(lines: Sequence[str]) -> list[int]:
     """Return the lines where tracebacks start."""
-    return [i for i, line in enumerate(lines) if line in (TRACEBACK, GROUP_TRACEBACK)]
+    return [
+        i
+        for i, line in enumerate(lines)
+        if line in (TRACEBACK, GROUP_TRACEBACK)
+        or (TRACEBACK[:-1] in line and re.fullmatch(_BOX, line))
+    ]
 
 
 def exception_after(lines: Sequence[str], header: int) -> int:
     """Return the line of the exception whose traceback starts at line ``header``."""
-    indentation = "  |  " if lines[header] == GROUP_TRACEBACK else " "
+    indentations = {TRACEBACK: (" ",), GROUP_TRACEBACK: ("  |  ",)}
+    indentation = indentations.get(lines[header], _IN_A_BOX)
     for i, line in enumerate(lines[header + 1 :], header + 1):
         if line and not line.startswith(indentation) and not re.fullmatch(_LEFT_OUT, line):
             return i
