@@ -8,7 +8,6 @@ from tests.histories.told_job import Job
 
 CLEANS = "node 0 kills what its ranks have left"
 INTERRUPTED = (
-    "node 0 hides the tracebacks of Ctrl-C",
     (
         "node 0 prints: interrupted: stopping 1 worker (grace 25 s, Ctrl-C again kills at once);"
         " exit code 130"

@@ -65,7 +65,6 @@ ANSWERS = {
 
 
 EFFECTS: dict[type[actions.Action], str] = {
-    actions.HideInterrupts: "hides the tracebacks of Ctrl-C",
     actions.Pause: "stops with its ranks",
     actions.Resume: "continues its ranks",
     actions.CollectStacks: "asks its ranks for their stacks",

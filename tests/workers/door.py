@@ -69,6 +69,7 @@ from clusterrun.workers.nccl_ras import RasLimits as RasLimits
 from clusterrun.workers.nccl_ras import ask_nccl as ask_nccl
 from clusterrun.workers.nccl_ras import ras_addresses as ras_addresses
 from clusterrun.workers.py_spy import py_spy_program as py_spy_program
+from clusterrun.workers.relay import equal_tracebacks as equal_tracebacks
 from clusterrun.workers.relay import kept as kept
 from clusterrun.workers.relay import screen as screen
 from clusterrun.workers.relay import streams as streams

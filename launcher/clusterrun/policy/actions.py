@@ -99,10 +99,6 @@ class SetDeadline(Struct, frozen=True):
     seconds: float
 
 
-class HideInterrupts(Struct, frozen=True):
-    """Print no KeyboardInterrupt tracebacks of workers: the user pressed Ctrl-C."""
-
-
 class Pause(Struct, frozen=True):
     """Stop all workers and then this agent, until SIGCONT."""
 
@@ -174,7 +170,6 @@ WorkersAction = (
     | AwaitLeft
     | NameLeft
     | SignalLeft
-    | HideInterrupts
     | Resume
     | ExpectNoStacks
     | HoldRanks

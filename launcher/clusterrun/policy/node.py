@@ -1015,10 +1015,7 @@ class Attempt:
             f" (grace {self.job.failing.shutdown_timeout:g} s, {again} again kills at once);"
             f" exit code {exit_code_of_signal(number)}"
         )
-        to_workers = signal.SIGTERM
-        if number == signal.SIGINT:
-            to_workers = signal.SIGINT
-            self._do(actions.HideInterrupts())
+        to_workers = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         self._end_externally(Interrupted(number), event.at, to_workers, notice)
 
     def _is_second_request(self, event: SignalReceived) -> bool:

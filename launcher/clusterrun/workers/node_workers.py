@@ -153,8 +153,6 @@ class NodeWorkers:
                 self._loop.add(self._fork_server.clean_up(self._loop.clock()))
             case actions.AwaitLeft() | actions.NameLeft() | actions.SignalLeft():
                 self._fork_server.look_at_leftovers(action)
-            case actions.HideInterrupts():
-                self._relay.hide_interrupts()
             case actions.Resume():
                 self._resume()
             case actions.ExpectNoStacks(local_ranks):

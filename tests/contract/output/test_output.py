@@ -48,6 +48,32 @@ def logs_of(folder: Path) -> dict[str, str]:
     }
 
 
+def test_equal_tracebacks_are_printed_once(clusterrun: Launcher) -> None:
+    """Log files have all of them, and the report that of the first rank to fail."""
+    script = """
+        import os, time
+        from pathlib import Path
+        rank = int(os.environ["RANK"])
+        Path(f"begun-{rank}").touch()
+        while len([*Path().glob("begun-*")]) < 4:
+            time.sleep(0.01)
+        def train():
+            raise ValueError("loss is nan" if rank != 2 else "no data")
+        train()
+    """
+
+    ended = clusterrun.script(script, "--log-dir=logs", "--tee=3", workers=4).ended()
+
+    logs = [text for name, text in logs_of(clusterrun.folder).items() if name.endswith(".err")]
+    assert ended.code == 1
+    assert [text.count("Traceback") for text in logs] == 4 * [1]
+    assert len(re.findall(r"\[rank \d\] Traceback", ended.err)) == 1, ended.err
+    same = re.findall(r"\[ranks? ([\d,-]+)\] the same traceback as rank \d(, but:)?\n", ended.err)
+    assert 2 <= len(same) <= 3, ended.err
+    assert [but for _, but in same].count(", but:") >= 1
+    assert ended.err.splitlines()[-1].startswith("clusterrun: exit code 1, from rank ")
+
+
 def test_lines_stand_under_their_rank(clusterrun: Launcher) -> None:
     """Each stream apart; the last line needs no newline; only the end of a bar is printed."""
     ended = clusterrun.script(

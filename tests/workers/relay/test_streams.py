@@ -23,6 +23,7 @@ from tests.workers.door import (
     OutputFiles,
     OwnOutput,
     WorkerOutput,
+    equal_tracebacks,
     screen,
     streams,
 )
@@ -43,6 +44,7 @@ class Node:
         self.style = LineStyle()
         self.files = OutputFiles(lambda: None)
         self.screen = screen.Screen(OwnOutput(ours, ours), self.files.opened)
+        self.tracebacks = equal_tracebacks.Tracebacks(lambda: self.now)
         self.to = Destination(None)
         self._reader = reader
         self._workers: dict[int, streams.RelayedWorker] = {}
@@ -61,7 +63,7 @@ class Node:
                 error_file=None,
                 style=self.style,
             )
-            self._workers[rank] = streams.RelayedWorker(output)
+            self._workers[rank] = streams.RelayedWorker(output, self.tracebacks)
         worker = self._workers[rank]
         if name not in worker.streams:
             reader, self._pipes[rank, name] = os.pipe()
@@ -82,7 +84,8 @@ class Node:
         self.now = now
         for worker in self._workers.values():
             for stream in worker.streams.values():
-                stream.show_progress(now)
+                stream.show_due(now)
+        self.tracebacks.look(now)
         self.screen.draw(now)
 
     def shows(self, text: bytes) -> None:
@@ -283,22 +286,22 @@ def test_on_a_terminal_that_others_print_to_there_is_none(on_terminal: Node) -> 
     on_terminal.shows(b"[rank 0] 10%\n[rank 0] hello\n")
 
 
-def test_a_traceback_of_ctrl_c_is_kept_off_the_screen(on_terminal: Node, tmp_path: Path) -> None:
-    """Its log file has it; what is held back at the end is shown, without cursor movements."""
-    traceback = b'Traceback (most recent call last):\n  File "t.py", line 1\n'
+def test_a_traceback_is_shown_whole_and_in_its_place(on_terminal: Node, tmp_path: Path) -> None:
+    """After what came before it, without cursor movements; the log file has the bytes."""
     log = tmp_path / "rank-0.err"
     on_terminal.to = Destination(log)
+    text = b'on\nTraceback (most recent call last):\n  File "t.py", line 1\n\x1b[KValueError: no\n'
 
-    on_terminal.stream(0).leave_out_interrupts()
-    on_terminal.prints(0, traceback + b"KeyboardInterrupt\nsaved\n" + traceback + b"  \x1b[Kon\n")
-    on_terminal.shows(b"[rank 0] saved\n")
+    on_terminal.prints(0, text[:60])
+    on_terminal.shows(b"[rank 0] on\n")
+    on_terminal.prints(0, text[60:])
     on_terminal.stream(0).end()
 
     on_terminal.shows(
         b'[rank 0] Traceback (most recent call last):\n[rank 0]   File "t.py", line 1\n'
-        b"[rank 0]   on\n"
+        b"[rank 0] ValueError: no\n"
     )
-    assert on_terminal.written(log).startswith(traceback + b"KeyboardInterrupt\nsaved\n")
+    assert on_terminal.written(log) == text
 
 
 def test_a_blank_line_after_stacks_is_the_workers_own(node: Node) -> None:

@@ -5,6 +5,7 @@
     streams.py            one pipe of a worker: lines, filters, and the places that take them
     screen.py             standard output and error: whole lines of many workers, and one live line
     files.py              files, which threads write
+    equal_tracebacks.py   those of several workers are shown once
     kept.py               what the report and commands get of a worker's lines
     stacks.py             the stacks that workers print on SIGQUIT
     routes.py             where each stream goes, decided from the job alone
@@ -19,7 +20,6 @@ the client's by its own name, and ``do_`` with that name in the loop.
     append           path line top
     link             path target
     remove_at_end    path
-    hide_interrupts
     look_at_lines    number                             lines          number lines
     look_at_stacks   number seconds                     stacks         number stacks shown
     expect_no_stacks keys

@@ -97,10 +97,6 @@ class RelayClient(HelperClient):
         """Print one message, whose lines after the first are indented: what it quotes begins none."""
         self.say("\n ".join(map(printable, f"clusterrun: {text}".split("\n "))))
 
-    def hide_interrupts(self) -> None:
-        """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
-        self._send("hide_interrupts")
-
     def link(self, path: Path, target: str) -> None:
         """Make ``path`` a symbolic link to ``target``, in place of another link."""
         self._send("link", path=str(path), target=target)

@@ -26,6 +26,7 @@ from clusterrun.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scrat
 from clusterrun.user_sockets import remove_socket
 from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.fork_server.kernel import allow_many_open_files
+from clusterrun.workers.relay.equal_tracebacks import Tracebacks
 from clusterrun.workers.relay.files import OutputFiles
 from clusterrun.workers.relay.kept import plain
 from clusterrun.workers.relay.routes import OwnOutput, WorkerOutput
@@ -138,6 +139,7 @@ class Relay:
         self._noted: set[str] = set()
         self._files = OutputFiles(partial(os.eventfd_write, self._wakeup, 1))
         self._screen = Screen(place, self._files.opened)
+        self._tracebacks = Tracebacks(clock)
         self._stacks = StackCollector(channel.send)
         self._workers: dict[int, RelayedWorker] = {}
         """By local rank, the last one of each; those that have ended are still looked at."""
@@ -160,6 +162,7 @@ class Relay:
         self._serve(lambda: not self._streams and self._is_written)
         for stream in self._streams:
             stream.close(self._clock())
+        self._tracebacks.say()
         self._screen.finish()
         self._leave_at = self._clock() + _LAST_SECONDS
         self._serve(lambda: self._is_written)
@@ -188,7 +191,8 @@ class Relay:
             for stream in self._only_in_files.values():
                 stream.show_unwritten()
         for stream in self._streams:
-            stream.show_progress(self._clock())
+            stream.show_due(self._clock())
+        self._tracebacks.look(self._clock())
         self._screen.draw(self._clock())
         self._report_failures()
         # A failure may just have been reported there, and /dev/null can't be watched.
@@ -209,7 +213,13 @@ class Relay:
 
     @property
     def _due(self) -> float:
-        due = [self._screen.due, self._stacks.due, self._idle_at, self._leave_at]
+        due = [
+            self._screen.due,
+            self._stacks.due,
+            self._tracebacks.due,
+            self._idle_at,
+            self._leave_at,
+        ]
         return min([*due, *(stream.due for stream in self._streams)])
 
     @property
@@ -274,9 +284,10 @@ class Relay:
 
     def do_open(self, output: object, streams: Sequence[str], fds: Sequence[int] = ()) -> None:
         """Read the pipes ``fds`` of a worker: those of its ``streams``."""
-        worker = RelayedWorker(convert(output, WorkerOutput, dec_hook=_path))
+        worker = RelayedWorker(convert(output, WorkerOutput, dec_hook=_path), self._tracebacks)
         key = worker.output.local_rank
         self._close_streams(key)
+        self._tracebacks.forget()
         for name, descriptor in zip(streams, fds, strict=True):
             display = self._screen.stdout if name == "stdout" else self._screen.stderr
             stream = Stream(descriptor, name, worker, display, self._files)
@@ -307,12 +318,9 @@ class Relay:
         self._note_activity()
 
     def do_say(self, text: str) -> None:
+        # The report of the job is the last thing that is said.
+        self._tracebacks.say()
         self._screen.say(text)
-
-    def do_hide_interrupts(self) -> None:
-        """Leave tracebacks of KeyboardInterrupt out: the user pressed Ctrl-C."""
-        for stream in self._streams:
-            stream.leave_out_interrupts()
 
     def do_append(self, path: str, line: str, top: str | None) -> None:
         self._files.append(Path(path), line, None if top is None else Path(top))
@@ -348,6 +356,7 @@ class Relay:
         """Show what has been printed by now, unfinished lines, too; then report that."""
         for stream in self._streams:
             stream.drain(self._clock())
+        self._tracebacks.say()
         self._to_show.append(number)
 
     def _report_shown(self) -> None:

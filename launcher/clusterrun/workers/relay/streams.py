@@ -1,7 +1,7 @@
 r"""One pipe of a worker: its bytes become lines, which go through filters to the places that take them.
 
     pipe -> LineBuffer -> the log file
-                       -> DumpFilter -> InterruptFilter, RedrawFilter -> the screen
+                       -> DumpFilter -> TracebackFilter, RedrawFilter -> the screen
                                      -> TextFilter -> the file of lines with certain texts
                                      -> Tail, Recent
 
@@ -14,15 +14,16 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from clusterrun.descriptor_output import CONGESTED, RELIEVED
 from clusterrun.loop import NEVER
 from clusterrun.policy.stacks import LONGEST
+from clusterrun.workers.relay.equal_tracebacks import TracebackFilter, Tracebacks
 from clusterrun.workers.relay.files import FileOutput, OutputFiles
 from clusterrun.workers.relay.kept import Recent, Tail, plain
 from clusterrun.workers.relay.routes import WorkerOutput
 from clusterrun.workers.relay.screen import (
-    COLOURS,
     LONGEST_LINE,
     Display,
     Source,
@@ -38,18 +39,12 @@ _DRAINED_BYTES = 2 << 20
 
 _ERROR_FILE_BYTES = 256 << 10
 
-LONGEST_TRACEBACK = 64 << 10
-"""Bytes that are held back while a traceback might still end in KeyboardInterrupt."""
-
 _UP_AND_DOWN = rb"(?:\x1b\[A){3}\n{3}|(?:\x1b\[A){2}\n{2}|\x1b\[A\n"
 """Back to the beginning of the same line: tqdm draws a bar below another like this."""
 
 _FIRST_STATE = rb"[^\r\n]*"
 _OVERWRITTEN = rb"(?m)^[^\n]*\r(?=[^\r\n])"
 _RETURNS_BEFORE_NEWLINE = rb"\r+\n"
-
-_TRACEBACK = b"Traceback (most recent call last):"
-_INTERRUPT = b"KeyboardInterrupt"
 
 _MOVEMENTS = rb"\x1b\[[0-?]*[ -/]*[@-ln-~]"
 _UP = rb"\x1b\[([0-9]{0,4})[AF]"
@@ -148,40 +143,6 @@ class Filter(Protocol):
 
     def finish(self) -> bytes:
         """Return what is still held back: the stream has ended."""
-
-
-class InterruptFilter:
-    """Leaves tracebacks that end in KeyboardInterrupt out of a stream's lines, once it is armed.
-
-    It is for the screen: log files and the tail for the report keep them.
-    """
-
-    def __init__(self) -> None:
-        self.armed = False
-        self._held: list[bytes] = []
-
-    def feed(self, lines: bytes) -> bytes:
-        if not self.armed:
-            return lines
-        return b"".join(self._feed_line(line) for line in lines.splitlines(keepends=True))
-
-    def finish(self) -> bytes:
-        held, self._held = b"".join(self._held), []
-        return held
-
-    def _feed_line(self, line: bytes) -> bytes:
-        # Python 3.13 and later colour their tracebacks.
-        text = re.sub(COLOURS, b"", line)
-        if not self._held and not text.startswith(_TRACEBACK):
-            return line
-        self._held.append(line)
-        if text.startswith(_INTERRUPT):
-            self._held.clear()
-            return b""
-        # Frames are indented; the first line that is not names the exception.
-        is_frame = text.startswith((b" ", _TRACEBACK))
-        goes_on = is_frame and sum(map(len, self._held)) < LONGEST_TRACEBACK
-        return b"" if goes_on else self.finish()
 
 
 class RedrawFilter:
@@ -367,6 +328,8 @@ class RelayedWorker(Struct, eq=False):
     """One worker: where its output goes, and what is kept of it."""
 
     output: WorkerOutput
+    tracebacks: Tracebacks
+    """Of all workers of this node."""
     tail: Tail = field(default_factory=Tail)
     """Of its standard error."""
     recent: Recent = field(default_factory=Recent)
@@ -446,7 +409,6 @@ class Stream:
         """The terminal, ours or the reader's, shows its progress bar."""
         self._congested = False
         self._lines = LineBuffer()
-        self._interrupts = InterruptFilter()
         self._progress = ProgressBar(style.progress_seconds)
         self._worker = worker
 
@@ -467,11 +429,21 @@ class Stream:
             texts = TextFilter(os.fsencode(output.prefix), to.filters)
             self._to_filtered = Sink(self._filtered.write, texts)
             self._sinks.append(self._to_filtered)
+        self._tracebacks: TracebackFilter | None = None
+        filters: list[Filter] = []
+        if not (is_stdout or style.raw):
+            self._tracebacks = TracebackFilter(
+                worker.tracebacks,
+                output.label,
+                self._source.prefix,
+                self._show_as,
+                lambda: self.shown,
+            )
+            filters.append(self._tracebacks)
         if self._has_live_line:
-            redraws = RedrawFilter(lambda: self.unfinished)
-            self._sinks.append(Sink(self._show, self._interrupts, redraws))
-        elif not style.raw:
-            self._sinks.append(Sink(self._show, self._interrupts))
+            filters.append(RedrawFilter(lambda: self.unfinished))
+        if not style.raw:
+            self._sinks.append(Sink(self._show, *filters))
 
     @property
     def unfinished(self) -> bytes:
@@ -480,8 +452,9 @@ class Stream:
 
     @property
     def due(self) -> float:
-        """When to ``show_progress``."""
-        return self._progress.due
+        """When to ``show_due``."""
+        held = NEVER if self._tracebacks is None else self._tracebacks.due
+        return min(held, self._progress.due)
 
     def congested(self) -> bool:
         """Return whether too much waits for the screen or a file to read more."""
@@ -500,8 +473,10 @@ class Stream:
             self.shown, self.shown_without_log = True, False
             self._show(unwritten)
 
-    def show_progress(self, now: float) -> None:
-        """Write the last state of a progress bar as a line, if that is due."""
+    def show_due(self, now: float) -> None:
+        """Show a traceback that is whole by now, and the last state of a progress bar as a line."""
+        if self._tracebacks is not None:
+            self._tracebacks.look(now)
         bar = self._lines.bar if self.log or not self._is_drawn else b""
         if state := self._progress.look(bar, now):
             line = state + b"\n"
@@ -563,10 +538,6 @@ class Stream:
         """Take out no more stacks."""
         self._feed(self.dumps.disarm())
 
-    def leave_out_interrupts(self) -> None:
-        """Show no more tracebacks that end in KeyboardInterrupt: the user pressed Ctrl-C."""
-        self._interrupts.armed = True
-
     def _pass_on_unfinished(self) -> None:
         self._pass_on(self._lines.finish())
         self._feed(self.dumps.finish())
@@ -587,3 +558,9 @@ class Stream:
     def _show(self, text: bytes) -> None:
         if self.shown:
             self.display.show(self._source, text, is_logged=self.log is not None)
+
+    def _show_as(self, prefix: bytes, text: bytes) -> None:
+        """Show lines of a traceback, or that several workers have printed it."""
+        if self.shown:
+            source = replace(self._source, prefix=prefix)
+            self.display.show(source, without_movements(text), is_logged=self.log is not None)
