@@ -141,10 +141,14 @@ def test_as_torchrun_threads_are_its_own(
 def test_colours_of_several_workers(
     what: Mapping[str, Any], environ: Mapping[str, str], workers: int, *, expected: bool
 ) -> None:
-    """Several workers print to pipes that end at a terminal; a single worker has the terminal."""
+    """Several workers print to pipes that end at a terminal; a single worker has the terminal.
+
+    There rich draws no bar again and again.
+    """
     found = plan(job(**what), size=workers, environ=environ)
 
     assert ("FORCE_COLOR" in found.env) is expected
+    assert (found.env.get("TTY_INTERACTIVE") == "0") is (expected or "FORCE_COLOR" in environ)
 
 
 def test_the_environment_before_ours() -> None:

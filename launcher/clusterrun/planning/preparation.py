@@ -11,7 +11,12 @@ from clusterrun.job.options import StartMethod
 from clusterrun.planning.plan import NodePlan
 from clusterrun.planning.variables import GPU_VARIABLES, INTERFACE_VARIABLES
 
-_KNOWN_EARLY = frozenset({"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}) | GPU_VARIABLES
+_KNOWN_EARLY = GPU_VARIABLES | {
+    "OMP_NUM_THREADS",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "FORCE_COLOR",
+    "TTY_INTERACTIVE",
+}
 """Set by clusterrun, equal for all workers of a node, and known from the machine alone."""
 
 _KNOWN_LATER = frozenset({"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})

@@ -55,7 +55,7 @@ def job_variables(
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         _SIGNALS: job.signals_to_handle,
         **(dict.fromkeys(INTERFACE_VARIABLES, world.interface) if world.interface else {}),
-        **colour_variables(job, workers, before),
+        **screen_variables(job, workers, before),
     }
     asked = {_SIGNALS} if job.given.signals_to_handle else set()
     return {
@@ -116,12 +116,13 @@ def files_of(
     }
 
 
-def colour_variables(job: Job, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variable for ``workers`` whose lines are mixed on one terminal."""
+def screen_variables(job: Job, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables for ``workers`` whose lines are mixed on one terminal."""
     if not job.coloured or has_output_to_itself(job, workers) or before.get("NO_COLOR"):
         return {}
-    # Read by rich, loguru, termcolor, Python itself from 3.13 on, and others (force-color.org).
-    return {"FORCE_COLOR": "1"}
+    # Read by rich, loguru, termcolor, Python itself from 3.13 on, and others (force-color.org). rich
+    # would take it for a terminal on which it can draw a block of lines again and again.
+    return {"FORCE_COLOR": "1", "TTY_INTERACTIVE": "0"}
 
 
 def has_output_to_itself(job: Job, workers: int) -> bool:

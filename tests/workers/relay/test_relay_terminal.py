@@ -40,29 +40,6 @@ def bench(terminal: tuple[int, int]) -> Iterator[RelayBench]:
         yield bench
 
 
-def test_a_bar_of_two_lines_is_drawn_by_its_last(terminal: tuple[int, int]) -> None:
-    """At its end both are lines; a line that was only once redrawn is shown at once."""
-    user, ours = terminal
-    with relay_on(ours, ours) as bench:
-        printer = bench.open(0)
-
-        os.write(printer.stderr, b"one 0%\ntwo 0%")
-        seen = [read_until(user, b"two 0%")]
-        os.write(printer.stderr, b"\r\x1b[2K\x1b[1A\x1b[2Kone 50%\ntwo 50%")
-        seen.append(read_until(user, b"50%"))
-        os.write(printer.stderr, b"\r\x1b[2K\x1b[1A\x1b[2Kone 99%\ntwo 99%\n")
-        seen.append(read_until(user, b"two 99%\n"))
-        os.write(printer.stderr, b"\x1b[1A\x1b[2Kall done\n")
-        seen.append(read_until(user, b"\n"))
-
-    assert seen == [
-        b"[rank 0] one 0%\n" + CLEAR + b"[rank 0] two 0%",
-        CLEAR + b"[rank 0] two 50%",
-        CLEAR + b"[rank 0] one 99%\n[rank 0] two 99%\n",
-        b"[rank 0] all done\n",
-    ]
-
-
 def test_a_bar_that_is_drawn_becomes_lines_in_its_log(
     terminal: tuple[int, int], tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
 r"""One pipe of a worker: its bytes become lines, which go through filters to the places that take them.
 
     pipe -> LineBuffer -> the log file
-                       -> DumpFilter -> TracebackFilter, RedrawFilter -> the screen
+                       -> DumpFilter -> TracebackFilter -> the screen
                                      -> TextFilter -> the file of lines with certain texts
                                      -> Tail, Recent
 
@@ -46,10 +46,12 @@ _FIRST_STATE = rb"[^\r\n]*"
 _OVERWRITTEN = rb"(?m)^[^\n]*\r(?=[^\r\n])"
 _RETURNS_BEFORE_NEWLINE = rb"\r+\n"
 
-_MOVEMENTS = rb"\x1b\[[0-?]*[ -/]*[@-ln-~]"
-_UP = rb"\x1b\[([0-9]{0,4})[AF]"
-_HIGHEST_BLOCK = 100
-"""Lines; a larger movement clears a screen."""
+_MOVEMENTS = (
+    rb"\x1b\[[0-?]*[ -/]*[@-ln-~]"
+    rb"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # titles, links
+    rb"|\x1b[ -/]*[0-Z\\^-~]"  # the short ones
+)
+"""Control sequences, but for those that set colours."""
 
 _HEADER = rb"(Current thread|Thread) 0x[0-9a-f]+( .*)?\(most recent call first\):\s*$"
 _FRAME = rb"  (File .*, line (\d+|\?\?\?) in |<|\.\.\.|Garbage-collecting)"
@@ -145,45 +147,8 @@ class Filter(Protocol):
         """Return what is still held back: the stream has ended."""
 
 
-class RedrawFilter:
-    """Shows a block of lines that is redrawn, such as rich's bars, only when it is finished.
-
-    Such a block moves up and draws all its lines; the last one gets its newline when the block ends:
-    until then ``is_drawing`` returns true, as a line is begun. No other movement of the cursor gets
-    through: the lines of all ranks share one screen.
-    """
-
-    def __init__(self, is_drawing: Callable[[], object] = lambda: True) -> None:
-        self._is_drawing = is_drawing
-        self._held: list[bytes] = []
-        self._expected = 0
-
-    def feed(self, lines: bytes) -> bytes:
-        if b"\x1b" not in lines and not self._held:
-            return lines
-        shown = b"".join(self._feed_line(line) for line in lines.splitlines(keepends=True))
-        return shown if self._is_drawing() else shown + self.finish()
-
-    def finish(self) -> bytes:
-        held, self._held, self._expected = b"".join(self._held), [], 0
-        return held
-
-    def _feed_line(self, line: bytes) -> bytes:
-        text = without_movements(line)
-        up = sum(int(count or 1) for count in re.findall(_UP, line))
-        if 0 < up <= _HIGHEST_BLOCK:
-            # The lines drawn before are overwritten.
-            self._held, self._expected = [text], up - 1
-            return b""
-        if self._expected:
-            self._held.append(text)
-            self._expected -= 1
-            return b""
-        return self.finish() + text
-
-
 def without_movements(text: bytes) -> bytes:
-    """Return ``text`` with its colours and without cursor movements."""
+    """Return ``text`` with its colours and without what else a terminal would obey."""
     return re.sub(_MOVEMENTS, b"", text) if b"\x1b" in text else text
 
 
@@ -440,8 +405,6 @@ class Stream:
                 lambda: self.shown,
             )
             filters.append(self._tracebacks)
-        if self._has_live_line:
-            filters.append(RedrawFilter(lambda: self.unfinished))
         if not style.raw:
             self._sinks.append(Sink(self._show, *filters))
 
@@ -556,11 +519,14 @@ class Stream:
             sink.feed(lines)
 
     def _show(self, text: bytes) -> None:
-        if self.shown:
-            self.display.show(self._source, text, is_logged=self.log is not None)
+        self._print(self._source, text)
 
     def _show_as(self, prefix: bytes, text: bytes) -> None:
         """Show lines of a traceback, or that several workers have printed it."""
+        self._print(replace(self._source, prefix=prefix), text)
+
+    def _print(self, source: Source, text: bytes) -> None:
         if self.shown:
-            source = replace(self._source, prefix=prefix)
-            self.display.show(source, without_movements(text), is_logged=self.log is not None)
+            # All ranks share the terminal's screen.
+            lines = without_movements(text) if self._has_live_line else text
+            self.display.show(source, lines, is_logged=self.log is not None)
