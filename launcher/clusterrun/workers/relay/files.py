@@ -20,7 +20,7 @@ from clusterrun.processes import start_thread
 from clusterrun.workers.children import no_process
 from clusterrun.workers.relay.routes import NO_ROOM
 
-_RETRY_SECONDS = 1.0
+_NEWLINE = ord("\n")
 
 _SECONDS_OF_A_LEASE = 0.05
 """Between tries to open a file that a file server has a lease of (fcntl(2)): it gives it up soon."""
@@ -37,8 +37,8 @@ _NO_LINK = "it is a symbolic link, which is not followed"
 _NO_FILE = "it is not a regular file"
 _MORE_NAMES = "it has another name as well (a hard link)"
 
-Work = Callable[[], bool]
-"""May take long; returns False to be called again in a second, as there is no room now."""
+Work = Callable[[], None]
+"""May take long."""
 
 
 class OutputFiles:
@@ -126,7 +126,6 @@ class FileThread:
         self.wake = wake
         self._notes = notes
         self._works: SimpleQueue[Work] = SimpleQueue()
-        self._stuck: dict[Work, None] = {}
         self._submitted = 0
         self._done = 0
         self._leaving = False
@@ -136,7 +135,7 @@ class FileThread:
 
     @property
     def is_idle(self) -> bool:
-        return self._done == self._submitted and not self._stuck
+        return self._done == self._submitted
 
     def submit(self, work: Work) -> None:
         self._submitted += 1
@@ -153,30 +152,19 @@ class FileThread:
         self.wake()
 
     def _run(self) -> None:
-        retry_at = 0.0
         while True:
-            with suppress(Empty):
-                self._attempt(self._works.get(timeout=_RETRY_SECONDS if self._stuck else None))
-                self._done += 1
-            if self._stuck and time.monotonic() >= retry_at:
-                for work in list(self._stuck):
-                    self._attempt(work)
-                retry_at = time.monotonic() + _RETRY_SECONDS
+            self._works.get()()
+            self._done += 1
             if self._leaving:
                 self.wake()
-
-    def _attempt(self, work: Work) -> None:
-        if work():
-            self._stuck.pop(work, None)
-        else:
-            self._stuck[work] = None
 
 
 class FileOutput:
     """An output to a file; the thread also calls ``open_file``, which may hang, too.
 
-    ``name`` and ``user`` are for messages: "log file /tmp/x", "rank 3". With ``printed_else``, what
-    can't be written is kept for ``take_back``, and printed.
+    ``name`` and ``user`` are for messages: "log file /tmp/x", "rank 3". What can't be written, as the
+    disk is full, is lost and counted, and the next write tries again. With ``printed_else``, it is kept
+    for ``take_back``, and printed, as is all that follows.
     """
 
     def __init__(
@@ -199,6 +187,11 @@ class FileOutput:
         self._rest = memoryview(b"")
         self._taken = 0
         self._written = 0
+        self._lost = 0
+        self._last = _NEWLINE
+        """The last byte that was written."""
+        self._is_torn = False
+        """The line that it belongs to is lost in part."""
         self._submitted = False
         self._closing = False
         self._is_given_up = False
@@ -207,7 +200,7 @@ class FileOutput:
 
     @property
     def waiting(self) -> int:
-        return 0 if self.failure else self._taken - self._written
+        return 0 if self.failure else self._taken - self._written - self._lost
 
     def write(self, data: bytes) -> None:
         if not data or self._is_given_up:
@@ -240,18 +233,17 @@ class FileOutput:
             self._submitted = True
             self._thread.submit(self._write)
 
-    def _write(self) -> bool:
+    def _write(self) -> None:
         """Write everything (called by the thread, as all that follows)."""
         # Cleared before the queue is read: a write in between submits once more.
         self._submitted = False
         try:
             self._write_all()
         except OSError as error:
-            return self._complain(error)
+            self._complain(error)
         if self._closing and self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor, self.failure = None, OSError(errno.EBADF, "closed")
-        return True
 
     def _write_all(self) -> None:
         if self.failure:
@@ -260,33 +252,46 @@ class FileOutput:
             self._descriptor = self._open_file()
         while self._rest or self._chunks:
             self._rest = self._rest or memoryview(self._next_chunks())
+            if self._is_torn:
+                os.write(self._descriptor, b"\n")
+                self._is_torn, self._last = False, _NEWLINE
             count = os.write(self._descriptor, self._rest)
+            before, self._last = self.waiting, self._rest[count - 1]
             self._rest = self._rest[count:]
-            before = self.waiting
             self._written += count
-            if before > RELIEVED >= before - count:
-                self._thread.wake()
+            self._relieve(before)
+
+    def _relieve(self, before: int) -> None:
+        """Wake the relay if less waits now than makes it read no more."""
+        if before > RELIEVED >= self.waiting:
+            self._thread.wake()
 
     def _next_chunks(self) -> bytes:
         return b"".join(self._chunks.popleft() for _ in range(len(self._chunks)))
 
-    def _complain(self, error: OSError) -> bool:
-        no_room = error.errno in NO_ROOM
-        name = self._name
-        if not no_room:
+    def _complain(self, error: OSError) -> None:
+        if self._printed_else or (self._descriptor is None and error.errno not in NO_ROOM):
             # From here on only the relay's thread uses what is left.
             self.failure = error
-        if not (no_room and self._trouble):
-            without = "prints here instead" if self._printed_else else "goes on without it"
-            end = "waits until there is room" if no_room else without
-            reason = f"{error.strerror}; {self._user} {end}"
+        else:
+            before = self.waiting
+            self._is_torn = self._last != _NEWLINE
+            self._lost += len(self._rest) + len(self._next_chunks())
+            self._rest = memoryview(b"")
+            self._relieve(before)
+        if not self._trouble:
+            name, what = self._name, f"{self._user} goes on"
             if isinstance(error, LogFolderError):
                 # The same for all files there: it is printed once.
-                name = f"log folder {error.folder}"
-                reason = f"{error.strerror}; no log file is written there"
-            self._thread.note(f"clusterrun: {name}: {reason}")
+                name, what = f"log folder {error.folder}", "no log file is written there"
+            elif self._printed_else:
+                what = f"{self._user} prints here instead"
+            elif self.failure is None:
+                what += ", and what does not fit is lost"
+            else:
+                what += " without it"
+            self._thread.note(f"clusterrun: {name}: {error.strerror}; {what}")
         self._trouble = error.strerror or str(error)
-        return not no_room
 
 
 class LogFolderError(OSError):
@@ -440,7 +445,7 @@ def _distrust(found: os.stat_result, folder: Path) -> str:
     return _MORE_NAMES if stat.S_ISREG(found.st_mode) and found.st_nlink > 1 else ""
 
 
-def _make_link(thread: FileThread, path: Path, target: str) -> bool:
+def _make_link(thread: FileThread, path: Path, target: str) -> None:
     """Make ``path`` a symbolic link to ``target`` in one step: under another name, then renamed."""
     # A name that no other user can take first.
     new = path.with_name(f".{path.name}-{os.urandom(4).hex()}")
@@ -455,4 +460,3 @@ def _make_link(thread: FileThread, path: Path, target: str) -> bool:
         with suppress(OSError):
             new.unlink()
         thread.note(f"clusterrun: link {path}: {error.strerror}")
-    return True
