@@ -186,22 +186,27 @@ def test_stacks_of_all_nodes_from_any(job: ThreeHosts) -> None:
 
 @pytest.mark.long
 @pytest.mark.needs("py-spy")
-def test_native_stacks_of_another_node(job: ThreeHosts) -> None:
+def test_native_stacks_of_another_node(
+    hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
+) -> None:
     """Of one rank, and of all; nodes whose agent does not answer are named."""
+    # That agent is waited for longer than it may be silent.
+    job = ThreeHosts(hosts, clusterrun, tmp_path, "--heartbeat-timeout=60")
     one = json.loads(job.type(1, "stacks", "--native", "--json", "--rank=5").out)
     agent = job.jobs[2].agent
     os.kill(agent, signal.SIGSTOP)
     await_status(agent, psutil.STATUS_STOPPED)
     others = json.loads(job.type(1, "stacks", "--native", "--json").out)
     os.kill(agent, signal.SIGCONT)
+    job.type(1, "stop", "--now", "mine")
 
-    [node] = one["nodes"]
-    [stack] = node["stacks"]
-    assert (node["host"], stack["rank"], stack["found"]) == ("n2", 5, True)
-    assert "<module>" in stack["text"]
+    [group] = one["groups"]
+    assert (group["ranks"], group["found"]) == ([5], True)
+    assert "<module>" in group["text"]
     assert one["missing"] == []
-    assert [stack["rank"] for node in others["nodes"] for stack in node["stacks"]] == [0, 1, 2, 3]
+    assert sorted(rank for each in others["groups"] for rank in each["ranks"]) == [0, 1, 2, 3]
     assert missing_in(others) == [2]
+    assert codes(ended(job.jobs)) == [143] * 3
 
 
 def times_of_all_commands(job: ThreeHosts, number: int) -> dict[str, float]:

@@ -98,6 +98,19 @@ def test_a_query_that_does_not_concern_this_node(service: Service) -> None:
     assert [each.answers for each in service.replies] == [()]
 
 
+def test_a_query_about_a_rank_of_this_node_alone(service: Service) -> None:
+    """The coordinator is not asked: it may be stopped, and the user would wait for it."""
+    query = queries.Query(1, queries.Topic.NCCL, 22.0, rank=3)
+
+    service.asks(query=query)
+    before = list(service.replies)
+    service.answers()
+
+    assert (service.sent, before) == ([], [])
+    assert service.replies == [queries.Answers((of_node(1),), queries.EndOfAnswers(1))]
+    assert service.service.due == NEVER
+
+
 def test_another_nodes_query_is_answered_to_the_coordinator(service: Service) -> None:
     """Under the coordinator's number."""
     service.takes(queries.Query(9, queries.Topic.RANKS, 1.2))
@@ -148,10 +161,10 @@ def test_queries_that_follow_each_other_wait(service: Service) -> None:
 
 def test_different_queries_at_a_time_are_bounded(service: Service) -> None:
     """Others wait for one to end."""
+    service.concerned = False
     for rank in range(query_service.MOST_OPEN + 1):
         service.asks(float(rank), queries.Query(1, queries.Topic.STACKS, 60.0, rank))
     before = len(service.sent)
-    service.answers()
     service.takes(queries.EndOfAnswers(query_service.MOST_OPEN), 9.0)
 
     assert (before, len(service.sent)) == (query_service.MOST_OPEN, query_service.MOST_OPEN + 1)

@@ -3,7 +3,7 @@
 They are Python's, or with ``--native`` those of py-spy, with native frames and locals.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated
 
@@ -81,29 +81,34 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     if asked.native and not any(group.found for group in groups):
         raise MachineError("no rank can be shown", _reasons(groups, missing))
     named = partial(named_workers, known.programs or ())
+    shown = {each for group in groups for each in group.ranks}
     asks_nccl = rank is None and not asked.native
     if as_json:
-        nccl = _nccl_lines(job) if asks_nccl else ()
+        nccl = _nccl_lines(job, shown) if asks_nccl else ()
         return print_json(_Stacks(known.run_id, who_differs(groups, named), groups, missing, nccl))
     records = [f"{answer.host}: {node.records}" for answer, node in nodes if node.records]
     print_text("\n".join([described(groups, missing, answers.end.more, named), *records]))
     # It may take long, and the stacks are there already.
-    if asks_nccl and (text := in_words(NcclState(_nccl_lines(job)))):
+    if asks_nccl and (text := in_words(NcclState(_nccl_lines(job, shown)))):
         print_text(text)
     return ExitCode.SUCCESS
 
 
-def _nccl_lines(job: RunningJob) -> tuple[str, ...]:
-    """Return what NCCL says of the ranks of each program; () if none uses it."""
+def _nccl_lines(job: RunningJob, shown: Collection[int]) -> tuple[str, ...]:
+    """Return what NCCL says of the ranks of each program; () if none uses it.
+
+    ``shown``: ranks whose nodes have just answered; others would be waited for.
+    """
     known = job.described
     programs = known.programs or (NumberedProgram(MAIN, 0, known.ranks),)
-    return tuple(line for each in programs if each.size > 1 for line in _lines_of(job, each))
+    return tuple(line for each in programs if each.size > 1 for line in _lines_of(job, each, shown))
 
 
-def _lines_of(job: RunningJob, program: NumberedProgram) -> tuple[str, ...]:
+def _lines_of(job: RunningJob, program: NumberedProgram, shown: Collection[int]) -> tuple[str, ...]:
     """Ask the node of the first rank; if it does not answer, others: each knows the same."""
-    for rank in sorted({0, program.size // 2, program.size - 1}):
-        query = Query(1, Topic.NCCL, SECONDS[Topic.NCCL], program.first + rank)
+    ranks = sorted({*range(program.first, program.first + program.size)} & {*shown})
+    for rank in sorted({*ranks[:1], *ranks[len(ranks) // 2 :][:1], *ranks[-1:]}):
+        query = Query(1, Topic.NCCL, SECONDS[Topic.NCCL], rank)
         found, _ = read(answers_of(job, query), NcclState)
         for _, state in found:
             return state.lines
