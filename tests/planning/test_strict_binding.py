@@ -88,3 +88,11 @@ def test_a_strict_job_refuses_unbound_workers_if_it_matters(
     assert troubles(here, NumaBinding(mode), workers)[:1] == (
         [f"local rank 0: {why}"] if why else []
     )
+
+
+def test_a_reason_is_on_one_line() -> None:
+    """It quotes the variable that hides GPUs, which begins no line."""
+    remark = "CUDA_VISIBLE_DEVICES=0\nclusterrun: error: x names no GPU"
+    here = replace(machine(TWO), visible_remark=remark)
+
+    assert troubles(here, NumaBinding.NODE, 2) == [remark.replace("\n", r"\n")]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from clusterrun.bounds import counted
 from clusterrun.cpuset import CpuSet, runs
-from clusterrun.errors import MachineError
+from clusterrun.errors import MachineError, printable
 from clusterrun.job.job import Job
 from clusterrun.job.options import NumaBinding
 from clusterrun.job.values import WorkerCount
@@ -148,4 +148,4 @@ def require_binding(job: Job, machine: Machine, placements: Sequence[Placement])
 def strict_error(job: Job, host: str, reasons: Iterable[str]) -> MachineError:
     """Return the error of a strict job on ``host``, with a line for each worker that can't be bound."""
     message = f"{host} can't bind all workers as asked ({job.origin('numa_strict')})"
-    return MachineError(message, "\n".join(reasons))
+    return MachineError(message, "\n".join(map(printable, reasons)))
