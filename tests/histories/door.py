@@ -20,6 +20,7 @@ from clusterrun.policy import nccl as nccl
 from clusterrun.policy import outcome
 from clusterrun.policy import queries as queries
 from clusterrun.policy.coordinator import Coordinator as Coordinator
+from clusterrun.policy.coordinator import Running as Running
 from clusterrun.policy.fates import conclude as conclude
 from clusterrun.policy.fates import fates_of as fates_of
 from clusterrun.policy.node import Attempt as Attempt

@@ -356,7 +356,8 @@ class AnyOrder(RuleBasedStateMachine):
     def no_rank_moves(self, _: int) -> None:
         for node, agent in enumerate(self.agents):
             if agent.acts and agent.attempt >= 0:
-                self.happens("stands_still", node)
+                # For a moment: nothing is due meanwhile.
+                self.happens("stands_still", node, seconds=0.001)
 
     def nothing(self, _: int) -> None:
         """Too many faults end a job early."""

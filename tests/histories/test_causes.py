@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.told_job import Job, refused
 from tests.histories.worlds import stops
 
 RESET = "RuntimeError: connection reset by peer"
@@ -223,6 +223,7 @@ def test_a_node_that_reports_a_rank_of_another_is_lost(rank: int, *, in_report: 
     job = Job(nodes=2, workers=2)
 
     assert job.reports_failed(1, rank, in_report=in_report).settles().saw() == [
+        refused("Done" if in_report else "FirstFailure"),
         "node 0 prints: node 1 (n1) is gone: stopping 2 workers here",
         "node 0 sends SIGTERM to ranks 0-1",
         "node 1 prints: node 0 (n0) is gone: stopping 2 workers here",
@@ -237,7 +238,10 @@ def test_a_report_is_the_last_word_of_a_node(*, in_report: bool) -> None:
     job.exits(1).settles().saw()
 
     job.reports_failed(1, 1, in_report=in_report)
-    assert job.settles().saw() == ["node 1 ends with 5: node 0 is gone"]
+    assert job.settles().saw() == [
+        refused("Done" if in_report else "FirstFailure"),
+        "node 1 ends with 5: node 0 is gone",
+    ]
     assert job.exits(0).settles().saw()[-1] == "node 0 ends with 0: all ranks have succeeded"
 
 

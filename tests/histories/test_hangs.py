@@ -143,12 +143,11 @@ def test_a_rank_fails_while_stacks_are_collected(on_hang: str) -> None:
     assert [line for line in job.saw() if "shows" in line or "wait for" in line] == [
         'node 0 shows stacks: ranks 0, 2: | File "/train.py", line 7 in wait',
     ]
-    assert job.passes(1000).settles().saw() == [
+    assert job.passes(30).settles().saw() == [
         "node 0 prints: 1 worker did not exit within 25 s: sending SIGKILL",
         "node 0 sends SIGKILL to rank 0 and all they started",
         "node 2 prints: 1 worker did not exit within 25 s: sending SIGKILL",
         "node 2 sends SIGKILL to rank 2 and all they started",
-        "node 1 prints: all workers of this node have exited; still running: n0, n2",
     ]
     job.dies(0, 2).settles()
     assert job.saw()[-1] == "node 2 ends with 1: rank 1 failed"

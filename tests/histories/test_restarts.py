@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.told_job import Job, refused
 from tests.histories.worlds import starts, stops
 
 ERROR = "Traceback\n  File x\nValueError: no such file\n\n"
@@ -147,7 +147,8 @@ def test_a_late_report_of_the_attempt_before_changes_nothing() -> None:
     fails(job)
 
     assert job.reports_failed(1, 1, attempt=0).settles().saw() == []
-    assert job.reports_failed(1, 1, attempt=5).settles().saw()[:2] == [
+    assert job.reports_failed(1, 1, attempt=5).settles().saw()[:3] == [
+        refused("FirstFailure"),
         "node 0 prints: node 1 (n1) is gone: stopping 1 worker here",
         "node 0 sends SIGTERM to rank 0",
     ]

@@ -23,6 +23,7 @@ from tests.histories.door import (
     OnFailure,
     OnHang,
     ProgramKind,
+    Running,
     Service,
     SignalReceived,
     StackGroup,
@@ -44,6 +45,13 @@ from tests.network.nodes import fate as fate_of
 from tests.network.nodes import hello, opened_job
 from tests.plans import plan_of, worker_of
 from tests.plans import world as world_of
+
+
+def refused(kind: str) -> str:
+    """Return the line on node 1 that has sent a message of this kind which no agent sends."""
+    what = f"it sent a message that has no place here ({kind})"
+    return f"node 0 prints: refused n1 (pid 11) at 10.0.0.1: {what}"
+
 
 AttemptOrder = messages.Stop | messages.HoldRanks | messages.SaveAt | messages.CancelSuspension
 
@@ -332,9 +340,16 @@ class Job:
 
     def stands_still(self, *nodes: int, seconds: float = 60.0) -> Self:
         """Have no rank of these nodes print or exit for long."""
+        self._runs_for(seconds)
         for node in nodes:
             self._happens(self._nodes[node], events.WorkersIdle(seconds, self.now))
         return self
+
+    def _runs_for(self, seconds: float) -> None:
+        """Let so much time pass since the attempt began."""
+        state = self._coordinator.state
+        if isinstance(state, Running):
+            self._later(max(0.0, state.began + seconds - self.now))
 
     def moves(self, node: int) -> Self:
         """Have a rank of a node that stood still print."""
@@ -343,6 +358,7 @@ class Job:
 
     def main_threads_stand(self, *nodes: int, seconds: float = 60.0) -> Self:
         """Have no main thread of these nodes run for long."""
+        self._runs_for(seconds)
         for node in nodes:
             self._happens(self._nodes[node], events.MainThreadsStill(seconds, self.now))
         return self
@@ -561,7 +577,7 @@ class Job:
 
     def begins_anew(self) -> Self:
         """Order node 0 to check itself and to begin the next attempt, too early."""
-        next_attempt = messages.NextAttempt(world_of(1, attempt=1), outcomes.Succeeded())
+        next_attempt = messages.NextAttempt(world_of(1, attempt=1), outcomes.NodeLost(1, "n1"))
         for order in (messages.CheckNode(), next_attempt):
             self._receives(self._nodes[0], order)
         return self

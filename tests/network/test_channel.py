@@ -104,6 +104,22 @@ def test_frames_may_arrive_in_any_pieces(sizes: list[int]) -> None:
     assert found == OF_MEMBERS
 
 
+def test_a_quick_sender_has_its_share_of_a_turn(pair: Pair) -> None:
+    """A few thousand messages; the rest is read in the next turns, in which others are served, too."""
+    ours, theirs = pair
+    reader = of_members(ours)
+    beat = framed(messages.Heartbeat(1.0))
+    theirs.setblocking(False)
+    sent = theirs.send(beat * 20_000)
+    counts = list[int]()
+    while sum(counts) < sent // len(beat):
+        assert select.select([ours], [], [], 5)[0]
+        counts.append(len(reader.receive()))
+
+    assert sent > 1 << 17
+    assert max(counts) <= (1 << 16) // len(beat) + 1
+
+
 @pytest.mark.parametrize("length", [LONGEST_FRAME + 1, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_a_length_beyond_the_bound_is_refused_before_its_frame_arrives(length: int) -> None:
     """No length makes an agent reserve a gigabyte."""

@@ -130,6 +130,19 @@ def test_a_hello_is_said_once(job: Running, stack: ExitStack) -> None:
     assert job.notices == ["refused 127.0.0.1: it sent a second Hello"]
 
 
+@pytest.mark.parametrize("message", [messages.Heartbeat(1.0), messages.RankAsks(0)])
+def test_a_paused_member_sends_nothing(
+    message: messages.FromMember, job: Running, stack: ExitStack
+) -> None:
+    """The job waits for it as long as it is paused: it must be so."""
+    member = caller(stack, job).joins(hello(1))
+    member.receives_at_last(messages.WorldFormed)
+    member.sends(messages.Paused(paused=True)).sends(message)
+
+    assert member.is_disconnected()
+    assert job.notices[-1] == "refused 127.0.0.1: it sent a message while it was paused"
+
+
 def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
     """Its bytes were delayed; meanwhile it has closed this connection."""
     early = caller(stack, job)

@@ -9,9 +9,12 @@ from contextlib import ExitStack
 from typing import Any, get_args
 
 import pytest
+from msgspec import Raw, ValidationError
+from msgspec.msgpack import encode
 from msgspec.structs import replace
 
 from tests.network.door import (
+    FROM_COORDINATOR,
     FROM_MEMBERS,
     NEVER,
     Address,
@@ -23,8 +26,14 @@ from tests.network.door import (
     Loss,
     Member,
     MemberPhase,
+    NodeRank,
     Outgoing,
     Outside,
+    ProgramKind,
+    ProgramOnNode,
+    ProgramWorld,
+    Service,
+    WorkerProgram,
     check_world,
     coordinator_handshake,
     events,
@@ -128,7 +137,7 @@ def answer(sent: float, at: float = 0.0) -> messages.HeartbeatAnswer:
 
 def test_its_part_in_a_world() -> None:
     """Of all sizes that node 0 sends; a node may have services alone."""
-    terms, hello = job_terms(29500), ranked_hello(1)
+    terms, hello = job_terms(29500, max_restarts=7), ranked_hello(1)
 
     check_world(part(), hello, terms, -1)
     check_world(part(attempt=7), hello, terms, 6)
@@ -154,16 +163,73 @@ def test_its_part_in_a_world() -> None:
         {"role_size": 3},
         {"run_id": "other"},
         {"attempt": 0},
+        {"attempt": 2},
+        {"attempt": 3},
+        {"kept_attempts": 10_001},
+        {"master_port": None},
+        {"programs": (ProgramWorld("main", 0, ()),)},
     ],
     ids=str,
 )
 def test_a_world_in_which_it_has_no_place(wrong: dict[str, Any]) -> None:
     """A world of 2^31 - 1 workers would keep it busy for ever."""
-    hello = ranked_hello(1, run_id="run")
-    check_world(part(attempt=1), hello, job_terms(29500), 0)
+    hello, terms = ranked_hello(1, run_id="run"), job_terms(29500, max_restarts=2)
+    check_world(part(attempt=1), hello, terms, 0)
 
     with pytest.raises(BadFrame, match="sent a world in which this node has no place"):
-        check_world(replace(part(attempt=1), **wrong), hello, job_terms(29500), 0)
+        check_world(replace(part(attempt=1), **wrong), hello, terms, 0)
+
+
+def test_attempts_are_counted() -> None:
+    """There are no more than the job allows, unless lost nodes may cause others."""
+    hello = ranked_hello(1, run_id="run")
+    check_world(part(attempt=3), hello, job_terms(29500, max_restarts=1, spares=1), 2)
+
+    with pytest.raises(BadFrame):
+        check_world(part(attempt=3), hello, job_terms(29500, max_restarts=1), 2)
+
+
+SERVICE = Service(
+    name="server", where="job.yaml:2", program=WorkerProgram(ProgramKind.EXECUTABLE, "serve", ())
+)
+OFFERS = (
+    messages.ProgramOffer("main", (7000,), 7001),
+    messages.ProgramOffer("server", (7002, 7003), 7004),
+)
+
+
+def on_node(rank: int, *ports: int, workers: int = 0) -> ProgramOnNode:
+    return ProgramOnNode(NodeRank(rank), "10.0.0.1", workers or len(ports), ports, 7001)
+
+
+MAIN_PROGRAM = ProgramWorld("main", 0, (on_node(0, 7000), on_node(1, 7000)))
+SERVER = ProgramWorld("server", 2, (on_node(1, 7002, 7003),))
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [
+        (),
+        (MAIN_PROGRAM,),
+        (SERVER, MAIN_PROGRAM),
+        (MAIN_PROGRAM, replace(SERVER, name="other")),
+        (MAIN_PROGRAM, replace(SERVER, first=3)),
+        (MAIN_PROGRAM, replace(SERVER, nodes=())),
+        (MAIN_PROGRAM, replace(SERVER, nodes=(on_node(0, 7002, 7003),))),
+        (MAIN_PROGRAM, replace(SERVER, nodes=(on_node(1, 7002),))),
+        (MAIN_PROGRAM, replace(SERVER, nodes=(on_node(1, 7002, workers=2),))),
+        (MAIN_PROGRAM, replace(SERVER, nodes=(on_node(1, 7002, 7003),) * 2)),
+        (replace(MAIN_PROGRAM, nodes=(on_node(1, 7000),)), replace(SERVER, first=1)),
+    ],
+)
+def test_programs_that_are_not_the_jobs(programs: tuple[ProgramWorld, ...]) -> None:
+    """A worker's plan needs its program, its place there and its port."""
+    hello, terms = ranked_hello(1, programs=OFFERS), job_terms(29500, services=(SERVICE,))
+    world = replace(part(), programs=(MAIN_PROGRAM, SERVER))
+    check_world(world, hello, terms, -1)
+
+    with pytest.raises(BadFrame):
+        check_world(replace(world, programs=programs), hello, terms, -1)
 
 
 @pytest.mark.parametrize("of_attempt", [0, 1])
@@ -208,7 +274,7 @@ TAKEN = {
     MemberPhase.WAITING: {
         *("Notice", "WorldFormed", "Paused", "Verdict", "GivenUp", "SuspensionPossible")
     },
-    MemberPhase.WORKING: {*SENT} - {"Refused", "KeepWaiting", "WorldFormed"},
+    MemberPhase.WORKING: {*SENT} - {"Refused", "KeepWaiting", "WorldFormed", "PrintStacks"},
 }
 
 
@@ -217,7 +283,7 @@ def test_each_message_of_node_zero_has_a_phase() -> None:
     kinds = {each.__name__ for each in get_args(messages.FromCoordinator)}
 
     assert kinds == {*SENT, "HeartbeatAnswer"}
-    assert {*SENT} == set().union(*TAKEN.values())
+    assert {*SENT} - {"PrintStacks"} == set().union(*TAKEN.values())
 
 
 @pytest.mark.parametrize("phase", MemberPhase)
@@ -231,6 +297,20 @@ def test_each_phase_has_its_messages(pair: Pair, phase: MemberPhase, kind: str) 
     else:
         with pytest.raises(BadFrame, match=rf"^sent a message that has no place here \({kind}\)$"):
             pair.sends(SENT[kind])
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind"),
+    [(MemberPhase.JOINING, "KeepWaiting"), (MemberPhase.WORKING, "GivenUp")],
+)
+def test_what_only_a_job_that_outlives_nodes_has(phase: MemberPhase, kind: str) -> None:
+    """In any other, a node would wait for ever for a place."""
+    pair = Pair(spares=0)
+    pair.member.phase = phase
+
+    with pytest.raises(BadFrame, match=kind):
+        pair.sends(SENT[kind])
+    pair.close()
 
 
 def test_one_that_waits_and_works(pair: Pair) -> None:
@@ -548,6 +628,28 @@ def test_a_node_zero_that_contradicts_itself_is_lost(
     assert (lost.node, lost.at_once) == (outcome.NodeLost(0, "n0", how), False)
     assert member.coordinator.receive() == []
     assert member.coordinator.end is How.CLOSED
+
+
+def test_lines_of_node_zero_without_end(stack: ExitStack, notices: Notices) -> None:
+    """A screen is not filled by another machine."""
+    member = Leased(outside(notices))
+    stack.callback(member.close)
+    member.gets(FORMED, *[messages.Notice(f"line {number}") for number in range(1000)])
+    member.node.go_on(0.2)
+
+    assert notices == [f"line {number}" for number in range(64)]
+
+
+@pytest.mark.parametrize(
+    "reason", [outcome.Succeeded(), outcome.Interrupted(15), outcome.OutputGone()]
+)
+def test_an_attempt_that_nothing_follows(reason: outcome.Reason) -> None:
+    """No text has words for another one after it."""
+    world = encode(NEXT.world)
+    body = encode({"type": "NextAttempt", "world": Raw(world), "reason": reason})
+
+    with pytest.raises(ValidationError):
+        FROM_COORDINATOR.decode(body)
 
 
 @pytest.mark.parametrize(

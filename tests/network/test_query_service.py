@@ -62,6 +62,19 @@ def service() -> Service:
     return Service()
 
 
+def test_answers_without_end(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node 0 may send any number; so much is kept."""
+    monkeypatch.setattr(query_service, "MOST_OF_ANSWERS", 10 * query_service.OF_EACH)
+    service.asks()
+    for _ in range(100):
+        service.takes(of_node(0))
+    service.answers()
+    service.takes(queries.EndOfAnswers(1))
+
+    [reply] = service.replies
+    assert 2 <= len(reply.answers) <= 10
+
+
 def test_a_query_has_the_answers_of_all_nodes(service: Service) -> None:
     """In the order of their ranks; what other nodes lack is named."""
     end = queries.EndOfAnswers(1, MISSING, 0, ("n7",))

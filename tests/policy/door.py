@@ -1,6 +1,7 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
 from clusterrun.bounds import LONGEST_LINE as LONGEST_LINE
+from clusterrun.bounds import MOST_WORKERS as MOST_WORKERS
 from clusterrun.bounds import GlobalRank as GlobalRank
 from clusterrun.bounds import LocalRank as LocalRank
 from clusterrun.bounds import NodeRank as NodeRank
@@ -27,7 +28,6 @@ from clusterrun.network.joining_node import Outside as Outside
 from clusterrun.network.member import Member as Member
 from clusterrun.network.membership import Membership as Membership
 from clusterrun.network.server import CoordinatorServer as CoordinatorServer
-from clusterrun.planning.job_machine import MAX_WORKERS as MAX_WORKERS
 from clusterrun.planning.plan import NumberedProgram as NumberedProgram
 from clusterrun.planning.plan import ProgramOnNode as ProgramOnNode
 from clusterrun.planning.plan import ProgramWorld as ProgramWorld
@@ -41,6 +41,7 @@ from clusterrun.policy import heartbeat as heartbeat
 from clusterrun.policy import job_events as job_events
 from clusterrun.policy import leases as leases
 from clusterrun.policy import messages as messages
+from clusterrun.policy import notices as notices
 from clusterrun.policy import outcome as outcome
 from clusterrun.policy import queries as queries
 from clusterrun.policy import terms as terms
@@ -87,6 +88,7 @@ from clusterrun.policy.nccl import state_of_text as state_of_text
 from clusterrun.policy.node import Attempt as Attempt
 from clusterrun.policy.node import EndedWorker as EndedWorker
 from clusterrun.policy.node import RunningWorker as RunningWorker
+from clusterrun.policy.notices import LineLimit as LineLimit
 from clusterrun.policy.places import programs_in as programs_in
 from clusterrun.policy.samples import Activity as Activity
 from clusterrun.policy.samples import NodeSamples as NodeSamples

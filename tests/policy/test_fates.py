@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.network.nodes import fate
 from tests.plans import job, plan_of
 from tests.policy.door import (
-    MAX_WORKERS,
+    MOST_WORKERS,
     Attempt,
     EndedWorker,
     GlobalRank,
@@ -147,7 +147,7 @@ def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
     log = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
     fates = [
         fate(rank, 1, host=name, log=log.format(rank), tail="Error\n" * 60, error="{}")
-        for rank in range(MAX_WORKERS)
+        for rank in range(MOST_WORKERS)
     ]
 
     assert len(encode(bounded_done(fates))) < channel.LONGEST_FRAME

@@ -49,6 +49,15 @@ def sends(job: Coordinator, number: int, message: messages.AgentMessage) -> list
     return job.happens(job_events.MessageReceived(number, message, 2.0))
 
 
+def dropped(kind: str) -> list[job_events.Action]:
+    """Return what is done about node 1 that has sent a message of this kind which no agent sends."""
+    what = f"it sent a message that has no place here ({kind})"
+    return [
+        job_events.PrintOnNodeZero(f"refused n1 (pid 11) at 10.0.0.1: {what}"),
+        job_events.Disconnect((1,)),
+    ]
+
+
 SIGQUIT = messages.RequestStacks()
 
 
@@ -64,7 +73,7 @@ def test_who_is_no_member_is_disconnected() -> None:
 
 def test_a_message_of_an_attempt_to_come() -> None:
     """The attempt that runs is the last one that its sender can know."""
-    assert sends(running(2), 1, messages.Idle(1, 9.0)) == [job_events.Disconnect((1,))]
+    assert sends(running(2), 1, messages.Idle(1, 9.0)) == dropped("Idle")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +97,7 @@ def test_ranks_that_a_node_cannot_have(message: messages.AgentMessage) -> None:
     job = running(3)
     sends(job, 0, SIGQUIT)
 
-    assert sends(job, 1, message) == [job_events.Disconnect((1,))]
+    assert sends(job, 1, message) == dropped(type(message).__name__)
     assert job.happens(job_events.MemberGone(1, "", 3.0, has_ended=False)) == [
         job_events.Send((0, 2), messages.Stop(0, "node 1 (n1) is gone"))
     ]

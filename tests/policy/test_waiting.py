@@ -4,12 +4,22 @@ from signal import SIGCONT, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2
 
 import pytest
 
-from tests.plans import world
-from tests.policy.door import SignalReceived, Waiting, actions, events, messages, outcome
+from tests.plans import job, plan_of, world
+from tests.policy.door import (
+    Attempt,
+    LocalRank,
+    SignalReceived,
+    Waiting,
+    actions,
+    events,
+    messages,
+    outcome,
+)
 
 WORLD = world(2)
 VERDICT = messages.Verdict(outcome.NodeLost(2, "n2"), "no node is left")
 NOW = 100.0
+RANK = LocalRank(0)
 
 # Events.
 
@@ -146,3 +156,27 @@ def test_a_job_without_a_suspend_signal() -> None:
 
     assert waiting.happens(signal(SIGUSR1)) is NOTHING
     assert waiting.kept == []
+
+
+def test_a_rank_asks_without_end() -> None:
+    """Once is enough to know it: no memory grows."""
+    waiting = Waiting(None)
+    for _ in range(100):
+        waiting.happens(POSSIBLE)
+
+    assert waiting.kept == [POSSIBLE]
+
+
+def test_a_check_is_asked_for_without_end() -> None:
+    """A node checks itself once after an attempt."""
+    attempt = Attempt(job(nnodes=2), plan_of(1), foreground=False)
+    for event in (
+        events.WorkerStarted(RANK, 100, "", NOW),
+        events.WorkerEnded(RANK, outcome.Exited(0), NOW),
+        events.OutputEnded(RANK, "", "", NOW),
+        events.NothingLeft(NOW),
+    ):
+        attempt.happens(event)
+    asked = events.CoordinatorSent(messages.CheckNode(), NOW)
+
+    assert [attempt.happens(asked) for _ in range(3)] == [[actions.RunCheck()], [], []]

@@ -21,6 +21,7 @@ from clusterrun.planning.plan import World as World
 from clusterrun.planning.services import Share as Share
 from clusterrun.policy import actions as actions
 from clusterrun.policy import end_report as end_report
+from clusterrun.policy import events as events
 from clusterrun.policy import messages as messages
 from clusterrun.policy.actions import WorkersAction as WorkersAction
 from clusterrun.policy.events import CleanedUp as CleanedUp
@@ -91,6 +92,7 @@ from clusterrun.run.event_log import EventLog as EventLog
 from clusterrun.run.final_report import exit_code_and_rest as exit_code_and_rest
 from clusterrun.run.held_ports import HeldPorts as HeldPorts
 from clusterrun.run.node import LocalNode as LocalNode
+from clusterrun.run.node_check import NodeCheck as NodeCheck
 from clusterrun.run.one_node import OneNode as OneNode
 from clusterrun.run.one_node import hello_of_one_node as hello_of_one_node
 from clusterrun.run.ras_ports import RasPorts as RasPorts

@@ -28,6 +28,7 @@ from tests.run.door import (
     LocalRank,
     Loop,
     NextAttempt,
+    NodeLost,
     NodePlan,
     NothingLeft,
     Order,
@@ -54,7 +55,7 @@ from tests.run.happenings import (
 
 GRACE = 25.0
 OVER = Verdict(Succeeded(), "")
-AGAIN = NextAttempt(world(2, attempt=1), Succeeded())
+AGAIN = NextAttempt(world(2, attempt=1), NodeLost(1, "n1"))
 STOP = Stop(1, "node9 fails")
 
 Reported = Sequence[Event | float]

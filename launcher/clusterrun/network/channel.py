@@ -260,20 +260,20 @@ class Channel(Generic[MessageT]):
             self.end, self.trouble = How.SLOW, How.SLOW.value
 
     def _read(self) -> None:
-        while self.end is None and len(self._incoming) <= self.longest + _READ_BYTES:
-            try:
-                data = self._socket.recv(_READ_BYTES)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._fail(error)
-                return
-            if not data:
-                self.end = How.RESET if self._was_reset else How.CLOSED
-            self._incoming += data
-            if len(data) < _READ_BYTES:
-                # Most often that was all; if not, the socket stays readable.
-                return
+        # Once: a sender that is quicker than this process would keep all else waiting. Most often that is
+        # all; if not, the socket stays readable.
+        if self.end is not None:
+            return
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(error)
+            return
+        if not data:
+            self.end = How.RESET if self._was_reset else How.CLOSED
+        self._incoming += data
 
     def _bodies(self) -> Iterator[bytes]:
         """Remove the bodies of all frames that are whole."""

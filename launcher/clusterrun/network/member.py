@@ -6,6 +6,8 @@ from typing import get_args
 
 from msgspec import Struct
 
+from clusterrun.bounds import MOST_WORKERS
+from clusterrun.job.job import MAIN
 from clusterrun.network.channel import How, Outgoing
 from clusterrun.network.handshake import BadFrame
 from clusterrun.network.joining_node import JoiningNode
@@ -13,7 +15,7 @@ from clusterrun.planning.plan import World
 from clusterrun.policy.heartbeat import ClockOffset, HeartbeatTimer
 from clusterrun.policy.leases import MemberLease
 from clusterrun.policy.messages import (
-    MOST_WORKERS,
+    MOST_KEPT_ATTEMPTS,
     FromCoordinator,
     GivenUp,
     Heartbeat,
@@ -24,12 +26,12 @@ from clusterrun.policy.messages import (
     Notice,
     Order,
     Paused,
-    QueryMessage,
     Refused,
     SuspensionPossible,
     Verdict,
     WorldFormed,
 )
+from clusterrun.policy.queries import Answer, EndOfAnswers, Query
 from clusterrun.policy.terms import Terms, silence
 
 
@@ -49,7 +51,7 @@ class MemberPhase(Enum):
 ALLOWED: Mapping[MemberPhase, tuple[type, ...]] = {
     MemberPhase.JOINING: (Notice, Refused, WorldFormed, KeepWaiting),
     MemberPhase.WAITING: (Notice, WorldFormed, Paused, Verdict, GivenUp, SuspensionPossible),
-    MemberPhase.WORKING: (Notice, Paused, *get_args(Order), *get_args(QueryMessage)),
+    MemberPhase.WORKING: (Notice, Paused, *get_args(Order), Query, Answer, EndOfAnswers),
 }
 """What node 0 sends in each phase, beside answers to heartbeats: anything else is no clusterrun's."""
 
@@ -105,7 +107,7 @@ class Member:
             if isinstance(message, HeartbeatAnswer):
                 self._answered(message)
                 continue
-            if not isinstance(message, ALLOWED[self.phase]):
+            if not self._has_place(message):
                 raise BadFrame(f"sent a message that has no place here ({type(message).__name__})")
             match message:
                 case KeepWaiting():
@@ -116,6 +118,12 @@ class Member:
                 case _:
                     pass
             yield message
+
+    def _has_place(self, message: FromCoordinator) -> bool:
+        """Return whether node 0 may send this now, in such a job."""
+        needs_others = isinstance(message, KeepWaiting | GivenUp)
+        may_come = not needs_others or self._node.terms.job.outlives_nodes
+        return may_come and isinstance(message, ALLOWED[self.phase])
 
     def begins_to_work(self, now: float) -> None:
         """Let workers run for the first time, after what may have taken seconds."""
@@ -167,7 +175,32 @@ def check_world(world: World, hello: Hello, terms: Terms, attempt: int) -> None:
         and world.first_rank + world.local_size <= world.size <= world.nodes * MOST_WORKERS
         and world.first_role_rank + world.local_size <= world.role_size <= world.size
         and world.run_id == (hello.run_id or world.run_id)
-        and world.attempt > attempt
+        and attempt in {-1, world.attempt - 1}
+        and (terms.job.outlives_nodes or world.attempt <= terms.job.failing.max_restarts)
+        and world.kept_attempts <= MOST_KEPT_ATTEMPTS
+        and world.master_port is not None
+        and _has_programs(world, hello, terms)
     )
     if not fits:
         raise BadFrame("sent a world in which this node has no place")
+
+
+def _has_programs(world: World, hello: Hello, terms: Terms) -> bool:
+    """Return whether a world has the job's programs, with the workers that this node has of each."""
+    services = terms.job.services
+    names = [MAIN, *(each.name for each in services)] if services else []
+    if [each.name for each in world.programs] != names:
+        return False
+    own, first = {each.name: each.ports for each in hello.programs}, 0
+    for program in world.programs:
+        ranks = [each.node_rank for each in program.nodes]
+        here = [each.ports for each in program.nodes if each.node_rank == world.node_rank]
+        if (
+            program.first != first
+            or ranks != sorted({*ranks})
+            or any(each.workers != len(each.ports) for each in program.nodes)
+            or here != [own[program.name]] * (program.name in own)
+        ):
+            return False
+        first += program.size
+    return not services or world.programs[0].size == world.size

@@ -45,7 +45,7 @@ from clusterrun.policy.messages import (
     Verdict,
     WorldFormed,
 )
-from clusterrun.policy.notices import ended_while_waiting
+from clusterrun.policy.notices import LineLimit, ended_while_waiting
 from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost, Reason, Succeeded
 from clusterrun.policy.queries import EndOfAnswers, Query
 
@@ -144,6 +144,7 @@ class Membership:
         self._interface = ""
         self.node_zero = node.hello.host if node.hello.rank == 0 else ""
         """Node 0's host, once the job has begun."""
+        self._lines = LineLimit()
         self._given_up = False
         """Node 0 has given up this node, which joins again, or has done so."""
         self._has_ended = False
@@ -368,11 +369,11 @@ class Membership:
         """Return what a message means for the agent, and do what it means for the membership."""
         match message:
             case Notice(text):
-                self._outside.notice(text)
+                self._print(text, now)
             case KeepWaiting(host):
                 self.node_zero = host
                 self._has_found_its_job()
-                self._outside.notice(ELASTIC if self._terms.job.is_elastic else SPARE)
+                self._print(ELASTIC if self._terms.job.is_elastic else SPARE, now)
                 yield PlaceAwaited(now)
             case WorldFormed(world, host):
                 self.node_zero = host
@@ -384,7 +385,7 @@ class Membership:
                 if isinstance(self._state, Joined):
                     self._state.member.pauses(now, paused=paused)
             case GivenUp(why) if self._world is None:
-                self._outside.notice(f"node 0 has given up this node, which {why}; it joins again")
+                self._print(f"node 0 has given up this node, which {why}; it joins again", now)
                 self.rejoin()
             case GivenUp():
                 # Node 0 has closed the connection: that it ends is no loss any more.
@@ -399,6 +400,11 @@ class Membership:
                 yield QueryReceived(message, now)
             case _ if isinstance(message, Order):
                 yield CoordinatorSent(message, now)
+
+    def _print(self, text: str, now: float) -> None:
+        """Print a line of node 0's; no more, after too many from another machine."""
+        if isinstance(self._state, CoordinatorServer) or self._lines.allows("", now):
+            self._outside.notice(text)
 
     def _has_found_its_job(self) -> None:
         """Stay with this node 0."""

@@ -26,6 +26,12 @@ SECONDS_BETWEEN_QUERIES = 0.1
 MOST_OPEN = 4
 """Different queries of commands at a time."""
 
+MOST_OF_ANSWERS = 256 << 20
+"""Bytes that are kept for one query; more are ignored."""
+
+OF_EACH = 512
+"""Bytes of an answer beside its body, at most."""
+
 NOT_REACHED = "does not answer: nodes that are not shown can't be asked"
 
 Reply = Callable[[bytes], None]
@@ -56,8 +62,16 @@ class _OpenQuery(Struct):
     until: float = NEVER
     waits_for_own: bool = True
     answers: list[Answer] = field(default_factory=list)
+    size: int = 0
+    """Bytes of these."""
     end: EndOfAnswers | None = None
     """None while other nodes may answer."""
+
+    def take(self, answer: Answer) -> None:
+        """Keep another node's answer."""
+        self.size += OF_EACH + len(answer.body) + len(answer.problem)
+        if self.size <= MOST_OF_ANSWERS:
+            self.answers.append(answer)
 
 
 class QueryService:
@@ -91,7 +105,7 @@ class QueryService:
                 yield from self._ports.answer(query, self._ports.send, event.at)
             case Answer(number) as answer:
                 if number in self._open:
-                    self._open[number].answers.append(answer)
+                    self._open[number].take(answer)
             case EndOfAnswers(number) as end:
                 if number in self._open:
                     self._open[number].end = end

@@ -399,6 +399,8 @@ class CoordinatorServer:
             self._admit(connection, message, now)
             return
         self._silence_watch.received(number, now)
+        if self.coordinator.is_paused(number) and not isinstance(message, Paused):
+            raise BadFrame("sent a message while it was paused")
         match message:
             case Hello():
                 raise BadFrame("sent a second Hello")

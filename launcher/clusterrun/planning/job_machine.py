@@ -9,6 +9,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from clusterrun.bounds import MOST_WORKERS
 from clusterrun.cpuset import CpuSet, runs
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
@@ -18,9 +19,6 @@ from clusterrun.machine.machine import Gpu, Machine
 from clusterrun.planning.variables import goes_by_id
 
 ONE_SLICE = "CUDA shows a process one MIG slice, and no other GPU"
-
-MAX_WORKERS = 10_000
-"""More than any machine has GPUs or CPUs for: a larger number is a typing error."""
 
 
 def machine_for(job: Job, machine: Machine) -> Machine:
@@ -232,9 +230,9 @@ def local_size(job: Job, machine: Machine) -> int:
 
     """
     workers = _wanted(job, machine)
-    if workers > MAX_WORKERS:
+    if workers > MOST_WORKERS:
         raise UsageError(
-            f"nproc_per_node is {job.fact('nproc_per_node')}: a node starts {MAX_WORKERS} workers at most",
+            f"nproc_per_node is {job.fact('nproc_per_node')}: a node starts {MOST_WORKERS} workers at most",
             "give as many as there are GPUs, or CPUs",
         )
     _expect_gpus(job, machine, workers)

@@ -39,6 +39,9 @@ MOST_EXTERNAL_CAUSES = 16
 LAST_LINES = 12
 """The last lines of standard error in which a consequence is recognized."""
 
+LONGEST_SEARCHED = 2000
+"""Characters of each of these: the time that a search takes grows with the square of it."""
+
 CONSEQUENCE = (
     r"connection (was )?(closed|reset|aborted) by (the )?(remote )?peer"
     r"|connection reset|connection refused|broken pipe|socket (has been )?closed"
@@ -245,7 +248,10 @@ def _weight_of_stopped(fate: Fate) -> Weight | None:
 def is_consequence(fate: Fate) -> bool:
     """Return whether the last lines of a failed worker are about a peer that is gone."""
     lines = without_ignored(fate.tail.splitlines())
-    return any(re.search(CONSEQUENCE, line, re.IGNORECASE) for line in lines[-LAST_LINES:])
+    return any(
+        re.search(CONSEQUENCE, line[:LONGEST_SEARCHED], re.IGNORECASE)
+        for line in lines[-LAST_LINES:]
+    )
 
 
 def _has_traceback(fate: Fate) -> bool:

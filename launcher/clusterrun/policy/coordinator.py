@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from clusterrun.bounds import as_line
+from clusterrun.bounds import as_line, as_text
 from clusterrun.job.job import MAIN
 from clusterrun.job.options import OnHang
 from clusterrun.loop import NEVER
@@ -33,9 +33,9 @@ from clusterrun.policy.job_events import (
 )
 from clusterrun.policy.joining import Contradiction, Gathering, Rejection
 from clusterrun.policy.leases import FORK_SERVER, Grants
-from clusterrun.policy.members import OWN, Members, Node, NodeReport, ranks_named
+from clusterrun.policy.members import OWN, Members, Node, NodeReport
 from clusterrun.policy.messages import AgentMessage, AttemptMessage, Hello, Refusal
-from clusterrun.policy.notices import listed, process
+from clusterrun.policy.notices import LineLimit, listed, process
 from clusterrun.policy.outcome import (
     ExternalCause,
     Fate,
@@ -45,6 +45,7 @@ from clusterrun.policy.outcome import (
     NodeLost,
     NotSuspended,
     Reason,
+    ReasonToRestart,
     Succeeded,
     Suspended,
     WorkerFailed,
@@ -52,7 +53,7 @@ from clusterrun.policy.outcome import (
 from clusterrun.policy.places import Places, elastic_size, programs_in, worlds
 from clusterrun.policy.queries import Answer, Query
 from clusterrun.policy.query_rounds import QueryRounds
-from clusterrun.policy.restarts import ReasonToRestart, Restarts
+from clusterrun.policy.restarts import Restarts
 from clusterrun.policy.suspension import Suspension
 from clusterrun.policy.terms import Terms, silence
 
@@ -87,11 +88,14 @@ class Running(Struct):
     """An attempt, from the first worker to the last report."""
 
     attempt: int
+    began: float
     hangs: HangWatch
     findings: Findings = field(default_factory=Findings)
     next_notice: float = NEVER
     overdue_at: float = NEVER
     """When nodes that were told to stop, and have not reported, are lost."""
+    is_killed: bool = False
+    """All were told to kill their workers."""
     programs: tuple[ProgramWorld, ...] = ()
     services: "ServiceProgress | None" = None
     """None: the job has none."""
@@ -162,6 +166,8 @@ class Coordinator:
         """A node was found silent: until then others are, too, if they were cut off together."""
         self._stopped = events.WasStopped(0.0, -NEVER)
         """The last time at which this agent itself was stopped for long."""
+        self._lines = LineLimit()
+        """Of each address from which members have connected."""
         self._refused: list[str] = []
         """The first few refused callers with the reasons; each is printed once."""
 
@@ -169,9 +175,28 @@ class Coordinator:
 
     def happens(self, event: CoordinatorEvent) -> list[Action]:
         """Take an event; return what is to be done about it, in order."""
+        sender = self._sender(event)
         self.state = self._next(event)
         out, self.members.out = self.members.out, []
-        return out
+        return [each for each in out if not sender or self._may_do(each, sender, event.at)]
+
+    def _sender(self, event: CoordinatorEvent) -> str:
+        """Return the address of the member that an event is about; "": of none, or of node 0's own agent."""
+        match event:
+            case events.HelloReceived(address=address):
+                return address
+            case events.MessageReceived(connection) | events.MemberGone(connection):
+                node = self.members.find(connection)
+                return "" if node is None else node.address
+            case _:
+                return ""
+
+    def _may_do(self, action: Action, sender: str, at: float) -> bool:
+        """Return whether to do what a member has caused: print no line after so many others of it."""
+        is_line = isinstance(action, events.PrintOnNodeZero) or (
+            isinstance(action, events.Send) and isinstance(action.message, messages.Notice)
+        )
+        return not is_line or self._lines.allows(sender, at)
 
     @property
     def due(self) -> float:
@@ -219,6 +244,11 @@ class Coordinator:
     def all_are_informed(self) -> bool:
         """Whether all nodes know that the job cannot begin."""
         return isinstance(self.state, Over) and self.state.informed >= self.terms.nodes
+
+    def is_paused(self, connection: int) -> bool:
+        """Return whether a member is paused, and sends nothing until it continues."""
+        node = self.members.find(connection)
+        return node is not None and node.paused
 
     def is_lost(self, connection: int) -> bool:
         """Return whether a node with a place is lost."""
@@ -390,7 +420,9 @@ class Coordinator:
         return self.state
 
     def _send_refusal(self, nodes: Iterable[Node], why: Rejection) -> None:
-        self.members.send(nodes, messages.Refused(why.refusal, why.text, why.hint))
+        self.members.send(
+            nodes, messages.Refused(why.refusal, as_line(why.text), as_text(why.hint))
+        )
 
     def _print_refusal(self, text: str) -> None:
         """Print each refused caller and the reason once."""
@@ -423,6 +455,8 @@ class Coordinator:
         if at < gathering.settled_at:
             return gathering
         nodes, terms = gathering.in_order(), self.terms
+        if not any(each.hello.workers for each in nodes):
+            return self._give_up(joining.NO_WORKER)
         if not terms.keeps_joining_port:
             # The workers' port must be free before any node can start a worker.
             self.members.out.append(StopListening())
@@ -456,7 +490,9 @@ class Coordinator:
             programs = programs_in(places, names, self.terms.host.value)
         numbered = (each.numbered for each in programs)
         job, respond = self.terms.job, self._response_to_hang
-        running = Running(attempt, HangWatch(self.members, self._queries, job, numbered, respond))
+        running = Running(
+            attempt, at, HangWatch(self.members, self._queries, job, numbered, respond)
+        )
         if first > 1:
             running.hangs.watch_nccl(at)
         if services or first > 1:
@@ -497,6 +533,12 @@ class Coordinator:
             case messages.Paused(paused):
                 if not isinstance(state, Over) and paused != node.paused:
                     self._paused(node, at, paused=paused)
+            case (
+                messages.EndedExternally(_, Suspended() | NotSuspended())
+                | messages.Done(external_cause=Suspended() | NotSuspended())
+            ):
+                # What has become of a suspension the coordinator says itself.
+                self._drop(node, message)
             case messages.EndedExternally(_, HelperFailed() as cause) if self._outlives(
                 node
             ) and not isinstance(state, Over):
@@ -506,11 +548,17 @@ class Coordinator:
             case _ if not isinstance(state, Running) or message.attempt < state.attempt:
                 # That attempt is over on all nodes already.
                 return state
-            case _ if message.attempt > state.attempt or not node.owns(ranks_named(message)):
-                self._disconnect([node])
+            case _ if message.attempt > state.attempt or not node.may_send(message):
+                self._drop(node, message)
             case _:
                 return self._news_of_attempt(state, node, message, at)
         return state
+
+    def _drop(self, node: Node, message: AgentMessage) -> None:
+        """Disconnect a member that has sent what no agent of ours would: nothing it says counts more."""
+        what = f"it sent a message that has no place here ({type(message).__name__})"
+        self._print_refusal(f"{process(node.hello)} at {node.address}: {what}")
+        self._disconnect([node])
 
     def _news_of_attempt(
         self, running: Running, node: Node, message: AttemptMessage, at: float
@@ -518,8 +566,10 @@ class Coordinator:
         """Take a message about the attempt that runs."""
         findings, own = running.findings, self.own_hello.host
         match message:
-            case messages.Idle():
-                running.hangs.idle(node, message, at)
+            case messages.Idle(_, seconds, still):
+                longest = at - running.began
+                seconds, still = min(seconds, longest), min(still, longest)
+                running.hangs.idle(node, messages.Idle(running.attempt, seconds, still), at)
             case messages.WorkersReady() | messages.WorkerStartsAgain() | messages.ProgramEnded():
                 if running.services is not None and findings.first is None:
                     self._services_go_on(running, running.services, node, message)
@@ -539,18 +589,18 @@ class Coordinator:
                 return self._stop(running, cause, node.hello.host, at, at_once=at_once)
             case _ if node.report is not None:
                 # Its report was its last message in this attempt.
-                self._disconnect([node])
+                self._drop(node, message)
             case messages.FirstFailure(_, fate) if running.work_is_done:
                 host = node.hello.host
                 self.members.print(
                     f"{fate.worker} on {host} failed after the main program had ended"
                 )
             case messages.FirstFailure(_, fate, failed_at):
-                node.failure = _dated(failed_at, at), fate
+                node.failure = _dated(failed_at, running.began, at), fate
                 return self._stop(running, fate, node.hello.host, at)
             case messages.RanksExited(_, exits):
                 for each in exits:
-                    _add_exits(running, [each.number], _dated(each.at, at))
+                    _add_exits(running, [each.number], _dated(each.at, running.began, at))
             case messages.RanksSucceeded():
                 findings.succeeded.add(node)
                 _add_exits(running, node.ranks, at)
@@ -587,7 +637,7 @@ class Coordinator:
         """Take the report of a node whose workers have all ended."""
         findings = running.findings
         cause = done.external_cause and self._with_host(node, done.external_cause)
-        fates = tuple((_dated(each.at, at), each.fate) for each in done.fates)
+        fates = tuple((_dated(each.at, running.began, at), each.fate) for each in done.fates)
         node.report = NodeReport(fates, cause)
         findings.reported.append(node)
         findings.succeeded.discard(node)
@@ -618,10 +668,10 @@ class Coordinator:
         ``host`` has reported the cause; None: there is none.
         """
         findings = running.findings
-        if cause is None or (findings.first is not None and not at_once):
+        if cause is None or (findings.first is not None and (running.is_killed or not at_once)):
             return running
-        findings.first = findings.first or cause
-        if self.terms.job.outlives_nodes and not self.terms.job.failing.pdb:
+        findings.first, running.is_killed = findings.first or cause, at_once
+        if not self.terms.job.failing.pdb:
             grace = 0.0 if at_once else self.terms.job.failing.shutdown_timeout
             running.overdue_at = min(running.overdue_at, at + grace + SECONDS_TO_REPORT)
         running.hangs.end_attempt()
@@ -703,6 +753,11 @@ class Coordinator:
     def _paused(self, node: Node, at: float, *, paused: bool) -> None:
         """Print which node the job waits for; members must not wait for a paused node 0."""
         node.paused = paused
+        if paused:
+            node.paused_at = at
+        elif isinstance(self.state, Running):
+            # It has as long as the others to report its end.
+            self.state.overdue_at += at - node.paused_at
         then = "is paused: the job waits until it is continued" if paused else "continues"
         if paused and self.terms.job.outlives_nodes:
             # Of node 0 all others' leases end.
@@ -752,8 +807,10 @@ class Coordinator:
                 self._queries.asked(node, message, at)
             case Answer():
                 if not self._queries.answered(node, message):
-                    self._disconnect([node])
+                    self._drop(node, message)
                 return self._take_answers(state, at)
+            case messages.RequestStacks() if self._lines.is_spent(node.address, at):
+                pass
             case messages.RequestStacks() if isinstance(state, Running):
                 # A user of node 0 sees that agent's notice.
                 on_host = f"SIGQUIT on {node.hello.host}: {STACKS_FOLLOW}; nothing is ended"
@@ -874,15 +931,27 @@ class Coordinator:
                 state = self._waiting_node_lost(state, node, self._silence, at, has_ended=False)
                 self._give_node_up(node, self._silence)
             case Running() | Reforming() if node is not None:
-                if self._outlives(node):
-                    self._give_node_up(node, self._silence)
-                else:
-                    # It may be frozen, and continue later: then it finds all that is sent to the others.
-                    node.may_continue = node.may_continue or node.lost is None
-                return self._lost(state, node, at, how=self._silence, is_silent=True)
+                return self._lose(state, node, self._silence, at, is_silent=True)
             case _:
                 self.members.out.append(Disconnect((connection,)))
         return state
+
+    def _lose(
+        self,
+        state: Running | Reforming,
+        node: Node,
+        how: str,
+        at: float,
+        *,
+        is_silent: bool = False,
+    ) -> State:
+        """Go on without a node that does not do its part, and is connected still."""
+        if self._outlives(node):
+            self._give_node_up(node, how)
+        else:
+            # It may be frozen, and continue later: then it finds all that is sent to the others.
+            node.may_continue = node.may_continue or node.lost is None
+        return self._lost(state, node, at, how=how, is_silent=is_silent)
 
     def _give_node_up(self, node: Node, why: str) -> None:
         """Let a node know, if it continues, that the job goes on without it."""
@@ -936,13 +1005,13 @@ class Coordinator:
 
         A paused one may report when it continues.
         """
-        running.overdue_at = NEVER
         gone, state = {*running.findings.reported, *running.findings.lost}, self.state
-        for each in [it for it in self.members.places if it not in gone and not it.paused]:
-            if each is not self.members.own and isinstance(state, Running):
-                how = "has not ended its workers"
-                self._give_node_up(each, how)
-                state = self._lost(state, each, at, how=how)
+        late = [it for it in self.members.places if it not in gone and it is not self.members.own]
+        has_paused = any(it.paused for it in late)
+        running.overdue_at = at + SECONDS_TO_REPORT if has_paused else NEVER
+        for each in late:
+            if not each.paused and isinstance(state, Running):
+                state = self._lose(state, each, "has not ended its workers", at)
         return state
 
     def _waiting_node_lost(
@@ -1099,9 +1168,12 @@ class Coordinator:
         return Over(state.attempt)
 
 
-def _dated(at: float | None, now: float) -> float:
-    """Return when a worker failed, by this clock; ``at`` None: its node does not know the difference yet."""
-    return now if at is None else min(at, now)
+def _dated(at: float | None, began: float, now: float) -> float:
+    """Return when a worker failed, by this clock: in the attempt that has begun then.
+
+    ``at`` None: its node does not know the difference yet.
+    """
+    return now if at is None else min(max(at, began), now)
 
 
 def _clean_exits(programs: Iterable[NumberedProgram]) -> "CleanExits":

@@ -103,6 +103,7 @@ class Hangs:
         members: Members,
         programs: Iterable[NumberedProgram] = (),
         *,
+        timeout: float,
         acts: bool,
     ) -> None:
         """Begin with the attempt.
@@ -110,6 +111,7 @@ class Hangs:
         Args:
             members: has the nodes.
             programs: of a job with services; those wait for nothing.
+            timeout: ``--hang-timeout``; no node may say that it is shorter.
             acts: ``--on-hang`` does more than report.
 
         """
@@ -122,8 +124,11 @@ class Hangs:
         self._nccl: NcclState | None = None
         """The first one of those in which the same ranks are behind; None: none is."""
         self._behind_since = NEVER
+        self._least = timeout
         self._timeout = 0.0
         """As the first message about idle workers says; 0.0 until then."""
+        self._again_at = 0.0
+        """Before that, the same is not reported again: no rank can have moved, and rested for so long."""
         self._suspected: HangSign | None = None
         self._due = NEVER
         self._collects: HangSign | None = None
@@ -148,7 +153,7 @@ class Hangs:
         silent, still = self._since(HangSign.SILENT), self._since(HangSign.STILL)
         self._silent.note(node, idle.seconds, at)
         self._still.note(node, idle.still, at)
-        self._timeout = self._timeout or idle.seconds or idle.still
+        self._timeout = self._timeout or max(self._least, idle.seconds or idle.still)
         self._forget_what_has_ended(at)
         if silent == NEVER != self._since(HangSign.SILENT) and (self._told is None or self._acts):
             self._suspect(HangSign.SILENT, at)
@@ -172,6 +177,7 @@ class Hangs:
         if sign is None or not self._lasts(sign):
             return None
         self._collects, self._seconds = sign, at - self._since(sign)
+        self._again_at = at + self._timeout
         if sign is HangSign.STILL:
             return ""
         self._told = sign
@@ -222,7 +228,7 @@ class Hangs:
         return self._runs and is_silent and self._since(sign) != NEVER
 
     def _suspect(self, sign: HangSign, due: float) -> None:
-        self._suspected, self._due = sign, due
+        self._suspected, self._due = sign, max(due, self._again_at)
 
     def _forget_what_has_ended(self, at: float) -> None:
         if self._suspected is not None and self._since(self._suspected) == NEVER:
@@ -272,7 +278,7 @@ class HangWatch:
         self._programs = tuple(programs)
         self._respond = respond
         acts = job.failing.on_hang is not OnHang.REPORT
-        self._hangs = Hangs(members, self._programs, acts=acts)
+        self._hangs = Hangs(members, self._programs, timeout=self._timeout, acts=acts)
         self._report: StackReport | None = None
         """The stacks that are being collected."""
         self._nccl: NcclQuestion | None = None

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from clusterrun.bounds import as_line, counted
+from clusterrun.bounds import MOST_WORKERS, as_line, counted
 from clusterrun.cpuset import runs
+from clusterrun.job.job import MAIN
 from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Hello, Refusal
@@ -55,6 +56,11 @@ class Contradiction(Struct, frozen=True):
         return Rejection(self.refusal, self.text, self.hint, self.text)
 
 
+NO_WORKER = Contradiction(
+    "no node has a worker of the main program",
+    "give the services fewer GPUs, or add gpus_per_worker: 0 at the top level",
+)
+
 REPLACED = Rejection(
     Refusal.GIVE_UP,
     "another clusterrun, started later on this host, has this node's place in the job",
@@ -90,10 +96,25 @@ def contradiction(terms: Terms, own: Hello, newcomer: Hello) -> Contradiction | 
     if name := first_difference(own.must, newcomer.must):
         hint = SAME_VERSION if name == VERSION else SAME_FLAGS
         return Contradiction(two_values(name, own, newcomer), hint)
+    if not _fits_programs(terms, newcomer):
+        text = f"{process(newcomer)} has other programs than this job"
+        return Contradiction(text, SAME_FLAGS)
     if newcomer.rank == 0:
         # It is node 0 of another job with the same options, and only asks whether it is the only one.
         return same_rank(terms, 0, own, newcomer, is_own=True)
     return None
+
+
+def _fits_programs(terms: Terms, newcomer: Hello) -> bool:
+    """Return whether a newcomer has workers of this job's programs, and of each as many as ports."""
+    if not terms.job.services:
+        return newcomer.workers > 0 and not newcomer.programs
+    names = [each.name for each in newcomer.programs]
+    of_main = next((len(each.ports) for each in newcomer.programs if each.name == MAIN), 0)
+    known = {MAIN, *(each.name for each in terms.job.services)}
+    has_ports = all(0 < len(each.ports) <= MOST_WORKERS for each in newcomer.programs)
+    is_known = known.issuperset(names) and len({*names}) == len(names)
+    return has_ports and is_known and of_main == newcomer.workers
 
 
 def failed_check(newcomer: Hello) -> Rejection:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from clusterrun.bounds import as_line
 from clusterrun.policy.job_events import Action, PrintOnNodeZero, Send
 from clusterrun.policy.messages import (
     AttemptMessage,
@@ -53,6 +54,8 @@ class Node(Struct, eq=False):
     """It has, or has had, a place."""
     paused: bool = False
     """Its user has paused it."""
+    paused_at: float = 0.0
+    """When, the last time."""
     here: bool = True
     """It is a member, and not lost."""
     lost: NodeLost | None = None
@@ -83,6 +86,11 @@ class Node(Struct, eq=False):
         """Return whether each of these is the rank of a worker of its own."""
         own = self.ranks
         return all(rank in own for rank in ranks)
+
+    def may_send(self, message: AttemptMessage) -> bool:
+        """Return whether an agent of ours with these workers could send this."""
+        fails = not isinstance(message, FirstFailure) or not message.fate.ending.succeeded
+        return fails and self.owns(ranks_named(message))
 
 
 def ranks_named(message: AttemptMessage) -> Iterable[int]:
@@ -144,7 +152,7 @@ class Members:
 
     def note(self, text: str, receivers: Iterable[Node] | None = None) -> None:
         """Print a line on these nodes; on node 0, if none are named."""
-        self.send([self.own] if receivers is None else receivers, Notice(text))
+        self.send([self.own] if receivers is None else receivers, Notice(as_line(text)))
 
     def print(self, text: str) -> None:
         """Print a line on node 0, also before its agent is a member like any other."""

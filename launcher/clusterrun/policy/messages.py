@@ -9,7 +9,18 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from clusterrun.bounds import Count, Line, Name, Page, Port, ProcessId, RunId, Seconds, Text
+from clusterrun.bounds import (
+    MOST_WORKERS,
+    Count,
+    Line,
+    Name,
+    Page,
+    Port,
+    ProcessId,
+    RunId,
+    Seconds,
+    Text,
+)
 from clusterrun.planning.plan import World
 from clusterrun.policy.outcome import (
     MOST_RANKS,
@@ -17,6 +28,7 @@ from clusterrun.policy.outcome import (
     Fate,
     Ranks,
     Reason,
+    ReasonToRestart,
     RestartProgress,
 )
 from clusterrun.policy.queries import Answer, EndOfAnswers, Query
@@ -27,15 +39,14 @@ ARGUMENTS = "arguments"
 Arguments may hold secrets, and any program at node 0's address receives a ``Hello``.
 """
 
-
-MOST_WORKERS = 1 << 20
-"""Of one node."""
-
 MOST_KEPT_ATTEMPTS = 10_000
 """Those of a run whose logs are found again."""
 
-Mark = Annotated[int, Meta(ge=0, lt=1 << 62)]
+MOST_MARK = (1 << 62) - 1
+
+Mark = Annotated[int, Meta(ge=0, le=MOST_MARK)]
 """1 + a step, as ranks and agents write it into the page that they share; 0: none."""
+
 
 BY_COMMAND = "clusterrun suspend"
 """A request that a person types. Typed again, it goes on without ranks that others wait for.
@@ -375,7 +386,7 @@ class NextAttempt(Struct, frozen=True, tag=True):
     """All nodes are done and restart: the node's new world, and why the last attempt ended."""
 
     world: World
-    reason: Reason
+    reason: ReasonToRestart
     progress: RestartProgress = RestartProgress()
 
 

@@ -315,8 +315,9 @@ class Attempt:
         """How often workers of services have started again alone."""
         self.ends_before: dict[LocalRank, EndedWorker] = {}
         """How they ended the last time before."""
-        self.services_end = self.stops_services = False
-        """Services are to end, as the main program has with 0; workers are stopped for that alone."""
+        self.services_end = self.stops_services = self.is_checked = False
+        """Services are to end, as the main program has with 0; workers are stopped for that alone;
+        ``--check`` was run after the attempt."""
         self.running: dict[LocalRank, RunningWorker] = {}
         self.ended: dict[LocalRank, EndedWorker] = {}
         """In the order in which they ended."""
@@ -1119,7 +1120,8 @@ class Attempt:
             case messages.NextAttempt():
                 self._next_attempt(order)
             case messages.CheckNode():
-                if self.phase is Phase.WAITING:
+                if self.phase is Phase.WAITING and not self.is_checked:
+                    self.is_checked = True
                     self._do(actions.RunCheck())
             case messages.ServicesReady() | messages.EndServices():
                 self._services_ordered(order)

@@ -1,10 +1,15 @@
-"""Sentences about nodes with a choice in them; one-line texts stand where they are sent."""
+"""Sentences about nodes with a choice in them, and how many others may have printed.
+
+One-line texts stand where they are sent.
+"""
 
 import signal
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
+from clusterrun.bounds import as_line
 from clusterrun.errors import LauncherError, exit_code_of_signal
+from clusterrun.loop import NEVER
 from clusterrun.policy.cause import ReasonToStop
 from clusterrun.policy.events import LeftProcess
 from clusterrun.policy.hangs import nothing_moves
@@ -36,6 +41,40 @@ MOST_LEFT_NAMED = 5
 CONTEXT = 20
 """Characters of two long values that are shown before their first difference."""
 
+MOST_AT_ONCE = 64
+"""Lines. All that a member of ours causes in a job of hours is less."""
+
+SECONDS_OF_A_LINE = 5.0
+"""After so long, one more."""
+
+MOST_KEPT = 1 << 12
+"""Causes that are remembered beyond what they may."""
+
+
+class LineLimit:
+    """Counts the lines of each cause, such as an address."""
+
+    def __init__(self) -> None:
+        self._spent_until: dict[str, float] = {}
+        """When all lines of a cause will be allowed again."""
+
+    def allows(self, cause: str, at: float) -> bool:
+        """Take note that a line is to be printed; return whether it may be."""
+        spent = max(at, self._spent_until.get(cause, -NEVER)) + SECONDS_OF_A_LINE
+        if spent - at > MOST_AT_ONCE * SECONDS_OF_A_LINE:
+            return False
+        if len(self._spent_until) >= MOST_KEPT:
+            self._spent_until = {
+                each: until for each, until in self._spent_until.items() if until > at
+            }
+        self._spent_until[cause] = spent
+        return True
+
+    def is_spent(self, cause: str, at: float) -> bool:
+        """Return whether the next line may not be printed."""
+        rest = self._spent_until.get(cause, -NEVER) - at
+        return rest > (MOST_AT_ONCE - 1) * SECONDS_OF_A_LINE
+
 
 def process(hello: Hello) -> str:
     """Return "hostA (pid 12)"."""
@@ -44,7 +83,7 @@ def process(hello: Hello) -> str:
 
 def lost(node: NodeLost) -> str:
     """Return "node 1 (n1) is gone"."""
-    return f"node {node.node_rank} ({node.host}) {node.how}"
+    return as_line(f"node {node.node_rank} ({node.host}) {node.how}")
 
 
 def shortened(text: str, most: int = 80) -> str:

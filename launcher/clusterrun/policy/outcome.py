@@ -221,6 +221,9 @@ class NotSuspended(Struct, frozen=True, tag=True):
 ExternalCause = Interrupted | OutputGone | HelperFailed | Suspended | NotSuspended
 """What ends a job from outside its workers, on a node whose agent can still report it."""
 
+ReasonToRestart = WorkerFailed | NodeLost | Hung
+"""What an attempt has ended by that another one follows."""
+
 Reason = Succeeded | WorkerFailed | ExternalCause | NodeLost | Hung
 
 
@@ -243,7 +246,7 @@ class RestartProgress(Struct, frozen=True):
     """Attempts that followed the failure of a worker, the next one included."""
     losses: Count = 0
     """Nodes that were lost, and did not end the job."""
-    replacements: tuple[Replacement, ...] = ()
+    replacements: Annotated[tuple[Replacement, ...], Meta(max_length=MOST_REPLACEMENTS)] = ()
     """Of the nodes lost in the last attempt; the first of many."""
     nodes: Count = 0
     """Of the next attempt, if the number may change."""

@@ -184,7 +184,8 @@ def worlds(
             local_size=workers,
             size=of_role.total(),
             first_role_rank=GlobalRank(first_of_role[role]),
-            role_size=of_role[role],
+            # A node may have services alone.
+            role_size=of_role[role] or 1,
             master_addr=master[0],
             master_port=master[1],
             kept_attempts=kept,

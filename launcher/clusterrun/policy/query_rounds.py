@@ -48,8 +48,10 @@ class MemberAsks:
         self.node = node
         self._number = number
 
-    def take(self, _node: Node, answer: Answer) -> bool:
-        self._members.send([self.node], replace(answer, number=self._number))
+    def take(self, node: Node, answer: Answer) -> bool:
+        # Whose it is the coordinator knows itself.
+        own = replace(answer, number=self._number, node_rank=node.rank or 0, host=node.hello.host)
+        self._members.send([self.node], own)
         return True
 
     def end(self, end: EndOfAnswers) -> None:
@@ -166,7 +168,7 @@ class QueryRounds:
             if not _concerns(ended.query, node):
                 continue
             if node.lost is not None:
-                yield MissingNode(rank, node.hello.host, f"is lost: it {node.lost.how}")
+                yield MissingNode(rank, node.hello.host, as_line(f"is lost: it {node.lost.how}"))
             elif node.paused and node is not own:
                 yield MissingNode(rank, node.hello.host, IS_PAUSED)
             elif node in ended.awaited:

@@ -6,9 +6,9 @@ from clusterrun.cpuset import runs
 from clusterrun.job.options import Failing
 from clusterrun.policy.outcome import (
     Fate,
-    Hung,
     NodeLost,
     NotStarted,
+    ReasonToRestart,
     WorkerFailed,
     exit_code_of,
 )
@@ -23,8 +23,6 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 """Seconds before later ones: each pause is twice the last one. A worker that dies at once
 must not use up all restarts in a second: what it needs may come back."""
-
-ReasonToRestart = WorkerFailed | NodeLost | Hung
 
 
 class Restarts:

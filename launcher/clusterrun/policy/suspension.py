@@ -10,6 +10,7 @@ one before it learns the agreed one. Nothing waits for a rank to arrive: no coll
 There is one agreement for each attempt; what else ends the attempt ends the agreement.
 """
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from msgspec import Struct, field
@@ -20,6 +21,7 @@ from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import (
     BY_COMMAND,
+    MOST_MARK,
     CancelSuspension,
     Held,
     HoldRanks,
@@ -100,11 +102,16 @@ class Saving(Struct):
 
     @property
     def unsaved(self) -> tuple[int, ...]:
-        return tuple(sorted(rank for each in self.late.values() for rank in each.unsaved))
+        return _first(rank for each in self.late.values() for rank in each.unsaved)
 
     @property
     def silent(self) -> tuple[int, ...]:
-        return tuple(sorted(rank for each in self.late.values() for rank in each.silent))
+        return _first(rank for each in self.late.values() for rank in each.silent)
+
+
+def _first(ranks: Iterable[int]) -> tuple[int, ...]:
+    """Return as many ranks of all nodes as one message may name."""
+    return tuple(sorted(ranks)[:MOST_RANKS])
 
 
 class Settled(Struct, frozen=True):
@@ -261,7 +268,7 @@ class Suspension:
         when = f"at step {step}" if step else "at their first call of suspend.requested()"
         grace = f"--suspend-grace {self._options.suspend_grace:g} s"
         self._members.note(f"{self._by}: all ranks save {when} and end ({grace})")
-        self._members.send(self._members.present, SaveAt(self._attempt, step + 1))
+        self._members.send(self._members.present, SaveAt(self._attempt, min(step + 1, MOST_MARK)))
 
     def _progressed(self, saving: Saving, node: Node, progress: Saves, at: float) -> End | None:
         saving.take(node, progress)

@@ -26,7 +26,7 @@ FIRST_OF_MESSAGE = 8
 """First lines that are kept of an exception's message."""
 
 _OUTERMOST = ("in <module>", "in _run_module_as_main")
-_LEFT_OUT = r"\s*\.\.\. (\d+) lines left out \.\.\."
+_LEFT_OUT = r"\s*\.\.\. (\d{1,9}) lines left out \.\.\."
 
 
 def plain_lines(text: str) -> list[str]:

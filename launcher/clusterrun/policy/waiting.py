@@ -56,8 +56,9 @@ class Waiting(Struct):
             case events.CoordinatorLost(node):
                 self.end = Verdict(node, "")
             case events.CoordinatorSent(SuspensionPossible()):
+                if not self.can_suspend:
+                    self.kept.append(event)
                 self.can_suspend = True
-                self.kept.append(event)
             case _:
                 # Of a helper process, which lives on.
                 self.kept.append(event)

@@ -55,12 +55,14 @@ class NodeCheck:
         self._result = bytearray()
 
     def start(self) -> None:
-        """Run the command once; a ``NodeChecked`` follows.
+        """Run the command once, if it does not run; a ``NodeChecked`` follows.
 
         Raises:
             MachineError: a limit allows no more processes.
 
         """
+        if self._socket is not None:
+            return
         self._result.clear()
         self._socket, theirs = socket.socketpair()
         live = partial(_live_as_check, theirs, self._command, self._environ, self._seconds)

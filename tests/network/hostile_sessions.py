@@ -1,0 +1,640 @@
+"""An agent, and others that send it anything: without sockets and processes, hours in milliseconds.
+
+The agent is the product's own: its loop and channels, its membership or node 0's server, the policies of
+the job and of the attempt, plans, queries and reports. In place of sockets there are buffers, and in place
+of workers what ends when it is told to.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from itertools import count
+from random import Random
+from select import EPOLLIN, EPOLLOUT
+from signal import SIGTERM
+from time import process_time
+from typing import Any, cast
+
+import pytest
+from msgspec.msgpack import Decoder
+
+from tests.network.door import (
+    FROM_COORDINATOR,
+    NEVER,
+    Address,
+    Agent,
+    Attempt,
+    Channel,
+    CoordinatorServer,
+    EventLog,
+    HeartbeatRhythm,
+    JoiningNode,
+    LauncherError,
+    LocalNode,
+    LocalRank,
+    Loop,
+    Membership,
+    NodePlan,
+    OnHang,
+    Outcome,
+    Outside,
+    ProgramKind,
+    RendezvousError,
+    Report,
+    Service,
+    SignalReceived,
+    Terms,
+    WorkerProgram,
+    World,
+    actions,
+    agent,
+    events,
+    membership,
+    messages,
+    outcome,
+    queries,
+    query_service,
+    report_of_wait,
+    restart_text,
+    server,
+    shares_on,
+    text_of,
+    wait_for_world,
+)
+from tests.network.frames import as_frame, taken
+from tests.network.nodes import TERMS, hello, with_job
+from tests.plans import machine
+
+RHYTHM = HeartbeatRhythm(1.0, 6.0)
+
+WORKERS = 2
+"""Of the main program on each node."""
+
+MOST_POLLS = 4000
+"""Of one session: with more, its agent spins."""
+
+MOST_PRINTED = 150
+"""Lines, in all: a screen is not filled by others."""
+
+MOST_SECONDS = 3.0
+"""Of a processor, for one session: most take some milliseconds."""
+
+LISTENER = 3
+ROOM = 1 << 20
+"""Bytes that wait between two ends."""
+
+MACHINE = machine({0: "0-7"})
+ADDRESS = Address(socket.AF_INET, "10.0.0.0", 0)
+SERVICE = Service(
+    name="server",
+    where="job.yaml:2",
+    program=WorkerProgram(ProgramKind.EXECUTABLE, "/bin/true", ()),
+    ready="/health",
+    ready_timeout=600.0,
+)
+
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {"nodes": 2, "keeps_joining_port": False},
+    "outliving": {"nodes": 3, "spares": 1},
+    "elastic": {"nodes": 3, "fewest_nodes": 1, "rejoin_timeout": 5.0},
+    "services": {"nodes": 2, "services": (SERVICE,), "main_nodes": None},
+    "watched": {"nodes": 2, "hang_timeout": 5.0, "on_hang": OnHang.RESTART},
+    "checked": {"nodes": 2, "check": "true"},
+}
+
+
+class Unsafe(AssertionError):
+    """What others must never bring about."""
+
+
+def replace_sockets(patch: pytest.MonkeyPatch) -> None:
+    """Let agents connect by the buffers of their sessions."""
+    patch.setattr(membership, "Dialer", Dialer)
+    patch.setattr(membership, "open_ports", lambda _node: (Port.opened.pop(), None))
+    patch.setattr(membership, "SECONDS_FOR_VERDICT", 0.0)
+    patch.setattr(membership, "SECONDS_TO_FINISH", 0.0)
+    patch.setattr(server, "allow_connections", lambda _nodes, _strangers: None)
+    patch.setattr(CoordinatorServer, "look_for_another", lambda _server: None)
+    patch.setattr(agent.Agent, "_ask", _ask)
+
+
+def _ask(of: Any, local_rank: LocalRank, _attempt: Attempt) -> None:
+    """Take a worker of a service for one that is ready soon."""
+    loop = of._loop  # noqa: SLF001 - in place of a method of it
+    loop.at(local_rank, loop.clock() + 1.0, partial(events.WorkerReady, local_rank))
+
+
+@cache
+def terms_of_kind(kind: str) -> Terms:
+    values = {"keeps_joining_port": True, **KINDS[kind]}
+    return with_job(
+        TERMS,
+        values.pop("nodes"),
+        rhythm=RHYTHM,
+        run_id="run",
+        max_restarts=3,
+        no_fail_fast=True,
+        shutdown_timeout=3.0,
+        rdzv_timeout=60.0,
+        **values,
+    )
+
+
+@cache
+def node_of_kind(kind: str, rank: int) -> LocalNode:
+    job = with_job(TERMS, 2, **{**_of_job(kind), "node_rank": rank}).job
+    shares = shares_on(job, MACHINE) if job.services else ()
+    return LocalNode(job, (), {}, {}, MACHINE, WORKERS, shares)
+
+
+def _of_job(kind: str) -> dict[str, Any]:
+    job = terms_of_kind(kind).job
+    values = {"nodes": 0, **KINDS[kind]}
+    nodes = values.pop("nodes")
+    values.pop("keeps_joining_port", None)
+    return {
+        "nnodes": nodes - values.get("spares", 0),
+        "run_id": "run",
+        "max_restarts": job.failing.max_restarts,
+        "no_fail_fast": True,
+        "shutdown_timeout": 3.0,
+        "rdzv_timeout": 60.0,
+        **values,
+    }
+
+
+@cache
+def hello_of_kind(kind: str, number: int) -> messages.Hello:
+    """Return what the agent of a node sends first."""
+    terms = terms_of_kind(kind)
+    programs: tuple[messages.ProgramOffer, ...] = ()
+    if terms.job.services:
+        programs = (
+            messages.ProgramOffer("main", (7000, 7001), 7002),
+            messages.ProgramOffer("server", (7003,), 7004),
+        )
+    return hello(number, terms.nodes, rank=number, workers=WORKERS, programs=programs)
+
+
+class End:
+    """One end of a connection, in place of a socket."""
+
+    family = socket.AF_INET
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.inbox = bytearray()
+        self.is_open = True
+        self.other = self
+
+    @classmethod
+    def pair(cls, numbers: Iterable[int]) -> tuple["End", "End"]:
+        one, other = map(cls, (next(iter(numbers)), next(iter(numbers))))
+        one.other, other.other = other, one
+        return one, other
+
+    def fileno(self) -> int:
+        return self.number
+
+    def getsockname(self) -> tuple[str, int]:
+        return "10.0.0.0", 29500
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        if not self.inbox:
+            if self.other.is_open:
+                raise BlockingIOError
+            return b""
+        data = bytes(self.inbox[:size])
+        if not flags & socket.MSG_PEEK:
+            del self.inbox[:size]
+        return data
+
+    def send(self, data: bytes, _flags: int = 0) -> int:
+        if not self.other.is_open:
+            raise BrokenPipeError
+        room = max(0, ROOM - len(self.other.inbox))
+        if not room:
+            raise BlockingIOError
+        self.other.inbox += data[:room]
+        return min(room, len(data))
+
+    def close(self) -> None:
+        self.is_open = False
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self.inbox) or not self.other.is_open
+
+    @property
+    def is_writable(self) -> bool:
+        return not self.other.is_open or len(self.other.inbox) < ROOM
+
+
+class Port:
+    """In place of the port at which node 0 listens."""
+
+    opened: list["Port"] = []  # noqa: RUF012 - that of the session that begins
+    number = 29500
+
+    def __init__(self) -> None:
+        self.callers: list[End] = []
+        self.is_open = True
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return (LISTENER,) if self.is_open else ()
+
+    def accepted(self) -> Iterable[tuple[End, tuple[str, int]]]:
+        while self.callers:
+            yield self.callers.pop(0), ("10.0.0.9", 5000)
+
+    def close(self) -> None:
+        self.is_open = False
+
+    release = close
+
+
+class SessionLoop(Loop[events.Event]):
+    """The product's loop, which never waits: others act in the meantime."""
+
+    def __init__(self, session: "Session") -> None:
+        super().__init__(lambda: session.now)
+        self._epoll.close()
+        self._epoll = cast("Any", session)
+        self.session = session
+
+
+class OutgoingOfSession(Channel[messages.FromCoordinator]):
+    """A member's channel to node 0, after the handshake."""
+
+    address = ADDRESS
+    port = 29500
+
+
+class Dialer:
+    """In place of what looks up node 0 and connects to it."""
+
+    addresses = (ADDRESS,)
+
+    def __init__(
+        self, node: JoiningNode, loop: SessionLoop, _ready: object, *, patiently: bool = False
+    ) -> None:
+        self._session = loop.session
+        self._began = self.due = loop.clock()
+        self._gives_up = NEVER if patiently else self._began + node.terms.job.joining.rdzv_timeout
+
+    def elapsed(self, now: float) -> float:
+        return now - self._began
+
+    def dial(self, now: float) -> OutgoingOfSession | None:
+        if now < self.due:
+            return None
+        if now >= self._gives_up:
+            raise RendezvousError("node 0 does not answer")
+        self.due = now + 0.5
+        end = self._session.is_called()
+        return None if end is None else OutgoingOfSession(FROM_COORDINATOR, cast("Any", end))
+
+    def reject(self, outgoing: OutgoingOfSession, _why: str, now: float) -> None:
+        outgoing.close()
+        self.due = now + 0.5
+
+    def close(self) -> None:
+        pass
+
+
+class Workers:
+    """In place of the fork server and the relay."""
+
+    foreground = False
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self.alive: set[LocalRank] = set()
+        self.plan: NodePlan | None = None
+
+    def _happens(self, happened: Callable[..., events.Event], *args: Any) -> None:
+        self._session.loop.add([happened(*args, at=self._session.now)])
+
+    def start(self, plan: NodePlan, ranks: Iterable[LocalRank]) -> None:
+        self.plan = plan
+        if len(plan.workers) > 8:
+            raise Unsafe(f"starts {len(plan.workers)} workers")
+        self._begin(ranks)
+
+    def _begin(self, ranks: Iterable[LocalRank]) -> None:
+        for rank in sorted(ranks):
+            self.alive.add(rank)
+            self._happens(events.WorkerStarted, rank, 100 + rank, "")
+
+    def ends(self, rank: LocalRank, ending: outcome.Ending) -> None:
+        if rank in self.alive:
+            self.alive.discard(rank)
+            self._happens(events.WorkerEnded, rank, ending)
+
+    def perform(self, action: actions.Action) -> None:
+        match action:
+            case actions.SignalWorkers(ranks, number):
+                for rank in sorted(ranks):
+                    self.ends(rank, outcome.Killed(number))
+            case actions.StartWorkers(ranks):
+                self._begin(ranks)
+            case actions.RestartWorker(rank):
+                self._begin([rank])
+            case actions.CollectOutput(rank):
+                self._happens(events.OutputEnded, rank, "ValueError: it", "")
+            case actions.CleanUp():
+                self._happens(events.CleanedUp, ())
+            case actions.AwaitLeft():
+                self._happens(events.NothingLeft)
+            case actions.PrintNotice(text):
+                self._session.prints(text)
+            case actions.HoldRanks():
+                self._happens(events.RanksHeld, 1)
+            case actions.ReleaseRanks(mark) if mark:
+                for rank in sorted(self.alive):
+                    self._happens(events.RankSaved, rank, mark)
+            case _:
+                pass
+
+    def print_stacks(self, text: str) -> None:
+        self._session.seen["stacks"] += 1
+        self._session.prints(text)
+
+    def reap(self) -> None:
+        pass
+
+    start_held = pause = reap
+
+    def logs(self, _plan: NodePlan) -> dict[LocalRank, str]:
+        return {}
+
+
+class Attempts:
+    """In place of what needs a machine: plans, texts and records are the product's."""
+
+    def __init__(self, session: "Session", node: LocalNode) -> None:
+        self._session, self._node = session, node
+        self._log = EventLog(lambda _rank, _line: None, lambda: session.now, 1e9)
+
+    def begin(self, world: World) -> Attempt:
+        self._session.seen["world"] += 1
+        if world.attempt:
+            self._session.seen["restart"] += 1
+        plan = self._node.plan(world)
+        self._log.begins(plan)
+        list(plan.all_remarks())
+        return Attempt(self._node.job, plan, foreground=False)
+
+    def note(self, attempt: Attempt, at: float) -> None:
+        self._session.attempt = attempt
+        self._log.notes(attempt, at)
+
+    def oom_kills(self) -> str:
+        return ""
+
+    def check(self, now: float) -> Iterable[events.Event]:
+        return [events.NodeChecked(self._session.dice.choice(["", "", "it"]), now)]
+
+    def failed(self, ended: Outcome) -> None:
+        self._log.restarts(ended)
+        self._session.prints(restart_text(ended, 3))
+
+    def ended(self, ended: Outcome) -> None:
+        self._log.ends(ended)
+
+
+class Commands:
+    """The product's service of queries, in a node whose answers are known."""
+
+    def __init__(self, session: "Session") -> None:
+        ports = query_service.NodePorts(
+            lambda message: session.nodes.send(message),  # noqa: PLW0108 - it is set later
+            self._answer,
+            lambda _query: True,
+            lambda: session.nodes.node_zero,
+        )
+        self.service = query_service.QueryService(ports)
+        session.loop.time(self.service)
+
+    def _answer(
+        self, query: queries.Query, then: query_service.Then, _now: float
+    ) -> Iterable[events.Event]:
+        return then(queries.Answer(query.number, 0, "n0", problem="is busy"))
+
+    def take(self, event: events.QueryEvent) -> Iterable[events.Event]:
+        assert isinstance(event, events.QueryReceived)
+        return self.service.take(event)
+
+    def collect_stacks(self, now: float) -> Iterable[events.Event]:
+        return [events.StacksCollected((), now)]
+
+
+class Session:
+    """One agent from its start to its end, and what others do; in place of epoll, too."""
+
+    rank = 0
+    """The node rank of the agent."""
+
+    def __init__(self, seed: int, kind: str, steps: int = 30) -> None:
+        self.dice = Random(seed)
+        self.kind = kind
+        self.terms = terms_of_kind(kind)
+        self.now = 100.0
+        self.printed: list[str] = []
+        self.seen = Counter[str]()
+        """The states that were reached."""
+        self.attempt: Attempt | None = None
+        self.numbers = count(10)
+        self.ends: dict[int, End] = {}
+        """Those of the agent."""
+        self.told: list[str] = []
+        """What others have done."""
+        self._watched: dict[int, int] = {}
+        self._polls = 0
+        self._steps = steps
+        self._endings = iter([self.leaves_alone, self.is_ended])
+        self.loop = SessionLoop(self)
+        self.workers = Workers(self)
+        self.nodes: Membership
+        self.commands: Commands
+
+    # What happens in it.
+
+    def step(self) -> None:
+        """Have another do something."""
+
+    def leaves_alone(self) -> None:
+        """Have all others end."""
+
+    def is_called(self) -> End | None:
+        """Let the agent connect to node 0."""
+
+    def is_ended(self) -> None:
+        """Have its user end the agent."""
+        self.loop.add([SignalReceived(SIGTERM, self.now)])
+
+    # Its life.
+
+    def runs(self) -> None:
+        """Let it live to its end.
+
+        Raises:
+            Unsafe: others bring about what they must not.
+
+        """
+        began = process_time()
+        try:
+            self._lives()
+        except LauncherError as error:
+            self.seen["refused"] += 1
+            self.prints(str(error))
+        self.nodes.leave()
+        if process_time() - began > MOST_SECONDS:
+            raise Unsafe(f"is busy for {process_time() - began:.1f} s")
+        if len(self.printed) > MOST_PRINTED:
+            raise Unsafe(
+                f"prints {len(self.printed)} lines: {Counter(self.printed).most_common(2)}"
+            )
+
+    def _lives(self) -> None:
+        where = Outside(
+            notice=self.prints,
+            lease_clock=lambda: self.now,
+            interfaces=dict,
+            resolves_for_others=lambda _host, _clock: True,
+        )
+        introduction = hello_of_kind(self.kind, self.rank)
+        self.nodes = Membership(JoiningNode(self.terms, introduction, b"", where), self.loop)
+        self.commands = Commands(self)
+        attempts: Any = Attempts(self, node_of_kind(self.kind, self.rank))
+        one = Agent(
+            attempts,
+            cast("Any", self.workers),
+            self.nodes,
+            cast("Any", self.commands),
+            loop=self.loop,
+            wall_clock=lambda: 1e9 + self.now,
+        )
+        joined = wait_for_world(self.nodes, self.loop, None)
+        while isinstance(joined, World):
+            outcome_of_job = one.run(joined)
+            if outcome_of_job is not None:
+                self.seen["done"] += 1
+                attempts.ended(outcome_of_job)
+                self.has_ended(outcome_of_job)
+                self.prints(text_of(Report(outcome_of_job)))
+                return
+            self.nodes.rejoin()
+            joined = wait_for_world(self.nodes, self.loop, None)
+        self.prints(text_of(report_of_wait(joined)))
+
+    def is_answered(self, body: bytes) -> None:
+        self.seen["query"] += bool(body)
+
+    def has_ended(self, ended: Outcome) -> None:
+        """Check how the job has ended, as the agent knows it."""
+
+    def prints(self, text: str) -> None:
+        self.printed.append(text)
+
+    def fails_or_exits(self) -> None:
+        """Let a worker of the agent end."""
+        if self.workers.alive:
+            rank = self.dice.choice(sorted(self.workers.alive))
+            endings: list[outcome.Ending] = [
+                outcome.Exited(0),
+                outcome.Exited(1),
+                outcome.Killed(11),
+            ]
+            ending = self.dice.choice(endings)
+            self.seen["failure"] += not ending.succeeded
+            self.workers.ends(rank, ending)
+
+    # In place of epoll.
+
+    def register(self, descriptor: int, mask: int) -> None:
+        self._watched[descriptor] = mask
+
+    modify = register
+
+    def unregister(self, descriptor: int) -> None:
+        del self._watched[descriptor]
+
+    def close(self) -> None:
+        pass
+
+    def poll(self, seconds: float | None, _most: int) -> list[tuple[int, int]]:
+        """Return what is ready; have others act while nothing is."""
+        self._polls += 1
+        if self._polls > MOST_POLLS:
+            raise Unsafe("spins")
+        if (ready := self._ready()) or seconds == 0:
+            return ready
+        if self._steps:
+            self._steps -= 1
+            self.step()
+            passes = self.dice.choice([0.0, 0.0, 0.0, 0.01, 0.3, 1.0, 1.0, 7.0])
+            self.now += passes if seconds is None else min(seconds, passes)
+        elif (ending := next(self._endings, None)) is not None:
+            ending()
+        elif seconds is None:
+            raise Unsafe("waits for ever")
+        else:
+            self.now += seconds
+        return self._ready()
+
+    def _ready(self) -> list[tuple[int, int]]:
+        return [
+            (number, 1) for number, mask in self._watched.items() if self._is_ready(number, mask)
+        ]
+
+    def _is_ready(self, number: int, mask: int) -> bool:
+        end = self.ends.get(number)
+        if end is None:
+            return self.has_caller()
+        return bool((mask & EPOLLIN and end.is_readable) or (mask & EPOLLOUT and end.is_writable))
+
+    def has_caller(self) -> bool:
+        return False
+
+
+class Peer:
+    """One of the others: its end of a connection, and what it has read."""
+
+    def __init__(self, session: Session, end: End, decoder: Decoder[Any]) -> None:
+        self.session = session
+        self.end = end
+        self.heard: list[Any] = []
+        self._decoder = decoder
+        self.skips = 0
+        """Bytes of a handshake that are to come."""
+
+    def hears(self) -> list[Any]:
+        """Read all that has come; return the messages.
+
+        Raises:
+            Unsafe: no agent takes such a message.
+
+        """
+        inbox = self.end.inbox
+        skipped = min(self.skips, len(inbox))
+        del inbox[:skipped]
+        self.skips -= skipped
+        try:
+            came = list(taken(self._decoder, inbox))
+        except Exception as error:
+            raise Unsafe(f"the agent sends what no other takes: {error}") from error
+        self.heard += came
+        return came
+
+    def sends(self, data: bytes) -> None:
+        if self.end.is_open and self.end.other.is_open:
+            self.end.other.inbox += data
+
+    def sends_body(self, body: bytes) -> None:
+        self.sends(as_frame(body))
+
+    def close(self) -> None:
+        self.end.close()

@@ -1,0 +1,144 @@
+"""Whatever members send node 0, and node 0 a member: an agent of ours ends in order, and soon.
+
+Right messages, some with wrong fields, any others, and garbage, in sessions that get far: many have a world,
+failures and further attempts. An exception, a loop without end, a message that no other agent takes, and
+lines without end are failures.
+"""
+
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from tests.network.door import (
+    LineLimit,
+    Member,
+    Node,
+    cause,
+    joining,
+    member,
+    suspension,
+)
+from tests.network.hostile_peers import OfMember, OfNodeZero
+from tests.network.hostile_sessions import KINDS, Session, Unsafe, replace_sockets
+from tests.rounds import in_all_rounds, numbers
+
+SESSIONS = 150
+LONG_SESSIONS = 50_000
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def without_sockets(monkeypatch: Patch) -> None:
+    replace_sockets(monkeypatch)
+
+
+def reached(sessions: Callable[[int, str], Session], seeds: Iterable[int]) -> Counter[str]:
+    """Let sessions of all kinds run; return how many have reached which state."""
+    found = Counter[str]()
+    kinds = list(KINDS)
+    for seed in seeds:
+        session = sessions(seed, kinds[seed % len(kinds)])
+        try:
+            session.runs()
+        except Exception as error:
+            raise Unsafe(f"session {seed}: {error!r}") from error
+        found.update(state for state, times in session.seen.items() if times)
+    return found
+
+
+def test_members_that_send_anything() -> None:
+    """Most sessions reach a world, and a fifth another attempt."""
+    seeds = numbers(SESSIONS)
+
+    found = reached(OfNodeZero, seeds)
+
+    assert found["world"] > 0.6 * len(seeds)
+    assert min(found["restart"], found["failure"], found["done"]) > 0.15 * len(seeds)
+    assert min(found["HoldRanks"], found["stacks"], found["query"]) > 0.03 * len(seeds)
+
+
+def test_a_node_zero_that_sends_anything() -> None:
+    """As above."""
+    seeds = numbers(SESSIONS)
+
+    found = reached(OfMember, seeds)
+
+    assert min(found["world"], found["done"]) > 0.8 * len(seeds)
+    assert min(found["restart"], found["failure"]) > 0.2 * len(seeds)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(in_all_rounds(3000))
+@pytest.mark.parametrize("sessions", [OfNodeZero, OfMember])
+def test_fifty_thousand_sessions_leave_nothing_behind(
+    sessions: Callable[[int, str], Session],
+) -> None:
+    """Of each side: no memory grows, either."""
+    seeds = numbers(LONG_SESSIONS)
+    first = len(seeds) // 5
+    reached(sessions, seeds[:first])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    reached(sessions, seeds[first:])
+
+    # In KiB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10
+
+
+# That it notices faults.
+
+
+def fits_any_world(patch: Patch) -> None:
+    patch.setattr(member, "check_world", lambda *_: None)
+
+
+def takes_anything_at_any_time(patch: Patch) -> None:
+    patch.setattr(Member, "_has_place", lambda *_: True)
+
+
+def prints_without_end(patch: Patch) -> None:
+    patch.setattr(LineLimit, "allows", lambda *_: True)
+
+
+def believes_any_rank(patch: Patch) -> None:
+    patch.setattr(Node, "may_send", lambda *_: True)
+
+
+def takes_any_programs(patch: Patch) -> None:
+    patch.setattr(joining, "_fits_programs", lambda *_: True)
+
+
+def saves_at_any_mark(patch: Patch) -> None:
+    patch.setattr(suspension, "MOST_MARK", 1 << 62)
+
+
+def searches_whole_lines(patch: Patch) -> None:
+    patch.setattr(cause, "LONGEST_SEARCHED", 1 << 20)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("sessions", "fault"),
+    [
+        (OfMember, fits_any_world),
+        (OfMember, takes_anything_at_any_time),
+        (OfMember, prints_without_end),
+        (OfNodeZero, prints_without_end),
+        (OfNodeZero, takes_any_programs),
+        (OfNodeZero, saves_at_any_mark),
+        (OfNodeZero, searches_whole_lines),
+        (OfNodeZero, believes_any_rank),
+    ],
+)
+def test_faults_are_noticed(
+    sessions: Callable[[int, str], Session], fault: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    """Each check is needed."""
+    fault(monkeypatch)
+
+    with pytest.raises(Unsafe):
+        reached(sessions, range(4000))

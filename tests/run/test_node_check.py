@@ -1,0 +1,31 @@
+"""``--check`` on a node: it runs once at a time."""
+
+import time
+
+import pytest
+
+from tests.plans import job, machine
+from tests.run.door import LocalNode, Loop, NodeCheck, events
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_check_that_runs_is_not_started_again(times: int) -> None:
+    """A node 0 may ask without end; one answer follows."""
+    spec = job(check="sleep 0.2", rdzv_timeout=10.0)
+    node = LocalNode(spec, (), {}, {"PATH": "/usr/bin:/bin"}, machine({0: "0-1"}), 1)
+    loop = Loop[events.Event](time.monotonic)
+    said = list[str]()
+    check = NodeCheck(node, said.append, loop)
+    for _ in range(times):
+        check.start()
+    loop.at("patience", loop.clock() + 10.0, events.ForkServerPrepared)
+    first = loop.next_event()
+    loop.at("patience", loop.clock() + 0.3, events.ForkServerPrepared)
+    second = loop.next_event()
+    check.close()
+    loop.close()
+
+    assert isinstance(first, events.NodeChecked)
+    assert first.fault == ""
+    assert isinstance(second, events.ForkServerPrepared)
+    assert said == []
