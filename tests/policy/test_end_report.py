@@ -49,8 +49,8 @@ REPORTS = [
         EndReport(
             2,
             "UsageError",
-            "clusterrun: error: no ?\n  type\n  this",
-            message="no ?",
+            "clusterrun: error: no \\x07\n  type\n  this",
+            message="no \\x07",
             hint="type\nthis",
         ),
     ),

@@ -56,12 +56,13 @@ class EndReport(Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of_error(cls, error: LauncherError) -> Self:
         """Return the report of a command that has started no job, or could not go on."""
+        message, _, hint = str(error).partition("\n")
         return cls(
             code=error.exit_code,
             reason=type(error).__name__,
             text=as_text(error.explain()),
-            message=as_text(error.message),
-            hint=as_text(error.hint),
+            message=as_text(message),
+            hint=as_text(hint),
         )
 
     @classmethod
