@@ -25,7 +25,6 @@ from clusterrun.planning.plan import NodePlan as NodePlan
 from clusterrun.planning.plan import NumberedProgram as NumberedProgram
 from clusterrun.planning.plan import WorkerPlan as WorkerPlan
 from clusterrun.planning.plan import assumed_world as assumed_world
-from clusterrun.planning.preparation import Prepared as Prepared
 from clusterrun.policy.answers import NodeRanks as NodeRanks
 from clusterrun.policy.answers import RankState as RankState
 from clusterrun.policy.outcome import EarlierExits as EarlierExits
@@ -87,4 +86,5 @@ from clusterrun.report.ranks import status_text as status_text
 from clusterrun.report.slow import SlowReport as SlowReport
 from clusterrun.report.slow import slow_text as slow_text
 from clusterrun.report.tables import duration as duration
+from clusterrun.workers.fork_server.messages import Prepared as Prepared
 from clusterrun.workers.relay.kept import Tail as Tail

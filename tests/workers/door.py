@@ -40,6 +40,7 @@ from clusterrun.workers import terminal as terminal
 from clusterrun.workers.children import Orphans as Orphans
 from clusterrun.workers.flight_records import named_flight_records as named_flight_records
 from clusterrun.workers.fork_server import kernel as kernel
+from clusterrun.workers.fork_server import messages as messages
 from clusterrun.workers.fork_server import script_run as script_run
 from clusterrun.workers.fork_server import server as server
 from clusterrun.workers.fork_server import worker_signals as worker_signals
@@ -47,11 +48,10 @@ from clusterrun.workers.fork_server.channel import MARSHAL_VERSION as MARSHAL_VE
 from clusterrun.workers.fork_server.channel import MAXIMUM_FRAME as MAXIMUM_FRAME
 from clusterrun.workers.fork_server.channel import ChannelError as ChannelError
 from clusterrun.workers.fork_server.channel import HelperChannel as HelperChannel
-from clusterrun.workers.fork_server.channel import Message as Message
 from clusterrun.workers.fork_server.failure_notes import ScriptEnds as ScriptEnds
+from clusterrun.workers.fork_server.kernel import boot_clock as boot_clock
 from clusterrun.workers.fork_server.lease import SECONDS_BETWEEN_LOOKS as SECONDS_BETWEEN_LOOKS
 from clusterrun.workers.fork_server.lease import WorkersLease as WorkersLease
-from clusterrun.workers.fork_server.lease import boot_clock as boot_clock
 from clusterrun.workers.fork_server.preloading import module_files as module_files
 from clusterrun.workers.fork_server.preloading import packages as packages
 from clusterrun.workers.fork_server.preloading import remembered as remembered

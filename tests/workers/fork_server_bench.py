@@ -21,6 +21,7 @@ from tests.workers.door import (
     events,
     fork_server_process,
     kernel,
+    messages,
     processes,
 )
 
@@ -86,7 +87,7 @@ class Bench:
             worker_of(local_rank, command=command, env=env or {}, cpus=cpus, memory=memory),
             (devnull, write_end, write_end),
             startup_folder=startup,
-            foreground_group=0,
+            foreground_group=None,
         )
         os.close(devnull)
         os.close(write_end)
@@ -136,7 +137,27 @@ def preparation_for(*command: str, must_fork: bool = False) -> Preparation:
         workers=1,
         cpus=None,
         has_gpus=False,
-        import_timeout=60.0,
+    )
+
+
+def request_to_prepare(
+    command: tuple[str, ...] = (),
+    *,
+    preload: str | tuple[str, ...] = "auto",
+    workers: int = 2,
+    has_gpus: bool = False,
+) -> messages.Prepare:
+    """Return the message by which an agent asks for imports before the fork."""
+    return messages.Prepare(
+        command=command,
+        preload=preload,
+        must_fork=False,
+        known_variables={},
+        later_variables=(),
+        workers=workers,
+        cpus=None,
+        has_gpus=has_gpus,
+        most=None,
     )
 
 

@@ -4,18 +4,30 @@ import marshal
 import os
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.workers.door import MARSHAL_VERSION, MAXIMUM_FRAME, ChannelError, HelperChannel, Message
+from tests.workers.door import (
+    MARSHAL_VERSION,
+    MAXIMUM_FRAME,
+    ChannelError,
+    HelperChannel,
+    messages,
+)
 
-Pair = tuple[HelperChannel, HelperChannel]
+Channel = HelperChannel["messages.FromRelay | messages.ToRelay", "messages.ToRelay"]
+Pair = tuple[Channel, Channel]
+
+
+def channel_on(sock: socket.socket) -> Channel:
+    """Return a channel that sends and takes what an agent sends its relay."""
+    return HelperChannel(sock, messages.TO_RELAY, messages.TO_RELAY)
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    left, right = (HelperChannel(sock) for sock in socket.socketpair())
+    left, right = map(channel_on, socket.socketpair())
     yield left, right
     left.close()
     right.close()
@@ -24,15 +36,18 @@ def pair() -> Iterator[Pair]:
 def test_messages_arrive_in_order_with_any_text(pair: Pair) -> None:
     """Two messages sent at once arrive as two, undecodable file names included."""
     left, right = pair
-    messages: list[Message] = [
-        {"kind": "open", "path": "\udcff/ü\n"},
-        {"kind": "say", "list": [1, None]},
+    sent: list[messages.ToRelay] = [
+        messages.Append("\udcff/ü\n", ""),
+        messages.WatchOutput(None),
+        messages.SkipStacks([1]),
     ]
 
-    for message in messages:
+    for message in sent:
         left.send(message)
+    received = right.receive()
 
-    assert right.receive() == [(message, ()) for message in messages]
+    assert received == [(message, ()) for message in sent]
+    assert [type(message) for message, _ in received] == [type(message) for message in sent]
     assert not right.closed
 
 
@@ -41,33 +56,33 @@ def test_each_message_gets_its_own_descriptors(pair: Pair) -> None:
     left, right = pair
     pipes = [os.pipe() for _ in range(3)]
 
-    left.send({"n": 0}, [pipes[0][1]])
-    left.send({"n": 1})
-    left.send({"n": 2}, [pipes[1][1], pipes[2][1]])
+    left.send(messages.AskLines(0), [pipes[0][1]])
+    left.send(messages.AskLines(1))
+    left.send(messages.AskLines(2), [pipes[1][1], pipes[2][1]])
     received = right.receive()
 
-    assert [(message, len(fds)) for message, fds in received] == [
-        ({"n": 0}, 1),
-        ({"n": 1}, 0),
-        ({"n": 2}, 2),
+    assert [(message, len(descriptors)) for message, descriptors in received] == [
+        (messages.AskLines(0), 1),
+        (messages.AskLines(1), 0),
+        (messages.AskLines(2), 2),
     ]
-    for number, writer in enumerate(fd for _, fds in received for fd in fds):
+    for number, writer in enumerate(each for _, descriptors in received for each in descriptors):
         os.write(writer, b"x")
         assert os.read(pipes[number][0], 2) == b"x"
         assert not os.get_inheritable(writer)
         os.close(writer)
-    for fd in sum(pipes, ()):
-        os.close(fd)
+    for descriptor in sum(pipes, ()):
+        os.close(descriptor)
 
 
 def test_what_does_not_fit_waits_with_its_descriptors(pair: Pair) -> None:
     """A full socket does not block; everything arrives once the peer reads, even if descriptors were closed."""
     left, right = pair
     reader, writer = os.pipe()
-    received: list[tuple[Message, tuple[int, ...]]] = []
+    received: list[tuple[messages.ToRelay, tuple[int, ...]]] = []
 
-    left.send({"text": "x" * 3_000_000})
-    left.send({"last": True}, [writer])
+    left.send(messages.Say("x" * 3_000_000))
+    left.send(messages.Say("last"), [writer])
     os.close(writer)
     assert left.wants_write
     while left.wants_write:
@@ -76,7 +91,7 @@ def test_what_does_not_fit_waits_with_its_descriptors(pair: Pair) -> None:
         left.flush()
     received += right.receive()
 
-    assert [len(str(message)) for message, _ in received] == [3_000_012, 14]
+    assert [len(str(message)) for message, _ in received] == [3_000_005, 9]
     os.write(received[1][1][0], b"still open")
     assert os.read(reader, 100) == b"still open"
     os.close(received[1][1][0])
@@ -87,16 +102,17 @@ def test_what_does_not_fit_waits_with_its_descriptors(pair: Pair) -> None:
 def test_frames_cut_anywhere_are_put_together() -> None:
     """A frame that arrives byte by byte is one message."""
     raw, sock = socket.socketpair()
-    channel = HelperChannel(sock)
-    body = marshal.dumps({"a": 1}, MARSHAL_VERSION)
+    channel = channel_on(sock)
+    number = messages.TO_RELAY.index(messages.Say)
+    body = marshal.dumps((0, number, "a"), MARSHAL_VERSION)
     frame = len(body).to_bytes(4, "big") + body
     received = []
 
-    for number in range(len(frame)):
-        raw.send(frame[number : number + 1])
+    for place in range(len(frame)):
+        raw.send(frame[place : place + 1])
         received.append(channel.receive())
 
-    assert received == [[]] * (len(frame) - 1) + [[({"a": 1}, ())]]
+    assert received == [[]] * (len(frame) - 1) + [[(messages.Say("a"), ())]]
     raw.close()
     channel.close()
 
@@ -104,14 +120,14 @@ def test_frames_cut_anywhere_are_put_together() -> None:
 def test_what_the_dead_peer_had_sent_is_still_read(pair: Pair) -> None:
     """A peer that dies before it has read our messages is an end of file, after what it sent."""
     left, right = pair
-    right.send({"unread": 1})
-    left.send({"last": "words"})
+    right.send(messages.Say("unread"))
+    left.send(messages.Say("last words"))
 
     left.close()
 
-    assert right.receive() == [({"last": "words"}, ())]
+    assert right.receive() == [(messages.Say("last words"), ())]
     assert right.closed
-    right.send({"dropped": 1})
+    right.send(messages.Say("dropped"))
     assert not right.wants_write
 
 
@@ -120,23 +136,44 @@ def test_sending_to_a_dead_peer_is_no_error(pair: Pair) -> None:
     left, right = pair
     right.close()
 
-    left.send({"to": "nobody"})
+    left.send(messages.Say("to nobody"))
 
     assert not left.wants_write
     assert left.receive() == []
     assert left.closed
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: messages.Link("path"),  # type: ignore[call-arg]
+        lambda: messages.Link("path", "target", "more"),  # type: ignore[call-arg]
+        lambda: messages.Link(path="path", targets="misspelled"),  # type: ignore[call-arg]
+        lambda: messages.Link("path", "target", line="of another type"),  # type: ignore[call-arg]
+    ],
+)
+def test_fields_that_are_not_those_of_the_type(make: Callable[[], messages.Link]) -> None:
+    """They are an error where the message is made, not where it arrives."""
+    with pytest.raises((TypeError, AttributeError), match="Link"):
+        make()
+
+
+def test_a_type_that_the_peer_does_not_take(pair: Pair) -> None:
+    """It is an error in the sender as well."""
+    with pytest.raises(ValueError, match="not in tuple"):
+        pair[0].send(messages.StdoutClosed())
+
+
 def test_too_large_a_frame_is_a_bug() -> None:
     """It is neither sent nor read: a length out of bounds means that something is broken."""
     raw, sock = socket.socketpair()
-    channel = HelperChannel(sock)
+    channel = channel_on(sock)
     raw.send((MAXIMUM_FRAME + 1).to_bytes(4, "big"))
 
     with pytest.raises(ChannelError, match="16777217 bytes"):
         channel.receive()
-    with pytest.raises(ChannelError, match="16777232 bytes"):
-        channel.send({"text": "x" * MAXIMUM_FRAME})
+    with pytest.raises(ChannelError, match=r"167772\d\d bytes"):
+        channel.send(messages.Say("x" * MAXIMUM_FRAME))
     raw.close()
     channel.close()
 
@@ -144,7 +181,7 @@ def test_too_large_a_frame_is_a_bug() -> None:
 def test_descriptors_nobody_took_are_closed() -> None:
     """Closing the channel closes what arrived with a frame that never became whole."""
     raw, sock = socket.socketpair()
-    channel = HelperChannel(sock)
+    channel = channel_on(sock)
     reader, writer = os.pipe()
 
     socket.send_fds(raw, [b"\x00\x00"], [writer])

@@ -13,6 +13,7 @@ from tests.workers.door import (
     ScriptEnds,
     SignalReceived,
     events,
+    messages,
     outcome,
     processes,
     worker_signals,
@@ -170,8 +171,8 @@ class Caught(program.Server):
         for descriptor in self._pipe:
             os.close(descriptor)
 
-    def _report(self, kind: str, **fields: object) -> None:
-        self.reported.append((kind, fields))
+    def report(self, message: "messages.FromForkServer") -> None:
+        self.reported.append(message)
 
 
 Child = Callable[..., "subprocess.Popen[str]"]
@@ -204,16 +205,14 @@ def test_nothing_is_forwarded_before_the_program_runs(
 
     workers.forward(signal.SIGUSR1)
 
-    reported = {"number": signal.SIGUSR1, "local_ranks": not_handled}
-    assert workers.reported == [("not_handled", reported)]
+    assert workers.reported == [messages.NotHandled(signal.SIGUSR1, not_handled)]
 
 
 def test_a_worker_that_has_formed_no_group_yet(child: Child) -> None:
     """A signal to its group goes to the worker: else it would be lost, and the grace period wasted."""
     process = child("echo ready; exec sleep 100")
+    request = messages.SendSignal([0], signal.SIGTERM, group=True, except_failing=False)
 
-    Caught(process.pid, executed=False).send_signal(
-        [0], signal.SIGTERM, group=True, except_failing=False
-    )
+    Caught(process.pid, executed=False).send_signal(request)
 
     assert processes.status_of(process.pid, PATIENCE) == signal.SIGTERM

@@ -1,4 +1,4 @@
-"""What a fork server prepares for the workers before the other nodes have joined, and the result."""
+"""What a fork server prepares for the workers before the other nodes have joined."""
 
 from collections.abc import Mapping
 
@@ -21,12 +21,12 @@ _KNOWN_EARLY = GPU_VARIABLES | {
 
 _KNOWN_LATER = frozenset({"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
 
-IMPORT_TIMEOUT = 60.0
-"""Seconds for which a preloaded import may make no progress; then each worker imports it itself."""
-
 
 class Preparation(Struct, frozen=True):
-    """What a fork server needs to get ready to run the workers' script in forked processes."""
+    """What a fork server needs to get ready to run the workers' script in forked processes.
+
+    Its fields are those of the message ``Prepare``.
+    """
 
     command: tuple[str, ...]
     """What a worker would execute."""
@@ -44,35 +44,8 @@ class Preparation(Struct, frozen=True):
     """The CPUs of a worker: libraries count them when they are loaded. None: it is not bound."""
     has_gpus: bool
     """The workers have GPUs of their own."""
-    import_timeout: float
-    """Seconds for which an import may make no progress."""
     most: tuple[int, str] | None = None
     """The first imports only, and why the next one can't be made before the fork."""
-
-
-class Prepared(Struct, frozen=True):
-    """The result, with the field names of the fork server's message."""
-
-    why: str
-    """Why workers are executed; "" if they are forked, and run the script in place."""
-    complaint: bool
-    """An import failed, which the user has to know."""
-    costs_time: bool
-    """Each worker imports by itself what could have been imported once."""
-    spoiled: bool = False
-    """Imports have begun, after which no worker is started from there."""
-    again: int | None = None
-    """The number of imports that another process may repeat; None: none."""
-    loaded: tuple[tuple[str, float], ...] = ()
-    """Imported modules, each with the seconds that the import took."""
-    left_out: tuple[tuple[str, str], ...] = ()
-    """Modules that each worker imports itself, each with the reason."""
-    not_once: str = ""
-    """A module that takes time and that each worker imports itself; "" if there is none."""
-    why_not_once: str = ""
-    """The reason: a line of the script, as ``train.py:2 sets X before ...``, or what an import did."""
-    naming_helps: bool = False
-    """Whether ``--preload NAME`` imports it once all the same."""
 
 
 def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Preparation | None:
@@ -103,5 +76,4 @@ def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Pr
         workers=len(workers),
         cpus=workers[0].cpus,
         has_gpus=any(worker.gpus for worker in workers),
-        import_timeout=IMPORT_TIMEOUT,
     )

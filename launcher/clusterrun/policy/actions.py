@@ -7,7 +7,7 @@ from clusterrun.planning.plan import World
 from clusterrun.policy.messages import AgentMessage
 
 
-class SignalWorkers(Struct, frozen=True, tag_field="kind", tag="signal"):
+class SignalWorkers(Struct, frozen=True):
     """Send signal ``number`` to these workers: to the worker itself, or to its whole group."""
 
     local_ranks: frozenset[LocalRank]
@@ -41,7 +41,7 @@ class AskWhetherReady(Struct, frozen=True):
     local_rank: LocalRank
 
 
-class ForwardSignal(Struct, frozen=True, tag_field="kind", tag="forward"):
+class ForwardSignal(Struct, frozen=True):
     """Send signal ``number`` to every worker that has a handler for it."""
 
     number: int

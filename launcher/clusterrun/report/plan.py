@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clusterrun.job.services import Service
 
     # A dry run needs none of it.
-    from clusterrun.planning.preparation import Prepared
+    from clusterrun.workers.fork_server.messages import Prepared
 
 Value = str | int | float | bool | None | list[str | int] | dict[str, str] | dict[str, int]
 """A value of a job, in the types that JSON has."""
@@ -362,7 +362,7 @@ def describe_prepared(prepared: "Prepared", workers: int, *, verbose: bool) -> I
 
     ``workers``: how many this node has. Not ``verbose``: only what costs time, or has failed.
     """
-    module = prepared.not_once if workers > 1 else ""
+    module = prepared.not_once if workers > 1 else None
     if prepared.why and prepared.why != prepared.why_not_once:
         cost = ""
         if prepared.costs_time and not module and workers > 1:

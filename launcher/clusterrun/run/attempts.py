@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -18,6 +17,7 @@ from clusterrun.policy.events import Event, NodeChecked
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Outcome
 from clusterrun.run.node import LocalNode
+from clusterrun.workers.fork_server.messages import Append
 from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
 
@@ -154,6 +154,6 @@ def _event_log(node: LocalNode, relay: RelayClient) -> EventLog | None:
     path = str(absolute(node.job.files.events, node.job.origin("events")))
 
     def write(node_rank: int, line: str) -> None:
-        relay.append(Path(path.replace("%n", str(node_rank))), line)
+        relay.send(Append(path.replace("%n", str(node_rank)), line))
 
     return EventLog(write, time.monotonic, time.time() - time.monotonic())

@@ -12,6 +12,7 @@ from clusterrun.policy.events import Event, QueryEvent, RelaySaw, Seen, StacksCo
 from clusterrun.processes import TimeLimited
 from clusterrun.run.attempts import JobProgress
 from clusterrun.run.node import LocalNode
+from clusterrun.workers.fork_server.messages import RemoveAtEnd, Show
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
 
@@ -85,7 +86,7 @@ class Commands:
             self._ask,
             self._node.variables,
             files=TimeLimited(SECONDS_FOR_FOLDER),
-            remove_at_end=self._relay.remove_at_end,
+            remove_at_end=lambda path: self._relay.send(RemoveAtEnd(str(path))),
             notice=self._relay.notice,
             loop=self._loop,
         )
@@ -118,11 +119,14 @@ class Commands:
     def show_output(self, then: Callable[[], object], now: float) -> Iterable[Event]:
         """Have shown what workers have printed by now; then call ``then``."""
 
+        def show(number: int) -> None:
+            self._relay.send(Show(number))
+
         def shown(_seen: Seen | None, _at: float) -> Iterable[Event]:
             then()
             return ()
 
-        return self._answers.questions.ask(self._relay.show, shown, SECONDS_TO_SHOW, now)
+        return self._answers.questions.ask(show, shown, SECONDS_TO_SHOW, now)
 
     def _ask(self, query: Query, reply: Callable[[bytes], None], now: float) -> Iterable[Event]:
         if self.progress.attempt is not None:

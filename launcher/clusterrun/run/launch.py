@@ -21,7 +21,7 @@ from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved
 from clusterrun.loop import Loop, Rank
 from clusterrun.planning.plan import World, assumed_world
-from clusterrun.planning.preparation import Prepared, preparation_of
+from clusterrun.planning.preparation import preparation_of
 from clusterrun.planning.variables import has_output_to_itself
 from clusterrun.policy.actions import Pause, SendToCoordinator
 from clusterrun.policy.events import Event, NodeChecked, SuspensionWanted
@@ -42,6 +42,7 @@ from clusterrun.run.final_report import (
 from clusterrun.run.node import LocalNode, MachineSource
 from clusterrun.scratch import Scratch, own_folders
 from clusterrun.signals import Signals
+from clusterrun.workers.fork_server.messages import Prepared
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.node_workers import NodeWorkers

@@ -45,6 +45,7 @@ from clusterrun.run.answer_sources import AskedChildren, RelayQuestions, encoded
 from clusterrun.run.attempts import JobProgress
 from clusterrun.run.node import LocalNode
 from clusterrun.workers.flight_records import named_flight_records
+from clusterrun.workers.fork_server import messages
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
 
@@ -173,7 +174,7 @@ class NodeAnswers:
 
         def ask(number: int) -> None:
             # The relay first: it must expect what the workers print then.
-            self._relay.look_at_stacks(number, seconds)
+            self._relay.send(messages.AskStacks(number, seconds))
             self._fork_server.send(ForwardSignal(signal.SIGQUIT))
 
         def answer(seen: Seen | None, _: float) -> Iterable[Event]:
@@ -271,7 +272,10 @@ class NodeAnswers:
             lines = seen if isinstance(seen, Mapping) else {}
             return self._answered(query, then, self._ranks(lines, at))
 
-        return self.questions.ask(self._relay.look_at_lines, answer, SECONDS_FOR_LINES, now)
+        def ask(number: int) -> None:
+            self._relay.send(messages.AskLines(number))
+
+        return self.questions.ask(ask, answer, SECONDS_FOR_LINES, now)
 
     def _ranks(self, lines: Mapping[LocalRank, LastLine], now: float) -> NodeRanks:
         gpus = self._gpus.latest(now)

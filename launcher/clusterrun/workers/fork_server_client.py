@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import assert_never
 
-import msgspec
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from clusterrun.bounds import LocalRank, as_name
-from clusterrun.errors import InternalError
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NodePlan, WorkerPlan
-from clusterrun.planning.preparation import Preparation, Prepared
+from clusterrun.planning.preparation import Preparation
 from clusterrun.policy.actions import (
     AwaitLeft,
     ForwardSignal,
@@ -41,11 +40,18 @@ from clusterrun.policy.events import (
 from clusterrun.policy.outcome import Exited, Killed, NotStarted
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived
 from clusterrun.workers.children import Orphans
-from clusterrun.workers.fork_server.channel import Message
-from clusterrun.workers.fork_server.kernel import describe, state_and_parent, work_done
-from clusterrun.workers.fork_server.lease import boot_clock
+from clusterrun.workers.fork_server import messages
+from clusterrun.workers.fork_server.kernel import (
+    boot_clock,
+    describe,
+    state_and_parent,
+    work_done,
+)
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.helper_client import HelperClient
+
+IMPORT_TIMEOUT = 60.0
+"""Seconds for which a preloaded import may make no progress; then each worker imports it itself."""
 
 SECONDS_TO_LEAVE = 7.0
 """For the server's own cleanup after the connection is closed (5 s at most), and its exit."""
@@ -60,58 +66,47 @@ SECONDS_TO_FIRST_NOTICE = 10.0
 SECONDS_BETWEEN_NOTICES = 30.0
 
 
-def event_of(message: Message, now: float) -> Event:
-    """Return the event that ``message`` reports.
-
-    Raises:
-        InternalError: the message is unknown.
-
-    """
+def event_of(message: "messages.FromRunning", now: float) -> Event:
+    """Return the event that ``message`` reports."""
     match message:
-        case {"kind": "started", "local_rank": rank, "pid": pid, "remark": remark, "at": at}:
-            return WorkerStarted(LocalRank(rank), pid, remark, min(at, now))
-        case {"kind": "not_started", "local_rank": rank, "step": step, "error": error}:
+        case messages.Started(rank, pid, remark, at):
+            return WorkerStarted(LocalRank(rank), pid, remark or "", min(at, now))
+        case messages.StartFailed(rank, step, error):
             return WorkerEnded(LocalRank(rank), NotStarted(step, error), now)
-        case {"kind": "exited", "local_rank": rank, "at": at}:
-            return _end_of(LocalRank(rank), message, min(at, now))
-        case {"kind": "failing", "local_rank": rank, "failure": failure}:
-            return WorkerFailing(LocalRank(rank), now, _age(failure, now))
-        case {"kind": "stopped"}:
+        case messages.ScriptFailed(rank, failed_at):
+            return WorkerFailing(LocalRank(rank), now, _age(failed_at, now))
+        case messages.WorkerExited(rank, code, at, failed_at):
+            # The agent may read of it later.
+            since = _age(failed_at, min(at, now)) if code else 0.0
+            return WorkerEnded(LocalRank(rank), Exited(code), min(at, now), since)
+        case messages.WorkerKilled(rank, number, at, failure):
+            failed_at, code = failure or (None, 0)
+            # It may have been about to exit, with a code that is known.
+            ending = Exited(code) if code else Killed(number)
+            return WorkerEnded(LocalRank(rank), ending, min(at, now), _age(failed_at, min(at, now)))
+        case messages.EndedByLease(rank, at):
+            killed = Killed(signal.SIGKILL)
+            return WorkerEnded(LocalRank(rank), killed, min(at, now), by_lease=True)
+        case messages.Stopped():
             return WorkerStopped(now)
-        case {"kind": "signalled", "number": number, "at": at}:
+        case messages.Signalled(number, at):
             return SignalReceived(number, at, to_fork_server=True)
-        case {"kind": "not_handled", "number": number, "local_ranks": ranks}:
-            return SignalNotHandled(number, tuple(LocalRank(rank) for rank in ranks), now)
-        case {"kind": "cleaned_up", "survivors": survivors}:
+        case messages.NotHandled(number, ranks):
+            return SignalNotHandled(number, tuple(map(LocalRank, ranks)), now)
+        case messages.AllKilled(survivors):
             return CleanedUp(tuple(survivors), now)
-        case {"kind": "nothing_left"}:
+        case messages.NoChildren():
             return NothingLeft(now)
-        case {"kind": "left", "processes": processes}:
+        case messages.Children(processes):
             named = (LeftProcess(pid, as_name(name), rank) for pid, name, rank in processes)
             return Left(tuple(named), now)
         case _:
-            raise InternalError(f"the fork server sent {message}")
+            assert_never(message)
 
 
-def _end_of(local_rank: LocalRank, exited: Message, at: float) -> WorkerEnded:
-    """Return how a worker ended, when its fork server reaped it: the agent may read of it later."""
-    match exited:
-        case {"code": code, "failure": failure}:
-            return WorkerEnded(local_rank, Exited(code), at, _age(failure, at) if code else 0.0)
-        case {"signal": signal.SIGKILL, "lease": True}:
-            return WorkerEnded(local_rank, Killed(signal.SIGKILL), at, by_lease=True)
-        case {"signal": number, "failure": failure}:
-            # It may have been about to exit, with a code that is known.
-            ending = Exited(failure[1]) if failure[1] else Killed(number)
-            return WorkerEnded(local_rank, ending, at, _age(failure, at))
-        case _:
-            raise InternalError(f"the fork server sent {exited}")
-
-
-def _age(failure: tuple[float, int], now: float) -> float:
-    """Return the seconds since a script failed; ``failure``: time and exit code, or 0.0 and 0."""
-    failed_at, code = failure
-    return max(0.0, now - failed_at) if code else 0.0
+def _age(failed_at: float | None, now: float) -> float:
+    """Return the seconds since a script failed; None: it is not known when."""
+    return 0.0 if failed_at is None else max(0.0, now - failed_at)
 
 
 class Importing:
@@ -144,14 +139,14 @@ class Importing:
         if not self._pid:
             self.looked = now
             return ""
-        work, limit = work_done(self._pid), self.preparation.import_timeout
+        work = work_done(self._pid)
         # Of the time in which this process was stopped, little counts: the other one may have been.
         since = min(now - self.looked, 2 * SECONDS_BETWEEN_LOOKS)
         self._quiet = self._quiet + since if work == self._work else 0.0
         self._work, self.looked = work, now
-        if self._quiet <= limit:
+        if self._quiet <= IMPORT_TIMEOUT:
             return ""
-        return f"importing {self.module} hangs: nothing has happened for {limit:g} s"
+        return f"importing {self.module} hangs: nothing has happened for {IMPORT_TIMEOUT:g} s"
 
     def notice(self, now: float) -> str:
         """Return what the user is to know now and then while it goes on, or ""."""
@@ -164,7 +159,7 @@ class Importing:
         )
 
 
-class ForkServer(HelperClient):
+class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"]):
     """The server that starts the workers of this node: a child of the agent.
 
     What it imports in preparation may hang, crash, or do what a fork would break. Then it is given up:
@@ -181,7 +176,7 @@ class ForkServer(HelperClient):
         self.orphans = Orphans()
         self.refusal = ""
         """Why no worker is started: the script must be forked, and can't be."""
-        self.on_prepared: Callable[[Prepared], None] = lambda _prepared: None
+        self.on_prepared: Callable[[messages.Prepared], None] = lambda _prepared: None
         """Is called once after ``prepare``, with the result."""
         self.say: Callable[[str], None] = lambda _text: None
         """Prints a line for the user."""
@@ -231,7 +226,7 @@ class ForkServer(HelperClient):
     def prepare(self, preparation: Preparation) -> None:
         """Have it import what the script imports first; ``ForkServerPrepared`` follows."""
         self._importing = Importing(preparation)
-        self._send("prepare", **msgspec.to_builtins(preparation))
+        self._send(messages.Prepare(**to_builtins(preparation)))
 
     def _prepare_anew(self) -> tuple[str, ...]:
         """Kill it while it prepares, and have another one prepare; return who survives."""
@@ -267,19 +262,19 @@ class ForkServer(HelperClient):
         return status, survivors
 
     def _prepared(
-        self, preparation: Preparation, prepared: Prepared, now: float
+        self, preparation: Preparation, prepared: messages.Prepared, now: float
     ) -> Iterable[Event]:
         self._importing = None
         if prepared.again is not None:
             # The imports before this one are safe: they are made again, in the same order.
             self._replace(imports=True)
-            self.prepare(replace(preparation, most=(prepared.again, prepared.why)))
+            self.prepare(replace(preparation, most=(prepared.again, prepared.why or "")))
             return
         if prepared.spoiled:
             self._replace()
         if preparation.must_fork:
             # The report of the workers says it.
-            self.refusal = prepared.why
+            self.refusal = prepared.why or ""
         if not self.refusal:
             self.on_prepared(prepared)
         self._send_again()
@@ -287,7 +282,7 @@ class ForkServer(HelperClient):
 
     def _break_off(self, importing: Importing, why: str, now: float) -> Iterable[Event]:
         """Go on without an answer, with another server already."""
-        prepared = Prepared(why, complaint=True, costs_time=True)
+        prepared = messages.Prepared(why, complaint=True, costs_time=True)
         return self._prepared(importing.preparation, prepared, now)
 
     # Workers.
@@ -299,7 +294,7 @@ class ForkServer(HelperClient):
         streams: tuple[int, int, int],
         *,
         startup_folder: str | None,
-        foreground_group: int,
+        foreground_group: int | None,
     ) -> None:
         """Ask for one worker.
 
@@ -309,19 +304,14 @@ class ForkServer(HelperClient):
             streams: its stdin, stdout and stderr, which the caller may close at once.
             startup_folder: a folder to put in front of PYTHONPATH; None for programs that aren't
                 Python.
-            foreground_group: the process group that hands over the terminal of ``streams``; 0: the
+            foreground_group: the process group that hands over the terminal of ``streams``; None: the
                 worker gets no terminal.
 
         """
         cpus, memory = binding_of(worker)
-        command = worker.command
-        if self.attached is not None:
-            command = self.attached(command)
-        self._send(
-            "start_worker",
-            streams,
+        request = messages.StartWorker(
             local_rank=worker.local_rank,
-            command=command,
+            command=worker.command if self.attached is None else self.attached(worker.command),
             variables={**plan.env, **worker.env},
             startup_folder=startup_folder,
             cpus=cpus,
@@ -330,11 +320,19 @@ class ForkServer(HelperClient):
             open_files=self._open_files,
             foreground_group=foreground_group,
         )
+        self._send(request, streams)
 
     def send(self, action: SignalWorkers | ForwardSignal) -> None:
         """Have it send a signal; ``SignalNotHandled`` answers one that is forwarded."""
-        if not self.is_preparing:
-            self._send(**msgspec.to_builtins(action))
+        if self.is_preparing:
+            return
+        match action:
+            case SignalWorkers(ranks, number, group, except_failing):
+                self._send(messages.SendSignal(sorted(ranks), int(number), group, except_failing))
+            case ForwardSignal(number):
+                self._send(messages.Forward(int(number)))
+            case _:
+                assert_never(action)
 
     def clean_up(self, now: float) -> Iterable[Event]:
         """Kill everything that workers left behind; ``CleanedUp`` is returned, or follows."""
@@ -343,12 +341,12 @@ class ForkServer(HelperClient):
         if self.is_preparing:
             # It does not hear us.
             return [CleanedUp(self._prepare_anew(), now)]
-        self._send("clean_up")
+        self._send(messages.KillAll())
         return []
 
     def end_left(self, variables: Mapping[str, str]) -> None:
         """Kill what a worker has left that has ended: all that has these variables in its environment."""
-        self._send("end_left", variables=variables)
+        self._send(messages.KillChildrenWith(variables))
 
     def look_at_leftovers(self, action: AwaitLeft | NameLeft | SignalLeft) -> None:
         """Do what concerns the processes that workers have left running.
@@ -357,11 +355,11 @@ class ForkServer(HelperClient):
         """
         match action:
             case AwaitLeft():
-                self._send("await_left")
+                self._send(messages.AwaitChildren())
             case NameLeft():
-                self._send("name_left")
+                self._send(messages.NameChildren())
             case SignalLeft(number):
-                self._send("signal_left", number=int(number))
+                self._send(messages.SignalChildren(int(number)))
             case _:
                 assert_never(action)
 
@@ -386,7 +384,7 @@ class ForkServer(HelperClient):
         if ends is not None and self._loop is not None:
             self._lease_due = self._loop.clock() + max(0.0, ends - boot_clock())
         if not (self.lost or self.is_preparing):
-            self._send("lease", until=ends)
+            self._send(messages.RenewLease(ends))
 
     def hold_connection(self, descriptor: int) -> None:
         """Have it hold a connection of ours, too, in place of the one before: the caller keeps its own.
@@ -398,7 +396,7 @@ class ForkServer(HelperClient):
         self._close_connection()
         self._connection = os.dup(descriptor)
         if not (self.lost or self.is_preparing):
-            self._send("hold_connection", (self._connection,))
+            self._send(messages.HoldConnection(), (self._connection,))
 
     def _close_connection(self) -> None:
         if self._connection is not None:
@@ -408,9 +406,9 @@ class ForkServer(HelperClient):
     def _send_again(self) -> None:
         """Send what a server does not hear while it prepares, and one that replaces it has not heard."""
         if self._lease_ends is not None:
-            self._send("lease", until=self._lease_ends)
+            self._send(messages.RenewLease(self._lease_ends))
         if self._connection is not None:
-            self._send("hold_connection", (self._connection,))
+            self._send(messages.HoldConnection(), (self._connection,))
 
     # Events.
 
@@ -453,32 +451,34 @@ class ForkServer(HelperClient):
     def _watched_pid(self) -> int:
         return self._watched
 
-    @property
-    def _can_answer(self) -> bool:
-        return self._process.is_ready and not self.is_preparing
+    def _ping(self) -> bool:
+        if not self._process.is_ready or self.is_preparing:
+            return False
+        self._send(messages.Ping())
+        return True
 
     def _kill(self, _how: str) -> None:
         self._process.kill_with_workers(self._watched)
 
-    def _heard(self, message: Message, now: float) -> Iterable[Event]:
+    def _heard(self, message: "messages.FromForkServer", now: float) -> Iterable[Event]:
         self._helper_watch.heard()
-        match message["kind"]:
-            case "pong":
+        match message:
+            case messages.Pong():
                 pass
-            case "ready":
-                self._watched = message["pid"]
+            case messages.Ready(pid, refused):
+                self._watched = pid
                 if self._importing is not None:
-                    self._importing.begin(message["pid"], now)
+                    self._importing.begin(pid, now)
                 printed = self._process.becomes_ready()
-                refused = tuple(message["refused"])
                 is_first, self._was_ready = not self._was_ready, True
                 if is_first and (printed or refused):
-                    yield ForkServerReady(printed, refused, now)
-            case "importing" if self._importing is not None:
-                self._importing.goes_on_with(message["module"])
-            case "prepared" if self._importing is not None:
-                prepared = msgspec.convert({**message, "kind": None}, Prepared)
-                yield from self._prepared(self._importing.preparation, prepared, now)
+                    yield ForkServerReady(printed, tuple(refused), now)
+            case messages.ImportBegins(module):
+                if self._importing is not None:
+                    self._importing.goes_on_with(module)
+            case messages.Prepared():
+                if self._importing is not None:
+                    yield from self._prepared(self._importing.preparation, message, now)
             case _:
                 event = event_of(message, now)
                 if isinstance(event, WorkerStarted):

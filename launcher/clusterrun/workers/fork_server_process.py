@@ -24,6 +24,7 @@ from clusterrun.workers.fork_server.kernel import (
     send_signal,
     state_and_parent,
 )
+from clusterrun.workers.fork_server.messages import FROM_FORK_SERVER, TO_FORK_SERVER
 
 SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
 
@@ -89,7 +90,7 @@ class ServerProcess:
             raise
         finally:
             theirs.close()
-        self.channel = HelperChannel(ours)
+        self.channel = HelperChannel(ours, TO_FORK_SERVER, FROM_FORK_SERVER)
         self.is_ready = False
 
     def becomes_ready(self) -> str:

@@ -2,11 +2,15 @@
 
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from clusterrun.loop import NEVER, Loop
 from clusterrun.policy.events import Event, HelperLost
 from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.fork_server.kernel import stat_fields
+
+SentT = TypeVar("SentT", bound=NamedTuple)
+TakenT = TypeVar("TakenT", bound=NamedTuple)
 
 SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -26,12 +30,12 @@ _ENDED = "ZX"
 
 
 class HelperWatch:
-    """Looks once a second at a helper process, which answers a ``ping`` as soon as it gets a CPU."""
+    """Looks once a second at a helper process, which answers a ``Ping`` as soon as it gets a CPU."""
 
     def __init__(self, read: Callable[[int], list[str]] = stat_fields) -> None:
         """``read`` returns the fields that proc(5) counts from 3, for a process id."""
         self.is_asked = False
-        """It has been sent a ``ping``, and nothing has come from it since."""
+        """It has been sent a ``Ping``, and nothing has come from it since."""
         self._read = read
         self._looked = NEVER
         self._unanswered: int | None = None
@@ -75,7 +79,7 @@ class HelperWatch:
         return f"has not answered for {LOOKS * SECONDS_BETWEEN_LOOKS:g} s{STOPPED.get(state, '')}"
 
 
-class HelperClient:
+class HelperClient(Generic[SentT, TakenT]):
     """A helper process at the other end of a channel, as a source of the agent's events.
 
     One that does not answer any more is killed, and is lost.
@@ -84,7 +88,7 @@ class HelperClient:
     name = ""
     """As the user reads it."""
 
-    def __init__(self, channel: HelperChannel, pid: int) -> None:
+    def __init__(self, channel: HelperChannel[SentT, TakenT], pid: int) -> None:
         self.pid = pid
         self.lost = False
         """Whether the process has ended though the agent did not ask it to."""
@@ -120,17 +124,15 @@ class HelperClient:
             self.lost = True
             self._kill(how)
             yield HelperLost(self.name, how, signal.SIGKILL, now)
-        elif self._can_answer and not self._helper_watch.is_asked:
-            self._helper_watch.is_asked = True
-            self._send("ping")
+        elif not self._helper_watch.is_asked:
+            self._helper_watch.is_asked = self._ping()
 
     @property
     def _watched_pid(self) -> int:
         return self.pid
 
-    @property
-    def _can_answer(self) -> bool:
-        """Whether it answers a ``ping`` at once; if not, only one that is stopped is lost."""
+    def _ping(self) -> bool:
+        """Ask it for an answer, if it answers at once; if it does not, only one that is stopped is lost."""
         return False
 
     def _kill(self, how: str) -> None:
@@ -141,8 +143,8 @@ class HelperClient:
         """Read what the process has sent; set ``lost`` if it has ended."""
         raise NotImplementedError
 
-    def _send(self, kind: str, descriptors: Sequence[int] = (), **fields: object) -> None:
-        self._channel.send({"kind": kind, **fields}, descriptors)
+    def _send(self, message: SentT, descriptors: Sequence[int] = ()) -> None:
+        self._channel.send(message, descriptors)
         if self._channel.wants_write:
             self._watch()
 

@@ -27,6 +27,7 @@ from clusterrun.policy.events import (
 from clusterrun.policy.outcome import Killed, NotStarted
 from clusterrun.scratch import Scratch
 from clusterrun.signals import ENDING_SIGNALS
+from clusterrun.workers.fork_server import messages
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
@@ -109,7 +110,7 @@ class NodeWorkers:
         self._is_watched = False
         self._watch(0.0)
         for path, target in self._routes.links(plan):
-            self._relay.link(path, target)
+            self._relay.send(messages.Link(str(path), target))
         if self._attempt == 0:
             for remark in self._routes.remarks(plan):
                 self._relay.notice(remark)
@@ -156,7 +157,7 @@ class NodeWorkers:
             case actions.Resume():
                 self._resume()
             case actions.ExpectNoStacks(local_ranks):
-                self._relay.expect_no_stacks(local_ranks)
+                self._relay.send(messages.SkipStacks([*local_ranks]))
             case actions.HoldRanks() if not self._pages:
                 # The ranks of other nodes may save; these are known not to.
                 self._loop.add([RanksHeld(0, self._loop.clock())])
@@ -227,7 +228,7 @@ class NodeWorkers:
             ended = OutputEnded(local_rank, tail="", error_file="", at=self._loop.clock())
             self._loop.add([ended])
         else:
-            self._relay.finish(local_rank)
+            self._relay.send(messages.DrainOutput(local_rank))
 
     def _write_to(
         self,
@@ -265,6 +266,8 @@ class NodeWorkers:
 
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
         reads = worker.service is None and self._standard_input.is_read_by(worker.rank)
+        # 0: that of a process outside this container.
+        group = self._terminal.our_group or None if self._terminal is not None else None
         direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
         with streams_of_worker(reads=reads, direct=direct) as (streams, pipes):
             self._relay.open(self._output(plan, worker), pipes)
@@ -276,7 +279,7 @@ class NodeWorkers:
                 worker,
                 streams,
                 startup_folder=str(STARTUP_FOLDER) if worker.runs_python else None,
-                foreground_group=0 if self._terminal is None else self._terminal.our_group,
+                foreground_group=group,
             )
 
     def _output(self, plan: NodePlan, worker: WorkerPlan) -> WorkerOutput:
@@ -300,11 +303,11 @@ class NodeWorkers:
         if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
             path = logs.attempt(self._attempt) / "stacks.txt"
-            self._relay.append(path, f"{when}\n{text}", logs.directory)
+            self._relay.send(messages.Append(str(path), f"{when}\n{text}", str(logs.directory)))
 
     def _watch(self, seconds: float) -> None:
         if self._hang_timeout:
-            self._relay.watch_activity(seconds)
+            self._relay.send(messages.WatchOutput(seconds or None))
             self._watch_main_threads(seconds)
 
     def _watch_main_threads(self, seconds: float) -> None:

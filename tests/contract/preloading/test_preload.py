@@ -19,7 +19,7 @@ from _pytest.mark.structures import ParameterSet
 from free_ports import free_port
 
 from tests.contract.changed_times import command_with
-from tests.contract.door import preparation
+from tests.contract.door import fork_server_client
 from tests.contract.launched import SECONDS_TO_VANISH, Ended, Job, Launcher, await_end
 from tests.contract.leading_names import leading_names
 from tests.waiting import SECONDS_TO_ACT, wait_until
@@ -253,7 +253,7 @@ class Installed:
         """Install a module, whose last line sets ``VALUE``; one that hangs is soon given up."""
         if code in {HANGS, STARTS_DAEMONS_AND_HANGS}:
             self.clusterrun.program = command_with(
-                self.clusterrun.folder, preparation, "IMPORT_TIMEOUT", 1.0
+                self.clusterrun.folder, fork_server_client, "IMPORT_TIMEOUT", 1.0
             )
         (self.folder / f"{name}.py").write_text(dedent(code) + "\nVALUE = 7\n")
 
@@ -1119,7 +1119,7 @@ def test_an_import_that_cannot_be_killed(clusterrun: Launcher, tmp_path: Path) -
             time.sleep(100)
     """
     (clusterrun.folder / "hazard.py").write_text(dedent(hazard))
-    clusterrun.program = command_with(clusterrun.folder, preparation, "IMPORT_TIMEOUT", 1.0)
+    clusterrun.program = command_with(clusterrun.folder, fork_server_client, "IMPORT_TIMEOUT", 1.0)
     script = "import hazard\nprint('runs', 1, flush=True)"
     job = clusterrun.script(script, "--preload", "hazard", workers=2)
 

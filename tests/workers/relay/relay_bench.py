@@ -16,12 +16,12 @@ from tests.workers.door import (
     LineStyle,
     LocalRank,
     Loop,
-    Message,
     OwnOutput,
     Relay,
     RelayClient,
     WorkerOutput,
     events,
+    messages,
     processes,
 )
 
@@ -99,7 +99,7 @@ class RelayBench:
 
     def finish(self, rank: int) -> events.OutputEnded:
         """Have a worker's output ended and return the answer."""
-        self.relay.finish(LocalRank(rank))
+        self.relay.send(messages.DrainOutput(rank))
         event = self.event(PATIENCE)
         assert isinstance(event, events.OutputEnded)
         return event
@@ -110,18 +110,20 @@ class TimedRelay:
 
     def __init__(self, place: OwnOutput) -> None:
         self.now = 100.0
-        self._ends = [HelperChannel(end) for end in socket.socketpair()]
-        self.relay = Relay(self._ends[1], place, lambda: self.now, processes.TimeLimited(1.0))
+        agent, relay = socket.socketpair()
+        self._agent = HelperChannel(agent, messages.TO_RELAY, messages.FROM_RELAY)
+        self._channel = HelperChannel(relay, messages.FROM_RELAY, messages.TO_RELAY)
+        self.relay = Relay(self._channel, place, lambda: self.now, processes.TimeLimited(1.0))
 
-    def reports_at(self, now: float) -> list[Message]:
+    def reports_at(self, now: float) -> "list[messages.FromRelay]":
         """Return what the agent has been told by this time."""
         self.now = now
         self.relay.settle()
-        return [message for message, _ in self._ends[0].receive()]
+        return [message for message, _ in self._agent.receive()]
 
     def close(self) -> None:
-        for end in self._ends:
-            end.close()
+        self._agent.close()
+        self._channel.close()
 
 
 @contextmanager

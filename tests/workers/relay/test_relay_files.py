@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
-from tests.workers.door import Destination, descriptor_output
+from tests.workers.door import Destination, descriptor_output, messages
 from tests.workers.relay.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 
 
@@ -65,7 +65,7 @@ def test_latest_points_to_the_run(bench: RelayBench, tmp_path: Path) -> None:
     """An older link is replaced, and nothing else is left in the folder."""
     (tmp_path / "latest").symlink_to("old")
 
-    bench.relay.link(tmp_path / "latest", "run-1")
+    bench.relay.send(messages.Link(str(tmp_path / "latest"), "run-1"))
     bench.relay.close(seconds=5)
 
     assert (tmp_path / "latest").readlink() == Path("run-1")
@@ -78,7 +78,7 @@ def test_a_link_that_cannot_be_is_reported(
     """A folder with the name ``latest`` stays."""
     (tmp_path / "latest" / "mine").mkdir(parents=True)
 
-    bench.relay.link(tmp_path / "latest", "run-1")
+    bench.relay.send(messages.Link(str(tmp_path / "latest"), "run-1"))
     text = read_until(screen[0], b"\n")
 
     assert text == f"clusterrun: link {tmp_path}/latest: Is a directory\n".encode()
@@ -159,7 +159,7 @@ def test_a_file_in_a_links_place_stays(
     path = tmp_path / "workerlog.0"
     path.write_text("mine")
 
-    bench.relay.link(path, "run/rank-0.log")
+    bench.relay.send(messages.Link(str(path), "run/rank-0.log"))
     text = read_until(screen[0], b"\n")
 
     assert text == f"clusterrun: link {path}: there is a file of that name\n".encode()
@@ -279,7 +279,9 @@ def test_a_folder_of_logs_that_a_stranger_has_planted(
         os.write(printer.stderr, b"oops\n")
         printer.close()
         bench.finish(rank)
-    bench.relay.append(folder / "stacks.txt", "stacks", top)
+    bench.relay.send(
+        messages.Append(str(folder / "stacks.txt"), "stacks", str(top) if top else None)
+    )
 
     seen = read_while(screen[0], lambda text: text.count(b"oops") < 2)
     bench.relay.close(seconds=5)
@@ -391,7 +393,7 @@ def test_a_named_file_that_a_stranger_has_planted(
     if kind != "hard link":
         os.chown(planted, STRANGER, STRANGER, follow_symlinks=False)
 
-    bench.relay.append(path, "secret")
+    bench.relay.send(messages.Append(str(path), "secret"))
     seen = read_until(screen[0], b"\n")
     bench.relay.close(seconds=5)
 
@@ -414,7 +416,7 @@ def test_a_named_file_that_the_user_has_prepared(
         if kind == "link":
             mine.write_text("before\n")
 
-    bench.relay.append(path, "line")
+    bench.relay.send(messages.Append(str(path), "line"))
     text = ""
     if kind == "pipe":
         with path.open() as reader:

@@ -17,6 +17,7 @@ from tests.workers.door import (
     StackGroup,
     WorkerOutput,
     events,
+    messages,
 )
 from tests.workers.relay.relay_bench import RelayBench, TimedRelay, read_until, relay_on
 
@@ -47,7 +48,7 @@ def bench(printed: tuple[int, int]) -> Iterator[RelayBench]:
 def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> None:
     """They are not shown; what else is printed meanwhile is."""
     first, second, third = bench.open(0), bench.open(1), bench.open(2)
-    bench.relay.look_at_stacks(7, 2.0)
+    bench.relay.send(messages.AskStacks(7, 2.0))
     os.write(third.stderr, dump(3).replace(b" in f", b" in g") + b"loss 0.5\n")
     os.write(first.stderr, dump(1))
     os.write(second.stderr, dump(2))
@@ -62,8 +63,8 @@ def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> No
 def test_those_without_a_stack(bench: RelayBench) -> None:
     """One has no handler, one does not answer, and one ends meanwhile."""
     printers = [bench.open(rank) for rank in range(3)]
-    bench.relay.look_at_stacks(1, 2.0)
-    bench.relay.expect_no_stacks([LocalRank(0)])
+    bench.relay.send(messages.AskStacks(1, 2.0))
+    bench.relay.send(messages.SkipStacks([0]))
     os.write(printers[2].stderr, dump(2))
     bench.finish(2)
 
@@ -77,7 +78,7 @@ def test_those_without_a_stack(bench: RelayBench) -> None:
 
 def test_nobody_is_there(bench: RelayBench) -> None:
     """The answer comes at once."""
-    bench.relay.look_at_stacks(1, 2.0)
+    bench.relay.send(messages.AskStacks(1, 2.0))
 
     assert bench.event(1.0) == saw(1)
 
@@ -86,12 +87,12 @@ def test_nobody_is_there(bench: RelayBench) -> None:
 def watched(printed: tuple[int, int]) -> Iterator[TimedRelay]:
     """Return a relay that reports idle workers after 10 s."""
     with closing(TimedRelay(OwnOutput(printed[1], printed[1]))) as watched:
-        watched.relay.do_watch_activity(10.0)
+        watched.relay.perform(messages.WatchOutput(10.0))
         yield watched
 
 
-IDLE = {"kind": "idle", "seconds": 10.0}
-ENDED = {"kind": "output_ended", "key": 0, "tail": "", "error_file": ""}
+IDLE = messages.Quiet(10.0)
+ENDED = messages.OutputDrained(0, "", None)
 
 
 def test_idle_workers_are_reported_when_it_is_due(watched: TimedRelay) -> None:
@@ -104,7 +105,7 @@ def test_idle_workers_are_reported_when_it_is_due(watched: TimedRelay) -> None:
 def test_what_moves_begins_the_time_again(watched: TimedRelay) -> None:
     """The end of a worker moves, too."""
     watched.now = 105.0
-    watched.relay.do_finish(0)
+    watched.relay.perform(messages.DrainOutput(0))
 
     reported = [watched.reports_at(now) for now in (114.9, 115.0)]
 
@@ -115,16 +116,16 @@ def test_what_moves_again_is_reported_once(watched: TimedRelay) -> None:
     watched.reports_at(110.0)
     watched.now = 120.0
     for _ in range(2):
-        watched.relay.do_finish(0)
+        watched.relay.perform(messages.DrainOutput(0))
         watched.now += 1
 
     reported = [watched.reports_at(now) for now in (130.9, 131.0)]
 
-    assert reported == [[ENDED, {"kind": "active"}, ENDED], [IDLE]]
+    assert reported == [[ENDED, messages.Quiet(None), ENDED], [IDLE]]
 
 
 def test_idle_workers_of_a_job_that_is_not_watched(watched: TimedRelay) -> None:
-    watched.relay.do_watch_activity(0.0)
+    watched.relay.perform(messages.WatchOutput(None))
 
     assert watched.reports_at(1000.0) == []
 
@@ -133,39 +134,39 @@ def test_a_worker_that_printed_just_before_its_end(watched: TimedRelay) -> None:
     """Its last line is known, though it was read only because the worker had ended."""
     to, (reader, writer) = Destination(None), os.pipe()
     output = WorkerOutput(LocalRank(0), "rank 0", "", to, to, None)
-    watched.relay.do_open(to_builtins(output, enc_hook=str), ["stdout"], [reader])
+    watched.relay.perform(messages.Open(to_builtins(output, enc_hook=str), ["stdout"]), [reader])
     os.write(writer, b"the end\n")
     os.close(writer)
-    watched.relay.do_finish(0)
-    watched.relay.do_look_at_lines(7)
+    watched.relay.perform(messages.DrainOutput(0))
+    watched.relay.perform(messages.AskLines(7))
 
     reported = watched.reports_at(103.0)
 
-    assert reported == [ENDED, {"kind": "lines", "number": 7, "lines": [(0, "the end", 0.0, 1)]}]
+    assert reported == [ENDED, messages.LastLines(7, [(0, ("the end", 0.0, 1))])]
 
 
 def test_stacks_that_were_asked_for_are_no_output(watched: TimedRelay) -> None:
     """A worker has been quiet for as long as before."""
     to, (reader, writer) = Destination(None), os.pipe()
     output = WorkerOutput(LocalRank(0), "rank 0", "", to, to, None)
-    watched.relay.do_open(to_builtins(output, enc_hook=str), ["stderr"], [reader])
-    watched.relay.do_look_at_stacks(6, 0.8)
+    watched.relay.perform(messages.Open(to_builtins(output, enc_hook=str), ["stderr"]), [reader])
+    watched.relay.perform(messages.AskStacks(6, 0.8))
     os.write(writer, dump(1))
     os.close(writer)
-    watched.relay.do_finish(0)
-    watched.relay.do_look_at_lines(7)
+    watched.relay.perform(messages.DrainOutput(0))
+    watched.relay.perform(messages.AskLines(7))
 
-    assert {"kind": "lines", "number": 7, "lines": []} in watched.reports_at(103.0)
+    assert messages.LastLines(7, []) in watched.reports_at(103.0)
 
 
 def test_all_that_ask_meanwhile_get_the_same_stacks(bench: RelayBench) -> None:
     """A command waits less long for a rank that is stopped, unless node 0 asks for longer."""
     printer = bench.open(0)
     for number, seconds in ((7, 2.0), (8, 0.8), (9, 2.0)):
-        bench.relay.look_at_stacks(number, seconds)
+        bench.relay.send(messages.AskStacks(number, seconds))
     os.write(printer.stderr, dump(1))
     all_three = events_of(bench, 3)
-    bench.relay.look_at_stacks(10, 0.8)
+    bench.relay.send(messages.AskStacks(10, 0.8))
     silent = bench.event()
 
     assert all_three == [saw(number, StackGroup((0,), FRAME)) for number in (7, 8, 9)]
@@ -175,8 +176,8 @@ def test_all_that_ask_meanwhile_get_the_same_stacks(bench: RelayBench) -> None:
 def test_who_asks_for_longer_gets_longer_than_the_command_before(bench: RelayBench) -> None:
     """SIGQUIT comes while a command asks: both are answered, with what there is after 2 s."""
     bench.open(0)
-    bench.relay.look_at_stacks(8, 0.8)
-    bench.relay.look_at_stacks(7, 2.0)
+    bench.relay.send(messages.AskStacks(8, 0.8))
+    bench.relay.send(messages.AskStacks(7, 2.0))
 
     silent = StackGroup((0,), NOTHING_PRINTED.format(2.0), found=False)
     assert events_of(bench, 2) == [saw(8, silent), saw(7, silent)]
@@ -188,9 +189,9 @@ def test_last_lines_are_kept_of_all_workers(bench: RelayBench) -> None:
     os.write(first.stdout, b"one\ntwo\nbegun")
     os.write(second.stderr, b"\x1b[31mred\x1b[0m\n")
     wait_for_output(bench, {0, 1})
-    bench.relay.finish(LocalRank(1))
+    bench.relay.send(messages.DrainOutput(1))
     bench.event()
-    bench.relay.look_at_lines(1)
+    bench.relay.send(messages.AskLines(1))
     lines = bench.event()
 
     assert isinstance(lines, events.RelaySaw)
@@ -223,7 +224,7 @@ def wait_for_output(bench: RelayBench, wanted: set[int]) -> None:
     """Ask until the relay has read something of each worker."""
 
     def has_read() -> bool:
-        bench.relay.look_at_lines(0)
+        bench.relay.send(messages.AskLines(0))
         seen = bench.event()
         assert isinstance(seen, events.RelaySaw)
         assert isinstance(seen.seen, dict)

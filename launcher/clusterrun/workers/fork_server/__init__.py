@@ -9,7 +9,8 @@ workers have the job's interpreter and none of our modules.
 
     server.py            the loop: the agent's requests, the workers, what they leave
     guard.py             the process above a server that imports what a user names
-    channel.py           messages with descriptors; also the agent's, and the relay's
+    messages.py          what agent, server and relay send each other: types
+    channel.py           their frames, with descriptors
     worker_start.py      the steps of a forked child on its way to its program
     failure_notes.py     how the server learns that a script has failed
     script.py            what a forked worker runs
@@ -24,36 +25,6 @@ For the latter it returns out of all functions here to ``__main__``, which execu
 anything of the job is imported, the server removes its own modules from ``sys.modules``. It uses the
 C modules beneath some public ones, as these take longer to import.
 
-    agent to server                               server to agent
-                                                  ready          pid refused
-    prepare       command preload must_fork       importing      module
-                  known_variables workers         prepared       why complaint costs_time loaded
-                  later_variables cpus                           left_out not_once
-                  has_gpus most                                  why_not_once naming_helps
-                                                                 spoiled again
-    start_worker  local_rank command variables    started        local_rank pid remark at
-                  startup_folder cpus memory      not_started    local_rank step error
-                  blocked_signals                 exited         local_rank code at failure lease
-                  open_files                         or          local_rank signal at failure lease
-                  foreground_group,               failing        local_rank failure
-                  3 descriptors                   stopped
-    signal        local_ranks number group
-                  except_failing
-    forward       number                          not_handled    number local_ranks
-                                                  signalled      number at
-    end_left      variables
-    await_left                                    nothing_left
-    name_left                                     left           processes
-    signal_left   number
-    clean_up                                      cleaned_up     survivors
-    ping                                          pong
-    lease         until
-    hold_connection
-                  descriptors (1)
-
-``until`` is in seconds of CLOCK_BOOTTIME, or None. While it has passed, no worker runs, and none is
-started: ``lease`` in ``exited`` says that the lease has ended the worker, or kept it from starting.
-``prepare`` comes first, if at all; the agent sends nothing else before ``prepared``. When the socket
-closes, because the agent ended or was killed, the server kills all workers and everything that they
-left behind, closes the connection that it holds, and exits.
+When the socket closes, because the agent ended or was killed, the server kills all workers and everything
+that they left behind, closes the connection that it holds, and exits.
 """

@@ -71,15 +71,12 @@ class ScriptEnd:
         if self._bytes.stop <= len(self._memory):
             self._memory[self._bytes] = bytes(_BYTES)
 
-    def read(self) -> tuple[float, int]:
-        """Return the time by the monotonic clock, and the code; 0.0 and 0 if there is no note."""
-        noted = self._memory[self._bytes]
-        nanoseconds = int.from_bytes(noted[:_BYTES_OF_TIME], "little")
-        return nanoseconds / 1e9, int.from_bytes(noted[_BYTES_OF_TIME:], "little")
-
     @property
-    def is_failure(self) -> bool:
-        return self.read()[1] != 0
+    def failure(self) -> tuple[float, int] | None:
+        """The time by the monotonic clock, and the code; None if no failure is noted."""
+        noted = self._memory[self._bytes]
+        code = int.from_bytes(noted[_BYTES_OF_TIME:], "little")
+        return (int.from_bytes(noted[:_BYTES_OF_TIME], "little") / 1e9, code) if code else None
 
 
 class ScriptEnds:

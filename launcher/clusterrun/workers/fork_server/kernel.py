@@ -135,6 +135,11 @@ def close_descriptors_above(highest: int) -> None:
                 pass  # the one of the listing itself
 
 
+def boot_clock() -> float:
+    """Return seconds of CLOCK_BOOTTIME, which is the same in all processes and never stands still."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 # Processes, as /proc shows them.
 
 

@@ -6,7 +6,7 @@ by then, also where its agent is frozen and cannot end them.
 
 from __future__ import annotations
 
-import time
+from .kernel import boot_clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,11 +17,6 @@ SECONDS_BETWEEN_LOOKS = 0.5
 
 _MOST_OF_ONE_LOOK = 2 * SECONDS_BETWEEN_LOOKS
 """Of the time in which this process was stopped, no more counts: the whole node may have been."""
-
-
-def boot_clock() -> float:
-    """Return seconds of CLOCK_BOOTTIME, which is the same in all processes and never stands still."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class WorkersLease:

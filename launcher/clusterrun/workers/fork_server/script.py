@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from warnings import WarningMessage
 
     from .failure_notes import ScriptEnd
+    from .messages import StartWorker
     from .preloading.as_preloaded import TorchAsPreloaded
     from .preloading.remembered import Remembered
     from .preloading.script_walk import ScriptWalk
@@ -152,7 +153,7 @@ class Script:
         sys.modules["__main__"] = self._new_main()
 
     def prepare_worker(
-        self, request: dict[str, Any], end: ScriptEnd, start_over: Callable[[str], None] | None
+        self, request: StartWorker, end: ScriptEnd, start_over: Callable[[str], None] | None
     ) -> ScriptRun:
         """Give a worker what a fresh interpreter has; return the run of the script.
 
@@ -163,11 +164,11 @@ class Script:
                 None: nothing is checked.
 
         """
-        for name, value in request["variables"].items():
+        for name, value in request.variables.items():
             # An import may have changed a variable that was set before it: its value stays.
             if self._known_variables.get(name) != value:
                 os.environ[name] = value
-        set_arguments(request["command"], is_module=self._is_module)
+        set_arguments(request.command, is_module=self._is_module)
         set_as_python_does()
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=True, chain=False)
         renew_random_state()
@@ -183,7 +184,7 @@ class Script:
             frames=2 if self._is_module else 1,
             end=end,
             imports_are_known=self.imports_are_known,
-            blocked_signals=request["blocked_signals"],
+            blocked_signals=request.blocked_signals,
             warnings=self._warnings,
             printed=self.printed,
             torch=self.torch,

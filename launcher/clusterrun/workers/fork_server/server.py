@@ -12,7 +12,7 @@ import struct
 import sys
 import time
 
-from . import failure_notes, worker_signals
+from . import failure_notes, messages, worker_signals
 from .binding import import_psutil, must_be_bound
 from .channel import HelperChannel, take_messages
 from .failure_notes import ScriptEnds
@@ -44,9 +44,8 @@ from .worker_start import WorkerStart
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-    from typing import Any
+    from typing import Never, NoReturn
 
-    from .channel import Message
     from .script_run import ScriptRun
 
     Callback = Callable[[], ScriptRun | None]
@@ -83,7 +82,8 @@ def main(script_namespace: Mapping[str, object], initial_modules: Collection[str
     os.close(STDERR_FD)
     # While a worker's daemon holds it, the agent would not see the server's end.
     os.set_inheritable(AGENT_FD, False)
-    agent = HelperChannel(socket.socket(fileno=AGENT_FD))
+    connection = socket.socket(fileno=AGENT_FD)
+    agent = HelperChannel(connection, messages.FROM_FORK_SERVER, messages.TO_FORK_SERVER)
     refused = refused_protections()
     preparation = ScriptPreparation(script_namespace, initial_modules)
     agent_pid, guard_pid = int(sys.argv[1]), None
@@ -92,12 +92,12 @@ def main(script_namespace: Mapping[str, object], initial_modules: Collection[str
 
         guard_pid = guard(agent_pid)
     server = Server(agent, agent_pid, guard_pid, preparation)
-    agent.send({"kind": "ready", "refused": refused, "pid": server.pid})
+    agent.send(messages.Ready(server.pid, refused))
     return server.serve()
 
 
 class ForkedWorker:
-    """A forked worker, which leads a group, and what its start has reported so far."""
+    """A forked worker, which leads a group."""
 
     def __init__(self, local_rank: int, pid: int, status: int, *, runs_python: bool) -> None:
         self.local_rank = local_rank
@@ -110,7 +110,7 @@ class ForkedWorker:
         self.ended_by_lease = False
         """It was killed because the lease was over."""
         self.incoming = bytearray()
-        self.report: dict[str, Any] = {}
+        """What its start has reported so far: frames of ``FROM_WORKER``."""
 
 
 class Server:
@@ -118,7 +118,7 @@ class Server:
 
     def __init__(
         self,
-        agent: HelperChannel,
+        agent: HelperChannel[messages.FromForkServer, messages.ToForkServer],
         agent_pid: int,
         guard_pid: int | None,
         preparation: ScriptPreparation,
@@ -146,7 +146,7 @@ class Server:
         self._script_ends = ScriptEnds()
         self._workers: dict[int, ForkedWorker] = {}
         """By pid, until they are reaped."""
-        self._memory_remarks: set[str] = set()
+        self._memory_remarks: set[str | None] = set()
         self._cleanup_until: float | None = None
         self._cleanup_is_asked = False
         self._awaits_left = False
@@ -219,8 +219,7 @@ class Server:
             self._end_all()
             os._exit(1)
         while self._signals:
-            number, at = self._signals.pop(0)
-            self._report("signalled", number=number, at=at)
+            self.report(messages.Signalled(*self._signals.pop(0)))
         no_children = self._reap()
         self._look_at_leftovers(no_children=no_children)
         self._go_on_with_cleanup(no_children=no_children)
@@ -236,52 +235,55 @@ class Server:
 
     def _hear_agent(self) -> ScriptRun | None:
         self.agent.flush()
-        messages = self.agent.receive()
+        received = self.agent.receive()
         if self.agent.closed:
             # Nobody needs what it has asked for last.
             self._end_all()
             self._let_go()
             # The agent waits for this; Python's own end takes 7 ms.
             os._exit(0)
-        for message, _ in messages:
-            if message["kind"] == "lease":
+        for message, _ in received:
+            if isinstance(message, messages.RenewLease):
                 # First: it may be newer than one that is over, and workers are to be started.
-                self._lease.renew(message["until"])
-        for message, descriptors in messages:
+                self._lease.renew(message.until)
+        for message, descriptors in received:
             run = self._perform(message, descriptors)
             if run is not None:
                 return run
         return None
 
-    def _perform(self, message: Message, descriptors: tuple[int, ...]) -> ScriptRun | None:
-        kind = message.pop("kind")
-        if kind == "start_worker":
+    def _perform(
+        self, message: messages.ToForkServer, descriptors: tuple[int, ...]
+    ) -> ScriptRun | None:
+        if isinstance(message, messages.StartWorker):
             return self._start_worker(message, descriptors)
-        if kind == "prepare":
+        if isinstance(message, messages.Prepare):
             return self.preparation.perform(message, self)
-        if kind == "signal":
-            self.send_signal(**message)
-        elif kind == "forward":
-            self.forward(**message)
-        elif kind == "clean_up":
+        if isinstance(message, messages.SendSignal):
+            self.send_signal(message)
+        elif isinstance(message, messages.Forward):
+            self.forward(message.number)
+        elif isinstance(message, messages.KillAll):
             self._awaits_left, self._signal_to_left = False, 0
             self._begin_cleanup(is_asked=True)
-        elif kind == "end_left":
-            end_children_with(message["variables"])
-        elif kind == "await_left":
+        elif isinstance(message, messages.KillChildrenWith):
+            end_children_with(message.variables)
+        elif isinstance(message, messages.AwaitChildren):
             self._awaits_left = True
-        elif kind == "name_left":
-            self._report("left", processes=named_children())
-        elif kind == "signal_left":
-            self._signal_to_left, self._have_got_it = message["number"], set()
-        elif kind == "ping":
-            self._report("pong")
-        elif kind == "hold_connection":
+        elif isinstance(message, messages.NameChildren):
+            self.report(messages.Children(named_children()))
+        elif isinstance(message, messages.SignalChildren):
+            self._signal_to_left, self._have_got_it = message.number, set()
+        elif isinstance(message, messages.Ping):
+            self.report(messages.Pong())
+        elif isinstance(message, messages.HoldConnection):
             self._hold(descriptors[0])
+        elif not isinstance(message, messages.RenewLease):
+            _assert_never(message)
         return None
 
-    def _report(self, kind: str, **fields: object) -> None:
-        self.agent.send({"kind": kind, **fields})
+    def report(self, message: messages.FromForkServer) -> None:
+        self.agent.send(message)
 
     # The agent's connection to node 0: its end (FIN) says that no worker is left, whoever was killed.
 
@@ -355,16 +357,20 @@ class Server:
 
     # Workers.
 
-    def _start_worker(self, request: Message, streams: tuple[int, ...]) -> ScriptRun | None:
+    def _start_worker(
+        self, request: messages.StartWorker, streams: tuple[int, ...]
+    ) -> ScriptRun | None:
         """Fork a worker, which runs the script or executes its program; return in the child only."""
-        local_rank, startup = request["local_rank"], request["startup_folder"]
+        local_rank = request.local_rank
         if self._lease.is_over():
-            self._refuse(local_rank, streams)
+            for descriptor in streams:
+                os.close(descriptor)
+            self.report(messages.EndedByLease(local_rank, time.monotonic()))
             return None
-        script = self.preparation.script_for(request["command"])
+        script = self.preparation.script_for(request.command)
         end = self._script_ends.of(local_rank)
         end.clear()
-        if must_be_bound(request["cpus"]):
+        if must_be_bound(request.cpus):
             import_psutil()
         # A signal that reaches the child before its handlers are set stays pending.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -374,30 +380,18 @@ class Server:
             pipe = os.pipe()
             pid = os.fork()
         except OSError as error:
-            why = why_no_fork(error)
-            self._report("not_started", local_rank=local_rank, step="fork", error=why)
+            self.report(messages.StartFailed(local_rank, "fork", why_no_fork(error)))
         if pid == 0:
             return WorkerStart(request, streams, pipe[1], self).run(script, end)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for descriptor in (*streams, *(pipe if pid == -1 else pipe[1:])):
             os.close(descriptor)
         if pid != -1:
-            worker = ForkedWorker(local_rank, pid, pipe[0], runs_python=startup is not None)
+            runs_python = request.startup_folder is not None
+            worker = ForkedWorker(local_rank, pid, pipe[0], runs_python=runs_python)
             self._workers[pid] = worker
             self.watch(pipe[0], lambda: self._read_start(worker))
         return None
-
-    def _refuse(self, local_rank: int, streams: tuple[int, ...]) -> None:
-        """Start no worker, because the lease is over."""
-        for descriptor in streams:
-            os.close(descriptor)
-        fields = {
-            "signal": signal.SIGKILL,
-            "at": time.monotonic(),
-            "failure": (0.0, 0),
-            "lease": True,
-        }
-        self._report("exited", local_rank=local_rank, **fields)
 
     def _read_start(self, worker: ForkedWorker) -> None:
         """Read the pipe of a start, which is ready; its end of file means that the program runs."""
@@ -407,18 +401,17 @@ class Server:
         chunk = os.read(worker.status, 1 << 16)
         if chunk:
             worker.incoming += chunk
-            for report in take_messages(worker.incoming):
-                worker.report.update(report)
             return
         self._close_status(worker)
-        rank, report = worker.local_rank, worker.report
-        if "step" in report:
-            del self._workers[worker.pid]
-            step, error = report["step"], report["error"]
-            self._report("not_started", local_rank=rank, step=step, error=error)
-        else:
-            fields = {"pid": worker.pid, "remark": self._remark(report), "at": time.monotonic()}
-            self._report("started", local_rank=rank, **fields)
+        bound = None
+        for message, _ in take_messages(messages.FROM_WORKER, worker.incoming):
+            if isinstance(message, messages.StartFailed):
+                del self._workers[worker.pid]
+                self.report(message)
+                return
+            bound = message
+        remark = None if bound is None else self._remark(bound)
+        self.report(messages.Started(worker.local_rank, worker.pid, remark, time.monotonic()))
 
     def _close_status(self, worker: ForkedWorker) -> None:
         if worker.status is not None:
@@ -426,36 +419,26 @@ class Server:
             os.close(worker.status)
             worker.status = None
 
-    def _remark(self, report: dict[str, Any]) -> str:
-        """Return how the binding of a started worker differs from the plan, or ""."""
-        remarks = [report.get("remark", "")]
+    def _remark(self, bound: messages.Bound) -> str | None:
+        """Return how the binding of a started worker differs from the plan, if it does."""
+        remarks = [bound.cpus]
         # The kernel refuses a memory policy to all workers alike: one remark is enough.
-        memory_remark = report.get("memory_remark", "")
-        if memory_remark not in self._memory_remarks:
-            self._memory_remarks.add(memory_remark)
-            remarks.append(memory_remark)
-        return "; ".join(filter(None, remarks))
+        if bound.memory not in self._memory_remarks:
+            self._memory_remarks.add(bound.memory)
+            remarks.append(bound.memory)
+        return "; ".join(filter(None, remarks)) or None
 
     @property
     def _running(self) -> list[ForkedWorker]:
         """The workers that are known to have executed their programs."""
         return [worker for worker in self._workers.values() if worker.status is None]
 
-    def send_signal(
-        self,
-        local_ranks: list[int],
-        number: int,
-        group: bool,  # noqa: FBT001 - a field of the message
-        except_failing: bool,  # noqa: FBT001 - as above
-    ) -> None:
-        """Send a signal to workers that have not been reaped, or to their groups.
-
-        With ``except_failing``, workers whose script is known to have failed get none.
-        """
+    def send_signal(self, request: messages.SendSignal) -> None:
+        """Send a signal to workers that have not been reaped, or to their groups."""
         for worker in self._workers.values():
-            failing = self._script_ends.of(worker.local_rank).is_failure
-            if worker.local_rank in local_ranks and not (except_failing and failing):
-                send_signal(worker.pid, number, group=group)
+            spared = request.except_failing and self._script_ends.of(worker.local_rank).failure
+            if worker.local_rank in request.local_ranks and not spared:
+                send_signal(worker.pid, request.number, group=request.group)
 
     def forward(self, number: int) -> None:
         """Send a signal to the workers that handle or ignore it; report the others.
@@ -473,7 +456,7 @@ class Server:
                 send_signal(member, number)
             if not handling:
                 not_handled.append(worker.local_rank)
-        self._report("not_handled", number=number, local_ranks=not_handled)
+        self.report(messages.NotHandled(number, not_handled))
 
     def _read_starts(self) -> None:
         """Read what starting workers have reported by now: a program may have printed already."""
@@ -514,15 +497,16 @@ class Server:
             # Until the worker is reaped, no other process can have its number.
             send_signal(worker.pid, signal.SIGKILL, group=True)
         os.waitid(os.P_PID, ended.si_pid, os.WEXITED)
-        if worker is not None:
-            how = "code" if ended.si_code == os.CLD_EXITED else "signal"
-            fields = {
-                how: ended.si_status,
-                "at": time.monotonic(),
-                "failure": self._script_ends.of(worker.local_rank).read(),
-                "lease": worker.ended_by_lease,
-            }
-            self._report("exited", local_rank=worker.local_rank, **fields)
+        if worker is None:
+            return
+        local_rank, status, at = worker.local_rank, ended.si_status, time.monotonic()
+        failure = self._script_ends.of(local_rank).failure
+        if ended.si_code == os.CLD_EXITED:
+            self.report(messages.WorkerExited(local_rank, status, at, failure and failure[0]))
+        elif status == signal.SIGKILL and worker.ended_by_lease:
+            self.report(messages.EndedByLease(local_rank, at))
+        else:
+            self.report(messages.WorkerKilled(local_rank, status, at, failure))
 
     def reap_within(self, pid: int, seconds: float) -> int | None:
         """Reap a child that is about to end; return its ``wait`` status, None if it has not ended."""
@@ -545,7 +529,7 @@ class Server:
             except ChildProcessError:
                 continue  # it has ended, and is reaped next
             if stopped is not None:
-                self._report("stopped")
+                self.report(messages.Stopped())
 
     def _report_failing(self) -> None:
         """Report workers whose script has failed: an exit handler or a thread may hold them."""
@@ -554,17 +538,17 @@ class Server:
                 self._script_ends.of(self._workers[pid].local_rank).write(nanoseconds, 1)
         # A start must be reported before.
         for worker in self._running:
-            end = self._script_ends.of(worker.local_rank)
-            if end.is_failure and not worker.is_failing:
+            failure = self._script_ends.of(worker.local_rank).failure
+            if failure is not None and not worker.is_failing:
                 worker.is_failing = True
-                self._report("failing", local_rank=worker.local_rank, failure=end.read())
+                self.report(messages.ScriptFailed(worker.local_rank, failure[0]))
 
     # What workers that have succeeded leave running: it may end by itself, or is asked to.
 
     def _look_at_leftovers(self, *, no_children: bool) -> None:
         if self._awaits_left and no_children:
             self._awaits_left, self._signal_to_left = False, 0
-            self._report("nothing_left")
+            self.report(messages.NoChildren())
         elif self._signal_to_left:
             # Also to those that have become children now that their parents have ended of it.
             for pid in set(children_of(self.pid)) - self._have_got_it:
@@ -576,7 +560,7 @@ class Server:
     def _begin_cleanup(self, *, is_asked: bool) -> None:
         """Kill everything, until no child is left, or the time is over.
 
-        Then ``cleaned_up`` is reported to an agent that has asked for this; otherwise the lease is over.
+        Then ``AllKilled`` is reported to an agent that has asked for this; otherwise the lease is over.
         """
         self._cleanup_is_asked = is_asked
         self._cleanup_until = time.monotonic() + SECONDS_TO_CLEAN_UP
@@ -598,7 +582,7 @@ class Server:
         if not self._cleanup_is_asked:
             return
         survivors = [] if no_children else children_of(self.pid)
-        self._report("cleaned_up", survivors=[describe(pid) for pid in survivors])
+        self.report(messages.AllKilled([describe(pid) for pid in survivors]))
 
     def _kill_all(self) -> None:
         for pid, worker in self._workers.items():
@@ -610,6 +594,11 @@ class Server:
         """Kill everything, and wait for its end, for a limited time."""
         self._kill_all()
         end_children()
+
+
+def _assert_never(message: Never) -> NoReturn:
+    """Be what that of ``typing`` is, for the type checker: that module takes 10 ms to import."""
+    raise AssertionError(message)
 
 
 def _read_what_is_there(connection: socket.socket) -> None:

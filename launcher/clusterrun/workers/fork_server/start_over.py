@@ -13,8 +13,9 @@ from .script_run import write_all
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
+    from .messages import StartWorker
     from .preloading.remembered import Remembered
 
 
@@ -24,7 +25,7 @@ class StartOver:
     def __init__(
         self,
         remembered: Remembered,
-        request: Mapping[str, Any],
+        request: StartWorker,
         environment: Mapping[str, str],
         ignored: Collection[int],
     ) -> None:
@@ -38,8 +39,7 @@ class StartOver:
 
         """
         self._remembered = remembered
-        self._command: tuple[str, ...] = request["command"]
-        self._blocked: Collection[int] = request["blocked_signals"]
+        self._command, self._blocked = request.command, request.blocked_signals
         self._environment = environment
         self._ignored = ignored
         self._folder = os.getcwd()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _signal as signal
-import fcntl
 import os
 import resource
 
@@ -12,14 +11,16 @@ from .binding import bind, set_memory_policy
 from .channel import frame
 from .failure_notes import SIGNAL, VARIABLE
 from .kernel import close_descriptors_above, die_with_parent, let_trace, why_not_executed
+from .messages import FROM_WORKER, Bound, StartFailed
 from .start_over import StartOver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
     from .failure_notes import ScriptEnd
+    from .messages import FromWorker, StartWorker
     from .script import Script
     from .script_run import ScriptRun
     from .server import Server
@@ -33,7 +34,7 @@ class WorkerStart:
     """
 
     def __init__(
-        self, request: dict[str, Any], streams: Sequence[int], status: int, server: Server
+        self, request: StartWorker, streams: Sequence[int], status: int, server: Server
     ) -> None:
         self._request = request
         self._streams = streams
@@ -42,7 +43,7 @@ class WorkerStart:
 
     def run(self, script: Script | None, end: ScriptEnd) -> ScriptRun:
         """Take every step, then execute the program, or return the run of ``script``."""
-        program = self._request["command"][0]
+        program = self._request.command[0]
         step = ""
         try:
             for step, take in (  # noqa: B007 - the except clause uses it
@@ -62,17 +63,20 @@ class WorkerStart:
         except BaseException as error:  # the child must not go on as a server
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             try:
-                os.write(self._status, frame({"step": step, "error": why}))
+                self._report(StartFailed(self._request.local_rank, step, why))
             finally:
                 os._exit(127)
+
+    def _report(self, message: FromWorker) -> None:
+        os.write(self._status, frame(FROM_WORKER, message))
 
     def _enter_session(self) -> None:
         """Lead a group: in a new session, or as the terminal's foreground.
 
         Where a shell (``bg``) or another launcher has the terminal by now, it keeps it.
         """
-        foreground, terminal = self._request["foreground_group"], self._streams[0]
-        if not foreground:
+        foreground, terminal = self._request.foreground_group, self._streams[0]
+        if foreground is None:
             os.setsid()
             return
         os.setpgid(0, 0)
@@ -94,15 +98,13 @@ class WorkerStart:
     def _bind(self) -> None:
         """Bind to the planned CPUs and memory; report what differs, which is no failure."""
         # Checked at once: later the program may bind itself.
-        remark = bind(self._request["cpus"])
-        memory_remark = set_memory_policy(self._request["memory"])
-        os.write(self._status, frame({"remark": remark, "memory_remark": memory_remark}))
+        cpus = bind(self._request.cpus)
+        self._report(Bound(cpus or None, set_memory_policy(self._request.memory) or None))
 
     def _take_streams(self) -> None:
         """Make the streams descriptors 0, 1 and 2, after everything else has made room."""
-        self._status = fcntl.fcntl(self._status, fcntl.F_DUPFD_CLOEXEC, 10)
-        high = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 10) for stream in self._streams]
-        for target, descriptor in enumerate(high):
+        self._status, *streams = map(_above, (self._status, *self._streams))
+        for target, descriptor in enumerate(streams):
             os.dup2(descriptor, target)
 
     def _run_in_place(self, script: Script, end: ScriptEnd) -> ScriptRun:
@@ -118,8 +120,8 @@ class WorkerStart:
         return run
 
     def _execute(self) -> NoReturn:
-        command, environment = self._request["command"], self._environment()
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._request["blocked_signals"])
+        command, environment = self._request.command, self._environment()
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._request.blocked_signals)
         # It imports a module for that, the first time; with the limit no file might be opened.
         folders = os.get_exec_path(environment)
         self._restore_limit()
@@ -131,15 +133,23 @@ class WorkerStart:
 
     def _restore_limit(self) -> None:
         """Have the launcher's own limit of open files: last, as the server may have more of them open."""
-        resource.setrlimit(resource.RLIMIT_NOFILE, self._request["open_files"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._request.open_files)
 
     def _environment(self) -> dict[str, str]:
         """Return the job's environment, which is the server's, with this worker's variables."""
-        environment = {**os.environ, **self._request["variables"]}
-        startup = self._request["startup_folder"]
+        environment = {**os.environ, **self._request.variables}
+        startup = self._request.startup_folder
         if startup is not None:
             # An empty PYTHONPATH counts as none; "startup:" would mean the current folder, too.
             users_own = [environment["PYTHONPATH"]] if environment.get("PYTHONPATH") else []
             environment["PYTHONPATH"] = os.pathsep.join([startup, *users_own])
             environment[VARIABLE] = f"{self._server.pid}:{int(SIGNAL)}"
         return environment
+
+
+def _above(descriptor: int) -> int:
+    """Return a duplicate that is not 0, 1 or 2: of these, those that are free are taken meanwhile."""
+    while True:
+        duplicate = os.dup(descriptor)
+        if duplicate > 2:
+            return duplicate

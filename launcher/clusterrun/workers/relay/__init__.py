@@ -10,20 +10,5 @@
     stacks.py             the stacks that workers print on SIGQUIT
     routes.py             where each stream goes, decided from the job alone
 
-Messages travel by ``fork_server.channel``; ``key`` is a worker's local rank. A request is a method of
-the client's by its own name, and ``do_`` with that name in the loop.
-
-    agent to relay                                      relay to agent
-    open             output streams, descriptors
-    finish           key                                output_ended   key tail error_file
-    say              text                               output_closed
-    append           path line top
-    link             path target
-    remove_at_end    path
-    look_at_lines    number                             lines          number lines
-    look_at_stacks   number seconds                     stacks         number stacks shown
-    expect_no_stacks keys
-    watch_activity   seconds                            idle           seconds
-                                                        active
-    close            seconds                            closed         losses drained
+Messages are those of ``fork_server.messages``, and travel by ``fork_server.channel``.
 """

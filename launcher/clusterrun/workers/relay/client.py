@@ -6,10 +6,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import NoReturn, Self, assert_never
 
 from msgspec import to_builtins
 
@@ -29,7 +29,8 @@ from clusterrun.policy.stacks import StackGroup, grouped
 from clusterrun.processes import how_it_ended, status_of
 from clusterrun.scratch import Scratch
 from clusterrun.workers.children import fork
-from clusterrun.workers.fork_server.channel import HelperChannel, Message
+from clusterrun.workers.fork_server import messages
+from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.helper_client import HelperClient
 from clusterrun.workers.relay.routes import OwnOutput, WorkerOutput
 
@@ -40,12 +41,17 @@ _MARGIN = 1.0
 """Seconds after its deadline at which a relay that has not ended is killed."""
 
 
-class RelayClient(HelperClient):
+class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
     """The relay as the agent uses it. Only ``close`` waits."""
 
     name = "relay"
 
-    def __init__(self, channel: HelperChannel, pid: int, scratch: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        channel: "HelperChannel[messages.ToRelay, messages.FromRelay]",
+        pid: int,
+        scratch: Sequence[Path],
+    ) -> None:
         super().__init__(channel, pid)
         self.losses: tuple[LostOutput, ...] | None = None
         """What it could not write; None before its end, and if it ended without reporting."""
@@ -71,7 +77,11 @@ class RelayClient(HelperClient):
         ours, theirs = socket.socketpair()
         pid = fork(partial(_live_as_relay, theirs, place, scratch))
         theirs.close()
-        return cls(HelperChannel(ours), pid, scratch)
+        return cls(HelperChannel(ours, messages.TO_RELAY, messages.FROM_RELAY), pid, scratch)
+
+    def send(self, message: "messages.ToRelay") -> None:
+        """Ask for something; what the relay answers becomes an event."""
+        self._send(message)
 
     def open(self, output: WorkerOutput, pipes: Mapping[str, int]) -> None:
         """Have the relay read a worker's pipes, by "stdout" and "stderr".
@@ -79,59 +89,19 @@ class RelayClient(HelperClient):
         The caller closes its own descriptors. A stream without a pipe is the terminal's own.
         """
         fields = to_builtins(output, enc_hook=str)
-        self._send("open", [*pipes.values()], output=fields, streams=[*pipes])
-
-    def finish(self, local_rank: LocalRank) -> None:
-        """Have the output of a worker that has ended read; an ``OutputEnded`` answers.
-
-        What it has left running may print on.
-        """
-        self._send("finish", key=local_rank)
+        self._send(messages.Open(fields, [*pipes]), [*pipes.values()])
 
     def say(self, text: str) -> None:
         """Print ``text`` to stderr, between the workers' lines."""
         if text:
-            self._send("say", text=text)
+            self._send(messages.Say(text))
 
     def notice(self, text: str) -> None:
         """Print one message, whose lines after the first are indented: what it quotes begins none."""
         self.say("\n ".join(map(printable, f"clusterrun: {text}".split("\n "))))
 
-    def link(self, path: Path, target: str) -> None:
-        """Make ``path`` a symbolic link to ``target``, in place of another link."""
-        self._send("link", path=str(path), target=target)
-
-    def remove_at_end(self, path: Path) -> None:
-        """Have a socket of the agent's removed, however the agent ends."""
-        self._send("remove_at_end", path=str(path))
-
-    def append(self, path: Path, line: str, top: Path | None = None) -> None:
-        """Append a line to a file; ``top``: it is a log file, below this folder of the user's."""
-        self._send("append", path=str(path), line=line, top=None if top is None else str(top))
-
-    def watch_activity(self, seconds: float) -> None:
-        """Report once when no worker has printed or ended for ``seconds``; 0: never."""
-        self._send("watch_activity", seconds=seconds)
-
-    def look_at_lines(self, number: int) -> None:
-        """Ask for the last line of each worker; a ``RelaySaw`` with this number answers."""
-        self._send("look_at_lines", number=number)
-
-    def show(self, number: int) -> None:
-        """Show what workers have printed by now; a ``RelaySaw`` with this number answers."""
-        self._send("show", number=number)
-
-    def look_at_stacks(self, number: int, seconds: float) -> None:
-        """Take Python's stacks out of what workers print within that time; a ``RelaySaw`` has them."""
-        self._send("look_at_stacks", number=number, seconds=seconds)
-
-    def expect_no_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
-        """Expect no stacks of these workers, which got no signal."""
-        self._send("expect_no_stacks", keys=list(local_ranks))
-
     def _happened(self, now: float) -> Iterator[RelayEvent]:
-        for message in self._received():
-            yield event_of(message, now)
+        yield from self._received(now)
         if self._channel.closed:
             self.lost = True
             yield HelperLost(self.name, *self._reap(), now)
@@ -148,7 +118,7 @@ class RelayClient(HelperClient):
         self._is_closed = True
         self._leave_loop()
         if not self.how_it_ended:
-            self._send("close", seconds=seconds)
+            self._send(messages.Close(seconds))
             self._end_within(seconds + _MARGIN)
         self._channel.close()
         if self._scratch:
@@ -174,15 +144,30 @@ class RelayClient(HelperClient):
             poll.register(self._channel.fileno(), select.POLLIN | writable)
             poll.poll(left * 1000)
             self._channel.flush()
-            for message in self._received():
-                if message["kind"] == "closed":
-                    self.losses = tuple(LostOutput(*loss) for loss in message["losses"])
+            for _event in self._received(deadline):
+                pass
         return self._channel.closed
 
-    def _received(self) -> list[Message]:
-        messages = [message for message, _ in self._channel.receive()]
-        self.output_closed |= any(message["kind"] == "output_closed" for message in messages)
-        return messages
+    def _received(self, now: float) -> Iterator[ReportedEvent]:
+        for message, _ in self._channel.receive():
+            match message:
+                case messages.StdoutClosed():
+                    self.output_closed = True
+                    yield OutputClosed(now)
+                case messages.Quiet(seconds):
+                    yield WorkersIdle(seconds or 0.0, now)
+                case messages.LastLines(number, lines):
+                    seen = {LocalRank(key): LastLine(*last) for key, last in lines}
+                    yield RelaySaw(number, seen, now)
+                case messages.PrintedStacks(number, stacks, shown):
+                    groups = [StackGroup((key,), text, found) for key, text, found in stacks]
+                    yield RelaySaw(number, WorkerStacks(grouped(groups), shown), now)
+                case messages.OutputDrained(key, tail, error_file):
+                    yield OutputEnded(LocalRank(key), tail, error_file or "", now)
+                case messages.Closed(losses):
+                    self.losses = tuple(LostOutput(*loss) for loss in losses)
+                case _:
+                    assert_never(message)
 
     def _reap(self) -> tuple[str, int]:
         """Reap the relay, which has ended; return how, in words and by which signal."""
@@ -212,23 +197,3 @@ def _live_as_relay(control: socket.socket, place: OwnOutput, scratch: Sequence[P
     finally:
         # Never back into the agent's own code.
         os._exit(ExitCode.INTERNAL)
-
-
-def event_of(message: Message, now: float) -> ReportedEvent:
-    match message["kind"]:
-        case "output_closed":
-            return OutputClosed(now)
-        case "idle":
-            return WorkersIdle(message["seconds"], now)
-        case "active":
-            return WorkersIdle(0.0, now)
-        case "lines":
-            lines = {LocalRank(key): LastLine(*seen) for key, *seen in message["lines"]}
-            return RelaySaw(message["number"], lines, now)
-        case "stacks":
-            stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
-            seen = WorkerStacks(grouped(stacks), message["shown"])
-            return RelaySaw(message["number"], seen, now)
-        case _:
-            key, tail, error_file = message["key"], message["tail"], message["error_file"]
-            return OutputEnded(LocalRank(key), tail, error_file, now)

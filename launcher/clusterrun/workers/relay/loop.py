@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, assert_never
 
 from msgspec import convert
 
@@ -24,6 +24,7 @@ from clusterrun.loop import NEVER, Loop
 from clusterrun.processes import TimeLimited, close_all_but, start_thread
 from clusterrun.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
 from clusterrun.user_sockets import remove_socket
+from clusterrun.workers.fork_server import messages
 from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.fork_server.kernel import allow_many_open_files
 from clusterrun.workers.relay.equal_tracebacks import Tracebacks
@@ -74,7 +75,8 @@ def live_as_relay(control: socket.socket, place: OwnOutput, scratch: Sequence[Pa
     # In a thread: a large or slow folder must not delay the output.
     sweeper = start_thread(partial(remove_leftovers, scratch[0].parent)) if scratch else None
     folders = TimeLimited(SECONDS_TO_ANSWER)
-    relay = Relay(HelperChannel(control), place, time.monotonic, folders)
+    channel = HelperChannel(control, messages.FROM_RELAY, messages.TO_RELAY)
+    relay = Relay(channel, place, time.monotonic, folders)
     relay.run()
     if sweeper:
         sweeper.join(SECONDS_TO_ANSWER)
@@ -112,8 +114,6 @@ def _detach_from_agent(keep: Collection[int]) -> None:
 class Relay:
     """Serves the agent at the other end of ``channel`` until it closes the relay or dies.
 
-    Each message of the agent's is one method, ``do_KIND``, whose arguments are its fields.
-
     Args:
         channel: the connection to the agent.
         place: where lines are shown.
@@ -124,7 +124,7 @@ class Relay:
 
     def __init__(
         self,
-        channel: HelperChannel,
+        channel: "HelperChannel[messages.FromRelay, messages.ToRelay]",
         place: OwnOutput,
         clock: Callable[[], float],
         folders: TimeLimited,
@@ -150,8 +150,8 @@ class Relay:
         self._largest_read = 0
         self._to_show: list[int] = []
         """Numbers of what asks whether all is shown."""
-        self._idle_seconds = 0.0
-        """After which idle workers are reported; 0: never."""
+        self._idle_seconds: float | None = None
+        """After which idle workers are reported; None: never."""
         self._active_at = 0.0
         self._is_idle = False
         self._leave_at = NEVER
@@ -270,25 +270,53 @@ class Relay:
 
     def _receive(self, _now: float) -> Iterable[None]:
         self._channel.flush()
-        for message, fds in self._channel.receive():
-            kind = message.pop("kind")
-            if fds:
-                message["fds"] = fds
-            getattr(self, f"do_{kind}")(**message)
+        for message, pipes in self._channel.receive():
+            self.perform(message, pipes)
         if self._channel.closed:
-            self.do_close(_ORPHANED_SECONDS)
+            self._close(_ORPHANED_SECONDS)
         return ()
 
-    def _report(self, kind: str, **fields: object) -> None:
-        self._channel.send({"kind": kind, **fields})
+    def perform(self, message: "messages.ToRelay", pipes: Sequence[int] = ()) -> None:
+        """Do what the agent asks for; ``pipes``: the descriptors that have come with it."""
+        match message:
+            case messages.Open():
+                self._open(message, pipes)
+            case messages.DrainOutput(key):
+                self._drain(key)
+            case messages.Say(text):
+                # The report of the job is the last thing that is said.
+                self._tracebacks.say()
+                self._screen.say(text)
+            case messages.Append(path, line, top):
+                self._files.append(Path(path), line, None if top is None else Path(top))
+            case messages.Link(path, target):
+                self._files.link(Path(path), target)
+            case messages.RemoveAtEnd(path):
+                self.sockets.append(Path(path))
+            case messages.AskLines(number):
+                self._report_lines(number)
+            case messages.Show(number):
+                self._show(number)
+            case messages.WatchOutput(seconds):
+                self._idle_seconds = seconds
+                self._note_activity()
+            case messages.AskStacks(number, seconds):
+                self._collect_stacks(number, seconds)
+            case messages.SkipStacks(keys):
+                self._stacks.skip(keys)
+            case messages.Close(seconds):
+                self._close(seconds)
+            case _:
+                assert_never(message)
 
-    def do_open(self, output: object, streams: Sequence[str], fds: Sequence[int] = ()) -> None:
-        """Read the pipes ``fds`` of a worker: those of its ``streams``."""
-        worker = RelayedWorker(convert(output, WorkerOutput, dec_hook=_path), self._tracebacks)
+    def _open(self, message: messages.Open, pipes: Sequence[int]) -> None:
+        worker = RelayedWorker(
+            convert(message.output, WorkerOutput, dec_hook=_path), self._tracebacks
+        )
         key = worker.output.local_rank
         self._close_streams(key)
         self._tracebacks.forget()
-        for name, descriptor in zip(streams, fds, strict=True):
+        for name, descriptor in zip(message.streams, pipes, strict=True):
             display = self._screen.stdout if name == "stdout" else self._screen.stderr
             stream = Stream(descriptor, name, worker, display, self._files)
             worker.streams[name] = stream
@@ -305,54 +333,36 @@ class Relay:
             for stream in worker.streams.values():
                 stream.close(self._clock())
 
-    def do_finish(self, key: int) -> None:
+    def _drain(self, key: int) -> None:
         """Read what an ended worker has printed, and report it; its pipes may have other writers."""
-        tail = error = ""
+        tail, error = "", None
         worker = self._workers.get(key)
         if worker is not None and not worker.has_ended:
             worker.has_ended = True
             for stream in worker.streams.values():
                 stream.drain(self._clock())
-            tail, error = worker.tail.text(), self._folders.run(worker.error) or ""
-        self._report("output_ended", key=key, tail=tail, error_file=error)
+            tail, error = worker.tail.text(), self._folders.run(worker.error) or None
+        self._channel.send(messages.OutputDrained(key, tail, error))
         self._note_activity()
 
-    def do_say(self, text: str) -> None:
-        # The report of the job is the last thing that is said.
-        self._tracebacks.say()
-        self._screen.say(text)
-
-    def do_append(self, path: str, line: str, top: str | None) -> None:
-        self._files.append(Path(path), line, None if top is None else Path(top))
-
-    def do_link(self, path: str, target: str) -> None:
-        self._files.link(Path(path), target)
-
-    def do_remove_at_end(self, path: str) -> None:
-        self.sockets.append(Path(path))
-
-    def do_look_at_stacks(self, number: int, seconds: float) -> None:
+    def _collect_stacks(self, number: int, seconds: float) -> None:
         """Collect the stacks that workers will print on SIGQUIT."""
         running = {key: worker for key, worker in self._workers.items() if not worker.has_ended}
         is_raw = any(worker.output.style.raw for worker in self._workers.values())
         shown = is_raw and all(worker.is_shown for worker in running.values())
         self._stacks.begin(number, running, self._clock(), seconds, shown=shown)
 
-    def do_expect_no_stacks(self, keys: Sequence[int]) -> None:
-        """Expect no stacks of some workers."""
-        self._stacks.skip(keys)
-
-    def do_look_at_lines(self, number: int) -> None:
+    def _report_lines(self, number: int) -> None:
         """Report of each worker that has printed: last line, its age in seconds, all lines."""
         now = self._clock()
         lines = [
-            (key, _last_line(worker), worker.recent.quiet_for(now), worker.recent.lines)
+            (key, (_last_line(worker), worker.recent.quiet_for(now), worker.recent.lines))
             for key, worker in self._workers.items()
             if worker.recent.has_printed
         ]
-        self._report("lines", number=number, lines=lines)
+        self._channel.send(messages.LastLines(number, lines))
 
-    def do_show(self, number: int) -> None:
+    def _show(self, number: int) -> None:
         """Show what has been printed by now, unfinished lines, too; then report that."""
         for stream in self._streams:
             stream.drain(self._clock())
@@ -362,15 +372,10 @@ class Relay:
     def _report_shown(self) -> None:
         if not self._screen.waits:
             for number in self._to_show:
-                self._report("lines", number=number, lines=[])
+                self._channel.send(messages.LastLines(number, []))
             self._to_show.clear()
 
-    def do_watch_activity(self, seconds: float) -> None:
-        """Report when no worker has been active for some seconds from now on; 0: don't."""
-        self._idle_seconds = seconds
-        self._note_activity()
-
-    def do_close(self, seconds: float) -> None:
+    def _close(self, seconds: float) -> None:
         """Leave once all is written, within some seconds."""
         for key in self._workers:
             self._close_streams(key)
@@ -382,19 +387,20 @@ class Relay:
     @property
     def _idle_at(self) -> float:
         """When to report idle workers; NEVER: the agent does not ask, or knows."""
-        is_watched = self._idle_seconds and not self._is_idle
-        return self._active_at + self._idle_seconds if is_watched else NEVER
+        if self._idle_seconds is None or self._is_idle:
+            return NEVER
+        return self._active_at + self._idle_seconds
 
     def _note_activity(self) -> None:
         self._active_at = self._clock()
         if self._is_idle:
             self._is_idle = False
-            self._report("active")
+            self._channel.send(messages.Quiet(None))
 
     def _check_activity(self) -> None:
         if self._clock() >= self._idle_at:
             self._is_idle = True
-            self._report("idle", seconds=self._idle_seconds)
+            self._channel.send(messages.Quiet(self._idle_seconds))
 
     # What could not be written.
 
@@ -404,7 +410,7 @@ class Relay:
             is_stdout = display is self._screen.stdout
             if failure.errno == errno.EPIPE:
                 if is_stdout and (display.is_needed or not self._is_all_logged):
-                    self._report("output_closed")
+                    self._channel.send(messages.StdoutClosed())
             elif failure.errno not in _READER_GONE:
                 name = "standard output" if is_stdout else "standard error"
                 self._screen.say(
@@ -424,7 +430,7 @@ class Relay:
         outputs = [it.output for it in needed if not _reader_is_gone(it.output.failure)]
         losses = filter(None, (output.loss() for output in (*outputs, *self._files.logs)))
         described = [(loss.name, loss.size, loss.why) for loss in losses]
-        self._report("closed", losses=described)
+        self._channel.send(messages.Closed(described))
         # Names of many files are more than a socket takes at once.
         deadline = self._clock() + _CLOSING_SECONDS
         poll = select.poll()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from clusterrun.loop import NEVER
-from clusterrun.workers.fork_server.channel import Message
+from clusterrun.workers.fork_server.messages import PrintedStacks
 from clusterrun.workers.relay.streams import RelayedWorker, Stream
 
 SECONDS_OF_QUIET = 0.2
@@ -17,7 +17,7 @@ NOT_READ = "it prints to the terminal itself"
 class StackCollector:
     """Collects the stacks of all workers and reports them to the agent, one round at a time."""
 
-    def __init__(self, report: Callable[[Message], None]) -> None:
+    def __init__(self, report: Callable[[PrintedStacks], None]) -> None:
         self._report = report
         self._numbers: list[int] = []
         """Of the requests that are to be answered."""
@@ -87,8 +87,7 @@ class StackCollector:
             return
         stacks = [(key, *self._stack(key)) for key in self._streams]
         for number in self._numbers:
-            known = {"number": number, "stacks": stacks, "shown": self._shown}
-            self._report({"kind": "stacks", **known})
+            self._report(PrintedStacks(number, stacks, self._shown))
         self._disarm()
 
     def _is_whole(self, key: int, now: float) -> bool:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.workers.door import Choice, choose, packages, script_walk
+from tests.workers.fork_server_bench import request_to_prepare
 
 NOTHING_SLOW = "nothing that takes time is among what the script imports"
 BY_ITSELF = "train.py:3 sets OMP_NUM_THREADS before torch is imported"
@@ -30,8 +31,7 @@ def chosen(
     workers: int = 8,
     remembered: str = "",
 ) -> Choice:
-    request = {"preload": preload, "workers": workers, "command": (), "has_gpus": False}
-    return choose(request, walk, remembered)
+    return choose(request_to_prepare(preload=preload, workers=workers), walk, remembered)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.workers.door import Choice, choose, script_walk
+from tests.workers.fork_server_bench import request_to_prepare
 
 HANGS = "torch may hang after {} with gloo if the group is not kept by a late import"
 DESTROY = "destroy_process_group"
@@ -170,8 +171,7 @@ def chosen(
     """Return what is preloaded for two workers with this script in ``folder``, as the server chooses."""
     walk = script_walk.ScriptWalk()
     walk.read_script(dedent(source).encode(), str(folder / "script.py"))
-    request = {"preload": preload, "workers": 2, "command": command, "has_gpus": has_gpus}
-    return choose(request, walk)
+    return choose(request_to_prepare(command, preload=preload, has_gpus=has_gpus), walk)
 
 
 def why_not(choice: Choice) -> list[str]:
@@ -429,9 +429,8 @@ def test_what_python_m_runs_is_read_too(folder: Path, main: str) -> None:
     (package / f"{main}.py").write_text("import os\nos.environ['TORCH_LOGS'] = '1'")
     walk = script_walk.ScriptWalk()
     walk.read_module("mine" if main == "__main__" else f"mine.{main}")
-    request = {"preload": "auto", "workers": 2, "command": (), "has_gpus": False}
 
-    choice = choose(request, walk)
+    choice = choose(request_to_prepare(), walk)
 
     assert choice.names == ["torch"]
     assert why_not(choice) == ["TORCH_LOGS may be set before it"]

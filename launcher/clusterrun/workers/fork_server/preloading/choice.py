@@ -10,8 +10,7 @@ from .torch_variables import FOLLOWER, TORCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from ..messages import Prepare
 
 AUTO = "auto"
 
@@ -78,24 +77,24 @@ class Choice:
             self.not_once, self.why_not_once, self.naming_helps = package, why, False
 
 
-def choose(request: Mapping[str, Any], walk: ScriptWalk, remembered: str = "") -> Choice:
+def choose(request: Prepare, walk: ScriptWalk, remembered: str = "") -> Choice:
     """Choose what is imported before the fork.
 
     Args:
-        request: the agent's: see ``Preparation``.
+        request: the agent's.
         walk: has read the script.
         remembered: what the script is known to change before it imports torch.
 
     """
-    preload = request["preload"]
+    preload = request.preload
     choice = Choice()
     if not isinstance(preload, str):
         choice.imports = [Import(name, ()) for name in preload]
     elif preload == AUTO:
         _choose_known(walk, choice, remembered)
-        _prefer_spawn_where_it_is_as_fast(walk, choice, request["workers"])
+        _prefer_spawn_where_it_is_as_fast(walk, choice, request.workers)
     if choice.has_torch and FOLLOWER not in choice.names and not choice.why_spawn:
-        why = why_no_follower(walk, request["command"], has_gpus=request["has_gpus"])
+        why = why_no_follower(walk, request.command, has_gpus=request.has_gpus)
         if why:
             choice.left_out.append((FOLLOWER, why))
         elif why is not None:

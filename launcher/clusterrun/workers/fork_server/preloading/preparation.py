@@ -8,6 +8,7 @@ import sys
 from ..binding import import_psutil, must_be_bound
 from ..hidden_modules import hide_all_but
 from ..kernel import why_no_fork
+from ..messages import ImportBegins, Prepared
 from ..script import NotToBeRunInPlace, Script
 from .as_preloaded import TorchAsPreloaded
 from .choice import AUTO, Choice, choose
@@ -21,8 +22,9 @@ from .torch_variables import TORCH
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
+    from ..messages import Prepare
     from ..script_run import ScriptRun
     from ..server import Server
     from .packages import Import
@@ -64,8 +66,8 @@ class ScriptPreparation:
             return None
         return script
 
-    def perform(self, request: dict[str, Any], server: Server) -> ScriptRun | None:
-        """Prepare, and report ``prepared``.
+    def perform(self, request: Prepare, server: Server) -> ScriptRun | None:
+        """Prepare, and report ``Prepared``.
 
         Returns:
             In a child that only tests how forked workers end, what it runs; else None.
@@ -81,47 +83,47 @@ class ScriptPreparation:
         except NotToBeRunInPlace as finding:
             trouble = finding
             # A user who names modules learns that they were not imported.
-            trouble.is_complaint = finding.is_complaint or request["preload"] != AUTO
+            trouble.is_complaint = finding.is_complaint or request.preload != AUTO
         except Exception as error:  # whatever it is, workers can still be spawned
             trouble = NotToBeRunInPlace(f"{type(error).__name__}: {error}", is_complaint=True)
         self._report(server, trouble)
         return None
 
-    def _choose(self, request: dict[str, Any]) -> Script:
+    def _choose(self, request: Prepare) -> Script:
         """Return the script, once it is known what is to be imported for it.
 
         Raises:
             NotToBeRunInPlace: workers can't be forked, or a fork would not be faster.
 
         """
-        os.environ.update(request["known_variables"])
+        os.environ.update(request.known_variables)
         # It looks at what the interpreter has imported by itself.
         why = why_not_to_fork(
             os.environ,
             had_threads=self._had_threads,
             # Who names modules vouches for it.
-            site_code_is_fine=not isinstance(request["preload"], str),
+            site_code_is_fine=not isinstance(request.preload, str),
         )
         if why:
             raise NotToBeRunInPlace(why)
-        if must_be_bound(request["cpus"]):
+        if must_be_bound(request.cpus):
             # Before the script's folder, which may hold modules of the same names, is on sys.path.
             import_psutil()
-        script = Script(request["command"], self._script_namespace, request["known_variables"])
+        script = Script(request.command, self._script_namespace, request.known_variables)
         hide_all_but(self._initial_modules)
         script.enter()
         walk = ScriptWalk()
-        if request["preload"] != "none":
+        if request.preload != "none":
             script.read_by(walk)
         script.remembered = Remembered(walk.main)
         self._choice = choice = choose(request, walk, script.remembered.why())
-        if request["most"] is not None:
-            choice.keep_first(*request["most"])
-        if choice.why_spawn and not request["must_fork"]:
+        if request.most is not None:
+            choice.keep_first(*request.most)
+        if choice.why_spawn and not request.must_fork:
             raise NotToBeRunInPlace(choice.why_spawn, costs_time=bool(choice.not_once))
         return script
 
-    def _import(self, request: dict[str, Any], server: Server) -> ScriptRun | None:
+    def _import(self, request: Prepare, server: Server) -> ScriptRun | None:
         """Import what was chosen; return in a child of the self test what it runs.
 
         Raises:
@@ -150,7 +152,7 @@ class ScriptPreparation:
                 server.end_imports()
         return None
 
-    def _import_torch(self, request: dict[str, Any], server: Server) -> None:
+    def _import_torch(self, request: Prepare, server: Server) -> None:
         """Import it as it will be when the script imports it, with the variables that it sets before."""
         before = set(sys.modules)
         kept: dict[str, str | None] = {}
@@ -172,23 +174,21 @@ class ScriptPreparation:
             else:
                 os.environ[name] = before_it
 
-    def _import_all(
-        self, imports: Sequence[Import], request: dict[str, Any], server: Server
-    ) -> None:
+    def _import_all(self, imports: Sequence[Import], request: Prepare, server: Server) -> None:
         try:
             self._imported.import_all(
                 imports,
-                cpus=request["cpus"],
-                of_workers=request["later_variables"],
-                begins=lambda name: server.agent.send({"kind": "importing", "module": name}),
+                cpus=request.cpus,
+                of_workers=request.later_variables,
+                begins=lambda name: server.report(ImportBegins(name)),
                 reads=lambda why: self._give_up(server, why, len(self._imported.loaded)),
             )
         except ImportFailed as finding:
-            if request["preload"] != AUTO:
+            if request.preload != AUTO:
                 raise
             self._give_up(server, str(finding), len(self._imported.loaded))
 
-    def _import_followers(self, request: dict[str, Any], server: Server) -> None:
+    def _import_followers(self, request: Prepare, server: Server) -> None:
         """Import what need not be imported; if that fails, another server does without it."""
         if not self._choice.followers:
             return
@@ -213,19 +213,18 @@ class ScriptPreparation:
         self, server: Server, trouble: NotToBeRunInPlace | None, again: int | None = None
     ) -> None:
         """Report why workers are not forked; None: they are. ``again``: as in ``Prepared``."""
-        server.agent.send(
-            {
-                "kind": "prepared",
-                "why": "" if trouble is None else str(trouble),
-                "complaint": trouble is not None and trouble.is_complaint,
-                "costs_time": trouble is not None and trouble.costs_time,
-                "loaded": self._imported.loaded if trouble is None else [],
-                "left_out": self._choice.left_out,
-                "not_once": self._choice.not_once,
-                "why_not_once": self._choice.why_not_once,
-                "naming_helps": self._choice.naming_helps,
+        server.report(
+            Prepared(
+                why=None if trouble is None else str(trouble),
+                complaint=trouble is not None and trouble.is_complaint,
+                costs_time=trouble is not None and trouble.costs_time,
                 # Another process must start the workers.
-                "spoiled": trouble is not None and self._has_begun,
-                "again": again,
-            }
+                spoiled=trouble is not None and self._has_begun,
+                again=again,
+                loaded=self._imported.loaded if trouble is None else (),
+                left_out=self._choice.left_out,
+                not_once=self._choice.not_once or None,
+                why_not_once=self._choice.why_not_once or None,
+                naming_helps=self._choice.naming_helps,
+            )
         )
