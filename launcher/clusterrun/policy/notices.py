@@ -48,7 +48,7 @@ SECONDS_OF_A_LINE = 5.0
 """After so long, one more."""
 
 MOST_KEPT = 1 << 12
-"""Causes that are remembered beyond what they may."""
+"""With more causes, those are forgotten whose lines are all allowed again."""
 
 
 class LineLimit:
