@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ connection = socket.create_connection(("127.0.0.1", int(port)))
 server.hold_connection(connection.fileno())
 streams = (os.open(os.devnull, os.O_RDONLY), 1, 2)
 worker = worker_of(0, command=tuple(command))
-server.start_worker(plan_of(1), worker, streams, startup_folder=None, foreground_group=0)
+server.start_worker(plan_of(1), worker, streams, startup_folder=None, foreground_group=None)
 loop.next_event()
 connection.sendall(b"last words")
 signal.pause()
@@ -79,7 +80,8 @@ def test_it_ends_after_the_last_worker_of_an_agent_that_was_killed(
         stdout=subprocess.PIPE,
     )
     connection, _ = listener.accept()
-    with connection, agent:
+    with connection, agent, ExitStack() as cleanup:
+        cleanup.callback(agent.kill)
         connection.settimeout(PATIENCE)
         assert connection.recv(1000) == b"last words"
         assert agent.stdout is not None
