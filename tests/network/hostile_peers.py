@@ -39,6 +39,7 @@ from tests.network.hostile_sessions import (
     Session,
     Unsafe,
     hello_of_kind,
+    workers_of_kind,
 )
 from tests.network.nodes import fate
 from tests.network.random_messages import changed, drawing
@@ -289,30 +290,15 @@ class NodeZero(Peer):
 
     def _world(self, attempt: int) -> World:
         self.attempt, self.is_stopped, self.is_done = attempt, False, False
-        terms = self.session.terms
+        terms, kind = self.session.terms, self.session.kind
         nodes = terms.nodes - terms.losing.spares
+        own = workers_of_kind(kind, 1)
+        size = WORKERS + own * (nodes - 1)
         programs: tuple[ProgramWorld, ...] = ()
         if terms.job.services:
-            ports = (
-                hello_of_kind(self.session.kind, 0).programs,
-                hello_of_kind(self.session.kind, 1).programs,
-            )
-            programs = tuple(
-                ProgramWorld(
-                    name,
-                    first,
-                    tuple(
-                        ProgramOnNode(
-                            NodeRank(rank),
-                            "10.0.0.1",
-                            len(own[at].ports),
-                            own[at].ports,
-                            own[at].master_port,
-                        )
-                        for rank, own in enumerate(ports)
-                    ),
-                )
-                for at, (name, first) in enumerate([("main", 0), ("server", 2 * WORKERS)])
+            programs = (
+                ProgramWorld(MAIN, 0, self._with_offers(MAIN)),
+                ProgramWorld("server", size, self._with_offers("server")),
             )
         return World(
             run_id="run",
@@ -320,13 +306,22 @@ class NodeZero(Peer):
             node_rank=NodeRank(1),
             nodes=nodes,
             first_rank=GlobalRank(WORKERS),
-            local_size=WORKERS,
-            size=nodes * WORKERS,
+            local_size=own,
+            size=size,
             first_role_rank=GlobalRank(WORKERS),
-            role_size=nodes * WORKERS,
+            role_size=size,
             master_addr="n0",
             master_port=29500,
             programs=programs,
+        )
+
+    def _with_offers(self, name: str) -> tuple[ProgramOnNode, ...]:
+        """Return the nodes that have workers of a program."""
+        return tuple(
+            ProgramOnNode(NodeRank(rank), "10.0.0.1", len(each.ports), each.ports, each.master_port)
+            for rank in (0, 1)
+            for each in hello_of_kind(self.session.kind, rank).programs
+            if each.name == name
         )
 
     def right(self) -> Any:

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import pytest
 from msgspec.msgpack import Decoder
+from msgspec.structs import replace
 
 from tests.network.door import (
     FROM_COORDINATOR,
@@ -99,6 +100,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "outliving": {"nodes": 3, "spares": 1},
     "elastic": {"nodes": 3, "fewest_nodes": 1, "rejoin_timeout": 5.0},
     "services": {"nodes": 2, "services": (SERVICE,), "main_nodes": None},
+    "apart": {"nodes": 2, "services": (replace(SERVICE, nnodes=1),), "main_nodes": {0}},
     "watched": {"nodes": 2, "hang_timeout": 5.0, "on_hang": OnHang.RESTART},
     "checked": {"nodes": 2, "check": "true"},
 }
@@ -145,7 +147,7 @@ def terms_of_kind(kind: str) -> Terms:
 def node_of_kind(kind: str, rank: int) -> LocalNode:
     job = with_job(TERMS, 2, **{**_of_job(kind), "node_rank": rank}).job
     shares = shares_on(job, MACHINE) if job.services else ()
-    return LocalNode(job, (), {}, {}, MACHINE, WORKERS, shares)
+    return LocalNode(job, (), {}, {}, MACHINE, workers_of_kind(kind, rank), shares)
 
 
 def _of_job(kind: str) -> dict[str, Any]:
@@ -168,13 +170,19 @@ def _of_job(kind: str) -> dict[str, Any]:
 def hello_of_kind(kind: str, number: int) -> messages.Hello:
     """Return what the agent of a node sends first."""
     terms = terms_of_kind(kind)
+    workers = workers_of_kind(kind, number)
     programs: tuple[messages.ProgramOffer, ...] = ()
     if terms.job.services:
-        programs = (
-            messages.ProgramOffer("main", (7000, 7001), 7002),
-            messages.ProgramOffer("server", (7003,), 7004),
-        )
-    return hello(number, terms.nodes, rank=number, workers=WORKERS, programs=programs)
+        main = messages.ProgramOffer("main", (7000, 7001), 7002)
+        programs = (main,) if workers else ()
+        if number in terms.job.services[0].nodes(terms.nodes):
+            programs += (messages.ProgramOffer("server", (7003,), 7004),)
+    return hello(number, terms.nodes, rank=number, workers=workers, programs=programs)
+
+
+def workers_of_kind(kind: str, number: int) -> int:
+    """Return how many of the main program a node has."""
+    return 0 if kind == "apart" and number else WORKERS
 
 
 class End:

@@ -206,6 +206,18 @@ MAIN_PROGRAM = ProgramWorld("main", 0, (on_node(0, 7000), on_node(1, 7000)))
 SERVER = ProgramWorld("server", 2, (on_node(1, 7002, 7003),))
 
 
+def test_a_program_that_runs_elsewhere() -> None:
+    """This node has none of its workers."""
+    hello, terms = (
+        ranked_hello(1, programs=OFFERS[1:], workers=0),
+        job_terms(29500, services=(SERVICE,)),
+    )
+    world = replace(part(), local_size=0, size=1, role_size=1)
+    main = replace(MAIN_PROGRAM, nodes=(on_node(0, 7000),))
+
+    check_world(replace(world, programs=(main, replace(SERVER, first=1))), hello, terms, -1)
+
+
 @pytest.mark.parametrize(
     "programs",
     [

@@ -191,7 +191,7 @@ def _has_programs(world: World, hello: Hello, terms: Terms) -> bool:
     names = [MAIN, *(each.name for each in services)] if services else []
     if [each.name for each in world.programs] != names:
         return False
-    own, first = {each.name: each.ports for each in hello.programs}, 0
+    own, first = {each.name: [each.ports] for each in hello.programs}, 0
     for program in world.programs:
         ranks = [each.node_rank for each in program.nodes]
         here = [each.ports for each in program.nodes if each.node_rank == world.node_rank]
@@ -199,7 +199,7 @@ def _has_programs(world: World, hello: Hello, terms: Terms) -> bool:
             program.first != first
             or ranks != sorted({*ranks})
             or any(each.workers != len(each.ports) for each in program.nodes)
-            or here != [own[program.name]] * (program.name in own)
+            or here != own.get(program.name, [])
         ):
             return False
         first += program.size
