@@ -50,13 +50,13 @@ def reached(sessions: Callable[[int, str], Session], seeds: Iterable[int]) -> Co
 
 
 def test_members_that_send_anything() -> None:
-    """Most sessions reach a world, and a fifth another attempt."""
+    """Most sessions reach a world, and many a failure or another attempt."""
     seeds = numbers(SESSIONS)
 
     found = reached(OfNodeZero, seeds)
 
     assert found["world"] > 0.6 * len(seeds)
-    assert min(found["restart"], found["failure"], found["done"]) > 0.15 * len(seeds)
+    assert min(found["restart"], found["failure"], found["done"]) > 0.1 * len(seeds)
     assert min(found["HoldRanks"], found["stacks"], found["query"]) > 0.03 * len(seeds)
 
 
