@@ -381,11 +381,10 @@ def test_a_full_disk_stops_no_rank(clusterrun: Launcher, small_disk: Path) -> No
     assert ended.out.count("x\n") == 2 * 5000
     assert ended.err.count("No space left on device; rank") == 2
     assert ended.code == 3
-    whole = "".join(f"{number} {'x' * 100}\n" for number in range(5000)) + "the last line\n"
     for path in small_disk.rglob("*.out"):
         kept, found, rest = path.read_text().partition("the last line\n")
         assert (found, rest) == ("the last line\n", "")
-        assert whole.startswith(kept.removesuffix("\n"))
+        assert all(re.fullmatch(r"\d+( x*)?", line) for line in kept.splitlines())
     assert re.fullmatch(
         r"clusterrun: exit code 3: \d+ kB of log file \S+ and 1 other could not be written:"
         r" No space left on device",
