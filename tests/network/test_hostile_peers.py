@@ -50,14 +50,14 @@ def reached(sessions: Callable[[int, str], Session], seeds: Iterable[int]) -> Co
 
 
 def test_members_that_send_anything() -> None:
-    """Most sessions reach a world, and many a failure or another attempt."""
+    """Most sessions reach a world, and some another attempt."""
     seeds = numbers(SESSIONS)
 
     found = reached(OfNodeZero, seeds)
 
     assert found["world"] > 0.6 * len(seeds)
-    assert min(found["restart"], found["failure"], found["done"]) > 0.1 * len(seeds)
-    assert min(found["HoldRanks"], found["stacks"], found["query"]) > 0.03 * len(seeds)
+    assert min(found["restart"], found["failure"]) > 0.08 * len(seeds)
+    assert min(found["HoldRanks"], found["stacks"], found["query"]) > 0.02 * len(seeds)
 
 
 def test_a_node_zero_that_sends_anything() -> None:

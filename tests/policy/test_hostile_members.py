@@ -323,6 +323,14 @@ def test_a_member_that_never_reports_its_end() -> None:
     assert disconnects(done, 1)
 
 
+def test_a_member_whose_rank_is_debugged() -> None:
+    """Its user may look at it for as long as it takes."""
+    job = running(pdb=True)
+    overdue(job)
+
+    assert isinstance(job.state, Running)
+
+
 def test_a_paused_member_has_the_time_of_its_pause() -> None:
     """And no more than that."""
     job = running()
