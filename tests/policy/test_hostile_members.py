@@ -331,6 +331,16 @@ def test_a_member_whose_rank_is_debugged() -> None:
     assert isinstance(job.state, Running)
 
 
+@pytest.mark.parametrize("message", [messages.RankAsks(0), messages.Held(0, 3)])
+def test_a_rank_that_asks_in_a_job_that_ends(message: messages.AgentMessage) -> None:
+    """It was on its way when another rank failed: nobody saves any more."""
+    job = running()
+    sends(job, 0, messages.FirstFailure(0, fate(0, 1), None))
+
+    assert sends(job, 1, message) == []
+    assert isinstance(job.state, Running)
+
+
 def test_a_paused_member_has_the_time_of_its_pause() -> None:
     """And no more than that."""
     job = running()
