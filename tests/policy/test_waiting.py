@@ -8,8 +8,11 @@ from tests.plans import job, plan_of, world
 from tests.policy.door import (
     Attempt,
     LocalRank,
+    ProgramKind,
+    Service,
     SignalReceived,
     Waiting,
+    WorkerProgram,
     actions,
     events,
     messages,
@@ -180,3 +183,17 @@ def test_a_check_is_asked_for_without_end() -> None:
     asked = events.CoordinatorSent(messages.CheckNode(), NOW)
 
     assert [attempt.happens(asked) for _ in range(3)] == [[actions.RunCheck()], [], []]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_workers_that_wait_for_a_service_are_stopped(*, at_once: bool) -> None:
+    """None was started: the attempt ends, and nothing is waited for."""
+    server = WorkerProgram(ProgramKind.EXECUTABLE, "serve", ())
+    service = Service(name="server", where="job.yaml:2", program=server, ready="/health")
+    spec = job(nnodes=2, services=(service,))
+    attempt = Attempt(spec, plan_of(2), foreground=False)
+    stop = messages.Stop(0, "n1 got SIGTERM", outcome.Interrupted(SIGTERM), at_once)
+
+    done = attempt.happens(events.CoordinatorSent(stop, NOW))
+
+    assert actions.CleanUp() in done

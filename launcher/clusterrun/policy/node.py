@@ -1105,7 +1105,9 @@ class Attempt:
                 self._external_cause_elsewhere = cause
                 if at_once:
                     self._end_leaving(why)
-                    self._kill_if_alive(f"{why}: killing {self._workers} here")
+                    if not self._kill_if_alive(f"{why}: killing {self._workers} here"):
+                        # Its workers may wait for a service that never will be ready.
+                        self._stop_here(why)
                 else:
                     self._stop_here(why, self.suspending.saved if spares_saved else frozenset())
             case messages.Verdict(Succeeded()) if self.phase is Phase.LEAVING:
