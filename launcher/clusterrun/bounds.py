@@ -15,6 +15,7 @@ from clusterrun.cpuset import runs
 LONGEST_NAME = 255
 LONGEST_LINE = 1 << 14
 LONGEST_TEXT = 1 << 16
+
 MOST_WORKERS = 10_000
 """Of one node: more than any machine has GPUs or CPUs for."""
 

@@ -106,7 +106,7 @@ def _nccl_lines(job: RunningJob, shown: Collection[int]) -> tuple[str, ...]:
 
 def _lines_of(job: RunningJob, program: NumberedProgram, shown: Collection[int]) -> tuple[str, ...]:
     """Ask the node of the first rank; if it does not answer, others: each knows the same."""
-    ranks = sorted({*range(program.first, program.first + program.size)} & {*shown})
+    ranks = sorted(set(range(program.first, program.first + program.size)).intersection(shown))
     for rank in sorted({*ranks[:1], *ranks[len(ranks) // 2 :][:1], *ranks[-1:]}):
         query = Query(1, Topic.NCCL, SECONDS[Topic.NCCL], rank)
         found, _ = read(answers_of(job, query), NcclState)

@@ -1,12 +1,11 @@
 """``clusterrun suspend [RUN]``: all ranks of a running job save at one step, and the job ends."""
 
-import shlex
 import time
 from collections.abc import Mapping
 
 from clusterrun.cli.chosen_run import answer_of, run_to_end
 from clusterrun.cli.printing import print_json, print_text
-from clusterrun.errors import ExitCode, NoJobError
+from clusterrun.errors import ExitCode, NoJobError, shell_line
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import NoAnswer, RunningJob, ask
@@ -35,7 +34,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     if described.unsaved:
         raise NoJobError(
             f"run {described.run_id} can't be suspended, and goes on: {described.unsaved}",
-            f"{called} stop {shlex.quote(described.run_id)} ends it, and nothing is saved;"
+            f"{called} stop {shell_line([described.run_id])} ends it, and nothing is saved;"
             " set TMPDIR to a folder that you can write to before you start it again",
         )
     if line.read(Launcher).json:

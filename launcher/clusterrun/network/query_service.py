@@ -135,10 +135,10 @@ class QueryService:
             opened.until = now + query.seconds + SECONDS_FOR_COORDINATOR
             opened.waits_for_own = self._ports.concerns(query)
             self._open[self._last] = opened
-            if opened.waits_for_own and query.rank is not None:
-                # Nobody else is asked: the coordinator may not answer.
-                opened.end = EndOfAnswers(self._last, ())
             if opened.waits_for_own:
+                if query.rank is not None:
+                    # Nobody else is asked: the coordinator may not answer.
+                    opened.end = EndOfAnswers(self._last)
                 yield from self._ports.answer(query, partial(self._take_own, self._last), now)
             if opened.end is None:
                 yield from self._ports.send(query)

@@ -47,7 +47,6 @@ MOST_MARK = (1 << 62) - 1
 Mark = Annotated[int, Meta(ge=0, le=MOST_MARK)]
 """1 + a step, as ranks and agents write it into the page that they share; 0: none."""
 
-
 BY_COMMAND = "clusterrun suspend"
 """A request that a person types. Typed again, it goes on without ranks that others wait for.
 

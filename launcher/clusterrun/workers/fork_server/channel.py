@@ -52,8 +52,8 @@ class ChannelError(Exception):
 class HelperChannel(Generic[SentT, TakenT]):
     """One end of a socket pair that carries messages both ways; never blocks.
 
-    Takes over ``sock``. The peer takes what this end ``sends``, in the same order. The peer's death raises no error: it sets ``closed``, and what is sent from
-    then on is dropped.
+    Takes over ``sock``. The peer takes what this end ``sends``, in the same order. Its death raises no
+    error: it sets ``closed``, and what is sent from then on is dropped.
     """
 
     def __init__(
