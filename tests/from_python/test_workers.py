@@ -256,6 +256,38 @@ def test_a_rank_that_ends(
         workers.run(time.sleep, 5)
 
 
+def test_ctrl_c_between_any_two_instructions_ends_the_call_alone(caller: Launcher) -> None:
+    """A frame that was just sent is not sent again, and the next rank has its own."""
+    job = caller.script(
+        """
+        import os, signal, time, clusterrun
+        from clusterrun.clients.python import wire
+
+        sends = wire.RankConnection.flush
+        to_interrupt = []
+
+        def sends_and_is_interrupted(connection):
+            sends(connection)
+            if to_interrupt:
+                os.kill(os.getpid(), to_interrupt.pop())
+
+        workers = clusterrun.Workers(2)
+        pids = workers.run(os.getpid)
+        wire.RankConnection.flush = sends_and_is_interrupted
+        to_interrupt.append(signal.SIGINT)
+        try:
+            workers.run(time.sleep, 1000)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        print(workers.run(os.getpid) == pids, signal.getsignal(signal.SIGINT))
+        workers.close()
+        """
+    )
+    ended = job.ended()
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("interrupted\nTrue <built-in function default_int_handler>\n")
+
+
 def test_ctrl_c_ends_a_call_and_not_the_group(caller: Launcher) -> None:
     """The launcher has a process group of its own; a second Ctrl-C ends it, too."""
     job = caller.script(

@@ -13,6 +13,7 @@ from clusterrun.clients.python import wire
 from clusterrun.clients.python.call import FunctionCall, cells, command_line, pickled
 from clusterrun.clients.python.command import CalledCommand, Peer
 from clusterrun.clients.python.failures import JobInterrupted, WorkerFailed
+from clusterrun.clients.python.interrupts import HeldInterrupts
 from clusterrun.clients.python.launch import failure_of, raised_by, value_of
 from clusterrun.errors import UsageError
 from clusterrun.loop import NEVER
@@ -165,21 +166,22 @@ class Workers:
         self._number += 1
         chosen = [peer for _, peer in sorted(command.peers.items()) if rank in {None, peer.rank}]
         running = GroupCall(command, chosen, self._number)
-        try:
-            running.make(parts, lambda: self._interrupts_call == self._number)
-        except BaseException:
-            # Ranks are gone, or don't come back.
-            self._end()
-            raise
-        command.show_output()
-        error = running.error()
-        if error is None:
-            return [value_of(peer) for peer in chosen]
-        if running.is_uneven and self._renew_groups(command):
-            error.add_note(GROUPS_DESTROYED)
-        raise error
+        with HeldInterrupts(command.wake) as held:
+            try:
+                running.make(parts, held, lambda: self._interrupts_call == self._number)
+            except BaseException:
+                # Ranks are gone, or don't come back.
+                self._end()
+                raise
+            command.show_output()
+            error = running.error()
+            if error is not None:
+                if running.is_uneven and self._renew_groups(command, held):
+                    error.add_note(GROUPS_DESTROYED)
+                raise error
+        return [value_of(peer) for peer in chosen]
 
-    def _renew_groups(self, command: CalledCommand) -> bool:
+    def _renew_groups(self, command: CalledCommand, held: HeldInterrupts) -> bool:
         """Have all ranks drop their process groups, and meet at another port from now on.
 
         Returns:
@@ -191,7 +193,7 @@ class Workers:
         kept = [peer.answer for peer in everyone]
         renewal = GroupCall(command, everyone, self._number, kind=wire.BREAK)
         try:
-            renewal.make([b""], lambda: False)
+            renewal.make([b""], held, lambda: False)
             renewed = [value_of(peer) for peer in everyone]
         except BaseException:
             self._end()
@@ -278,11 +280,14 @@ class GroupCall:
         self._first: Peer | None = None
         """The rank that has raised first."""
 
-    def make(self, parts: list[Any], is_interrupted: Callable[[], bool]) -> None:
+    def make(
+        self, parts: list[Any], held: HeldInterrupts, is_interrupted: Callable[[], bool]
+    ) -> None:
         """Make the call; end it for all ranks if one raises, or the user interrupts it.
 
         Args:
             parts: of the frame.
+            held: how Ctrl-C comes.
             is_interrupted: whether another thread wants the call to end.
 
         Raises:
@@ -297,6 +302,7 @@ class GroupCall:
             self._command.send(peer, self._kind, self._number, parts)
         while left := [peer for peer in self._peers if peer.answer is None]:
             try:
+                held.deliver()
                 if is_interrupted() and not self._by_other_thread:
                     self._by_other_thread = True
                     self._interrupt(left)
