@@ -5,10 +5,11 @@ failures and further attempts. An exception, a loop without end, a message that 
 lines without end are failures.
 """
 
-import resource
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+import psutil
 import pytest
 
 from tests.network.door import (
@@ -80,12 +81,19 @@ def test_fifty_thousand_sessions_leave_nothing_behind(
     seeds = numbers(LONG_SESSIONS)
     first = len(seeds) // 5
     reached(sessions, seeds[:first])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    objects, resident = in_memory()
 
     reached(sessions, seeds[first:])
 
-    # In KiB.
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10
+    more_objects, more_resident = in_memory()
+    assert more_objects < objects + 1000
+    assert more_resident < resident + 100
+
+
+def in_memory() -> tuple[int, float]:
+    """Return how many objects this process has, and how much memory in MiB."""
+    gc.collect()
+    return len(gc.get_objects()), psutil.Process().memory_info().rss / 2**20
 
 
 # That it notices faults.
