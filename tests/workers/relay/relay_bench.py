@@ -127,16 +127,9 @@ class TimedRelay:
 
 
 @contextmanager
-def relay_on(
-    stdout: int,
-    stderr: int,
-    *,
-    colour: bool = False,
-    progress_seconds: float = 10.0,
-) -> Iterator[RelayBench]:
+def relay_on(stdout: int, stderr: int, *, colour: bool = False) -> Iterator[RelayBench]:
     """Start a relay that prints to the two descriptors; end it and all its workers' pipes."""
-    style = LineStyle(colour=colour, progress_seconds=progress_seconds)
-    with relay_at(OwnOutput(stdout, stderr), style) as bench:
+    with relay_at(OwnOutput(stdout, stderr), LineStyle(colour=colour)) as bench:
         yield bench
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
+from tests.workers.door import streams
 from tests.workers.relay.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 
 CLEAR = b"\r\x1b[K"
@@ -41,11 +42,12 @@ def bench(terminal: tuple[int, int]) -> Iterator[RelayBench]:
 
 
 def test_a_bar_that_is_drawn_becomes_lines_in_its_log(
-    terminal: tuple[int, int], tmp_path: Path
+    terminal: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The terminal shows the bar."""
     user, ours = terminal
-    with relay_on(ours, ours, progress_seconds=0.1) as bench:
+    monkeypatch.setattr(streams, "SECONDS_OF_A_BAR", 0.1)
+    with relay_on(ours, ours) as bench:
         printer = bench.open(0, logs=tmp_path)
         log = tmp_path / "rank-0.err"
 

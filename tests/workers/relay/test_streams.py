@@ -180,14 +180,46 @@ def test_the_two_streams_of_a_single_worker_are_one_text(node: Node) -> None:
 
 
 def test_the_lowest_rank_has_the_live_line(on_terminal: Node) -> None:
-    """Of two progress bars rank 0's is drawn, then the other once rank 0's has ended."""
-    on_terminal.prints(1, b"\r20%")
-    on_terminal.prints(0, b"\r10%")
+    """Then another one, once the lowest has ended its line."""
+    on_terminal.prints(1, b"20%")
+    on_terminal.prints(0, b"10%")
     on_terminal.shows(CLEAR + b"[rank 0] 10%")
 
     on_terminal.prints(0, b"\n")
     on_terminal.at(2.0)
     on_terminal.shows(CLEAR + b"[rank 0] 10%\n" + CLEAR + b"[rank 1] 20%")
+
+
+def test_bars_of_several_ranks_are_lines(on_terminal: Node) -> None:
+    """Each every two seconds, while a line that is no bar is the live one; a bar that is left is drawn."""
+    on_terminal.prints(0, b"\r10%")
+    on_terminal.shows(CLEAR + b"[rank 0] 10%")
+    on_terminal.prints(1, b"\r20%")
+    on_terminal.prints(2, b"loading ")
+    on_terminal.at(1.5)
+    on_terminal.shows(CLEAR + b"[rank 2] loading ")
+
+    on_terminal.at(3.6)
+    on_terminal.shows(CLEAR + b"[rank 0] 10%\n[rank 1] 20%\n" + CLEAR + b"[rank 2] loading ")
+
+    on_terminal.prints(1, b"\r30%")
+    on_terminal.at(5.5)
+    on_terminal.shows(b"")
+    on_terminal.at(5.6)
+    on_terminal.shows(CLEAR + b"[rank 1] 30%\n" + CLEAR + b"[rank 2] loading ")
+
+    on_terminal.prints(1, b"\n")
+    on_terminal.prints(2, b"\n")
+    on_terminal.at(6.0)
+    on_terminal.shows(CLEAR + b"[rank 1] 30%\n[rank 2] loading \n" + CLEAR + b"[rank 0] 10%")
+
+
+def test_both_streams_of_one_rank_may_draw(on_terminal: Node) -> None:
+    """Standard error comes first."""
+    on_terminal.prints(0, b"\r10%", "stderr")
+    on_terminal.prints(0, b"\r20%", "stdout")
+
+    on_terminal.shows(CLEAR + b"[rank 0] 10%")
 
 
 def test_standard_error_comes_before_standard_output(on_terminal: Node) -> None:

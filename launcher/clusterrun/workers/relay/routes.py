@@ -45,8 +45,6 @@ class LineStyle(Struct, frozen=True):
     """Prefixes are coloured on a terminal."""
     merged: bool = False
     """Other processes print to the same place: no colours and no live line, even on a terminal."""
-    progress_seconds: float = 10.0
-    """Between lines with a progress bar's state, where it is not drawn; less only in tests."""
 
 
 class Destination(Struct, frozen=True):

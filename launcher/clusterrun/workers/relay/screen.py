@@ -36,13 +36,23 @@ class Source(Struct, frozen=True):
     """A stream that prints; the live line belongs to the one with the lowest ``order``."""
 
     order: tuple[int, int]
+    """The local rank, and which of its streams."""
     prefix: bytes
+
+
+class Unfinished(Struct, frozen=True):
+    """The last line of a stream, in its last state."""
+
+    text: bytes = b""
+    is_bar: bool = False
+    """A progress bar's: it was drawn more than once."""
 
 
 class Display:
     """One terminal, pipe, file or stream of the caller, which all sources share line by line.
 
-    ``terminal`` is its descriptor if it is one; there is no live line on anything else.
+    ``terminal`` is its descriptor if it is one; there is no live line on anything else, and it shows no
+    progress bar if several workers draw one.
     """
 
     def __init__(self, output: LineOutput, terminal: int | None) -> None:
@@ -50,9 +60,12 @@ class Display:
         self.terminal = terminal
         self.is_needed = False
         """Whether something was shown that no log file has."""
+        self.shows_bars = terminal is not None
+        """Whether a progress bar is on the live line."""
         self._in_line_of: Source | None = None
-        self._live: dict[Source, bytes] = {}
-        self._drawn = False
+        self._live: dict[Source, Unfinished] = {}
+        self._drawn = b""
+        """The live line that the terminal shows."""
         self._stale = False
         self._drawn_at = -math.inf
 
@@ -80,13 +93,14 @@ class Display:
         self._make_room(breaking=True)
         self.output.write(text)
 
-    def update(self, source: Source, unfinished: bytes) -> None:
-        """Take the last state of the unfinished line of ``source``; empty if there is none."""
-        if self.terminal is None or self._live.get(source, b"") == unfinished:
+    def update(self, source: Source, unfinished: Unfinished) -> None:
+        """Take the unfinished line of ``source``; its text is empty if there is none."""
+        if self.terminal is None or self._live.get(source, Unfinished()) == unfinished:
             return
         self._live.pop(source, None)
-        if unfinished:
+        if unfinished.text:
             self._live[source] = unfinished
+        self.shows_bars = len({it.order[0] for it, line in self._live.items() if line.is_bar}) <= 1
         self._stale = True
 
     def redraw(self, now: float) -> None:
@@ -94,9 +108,9 @@ class Display:
         if self.due > now:
             return
         line = self._live_line()
-        if line or self._drawn:
+        if line != self._drawn:
             self.output.write(_CLEAR_LINE + line)
-        self._drawn, self._stale, self._drawn_at = bool(line), False, now
+        self._drawn, self._stale, self._drawn_at = line, False, now
 
     def clear(self) -> None:
         """Remove the live line for good."""
@@ -110,13 +124,14 @@ class Display:
             self._in_line_of = None
         if self._drawn:
             self.output.write(_CLEAR_LINE)
-            self._drawn, self._stale = False, bool(self._live)
+            self._drawn, self._stale = b"", bool(self._live)
 
     def _live_line(self) -> bytes:
-        if not self._live or self.terminal is None:
+        live = [it for it, line in self._live.items() if self.shows_bars or not line.is_bar]
+        if not live:
             return b""
-        source = min(self._live, key=lambda source: source.order)
-        return source.prefix + _cut_coloured(self._live[source], self._room(source.prefix))
+        source = min(live, key=lambda source: source.order)
+        return source.prefix + _cut_coloured(self._live[source].text, self._room(source.prefix))
 
     def _room(self, prefix: bytes) -> int:
         """Return the columns beside a prefix; the last one stays empty, as terminals wrap there."""

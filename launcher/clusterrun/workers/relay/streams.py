@@ -27,6 +27,7 @@ from clusterrun.workers.relay.screen import (
     LONGEST_LINE,
     Display,
     Source,
+    Unfinished,
     coloured,
     with_prefix,
 )
@@ -38,6 +39,12 @@ _DRAINED_BYTES = 2 << 20
 """Bytes read at once when a worker has ended: all that the largest pipe holds, but no endless output."""
 
 _ERROR_FILE_BYTES = 256 << 10
+
+SECONDS_OF_A_BAR = 10.0
+"""Between lines with the state of a progress bar that is not drawn."""
+
+SECONDS_ON_A_TERMINAL = 2.0
+"""As above, where several workers draw one."""
 
 _UP_AND_DOWN = rb"(?:\x1b\[A){3}\n{3}|(?:\x1b\[A){2}\n{2}|\x1b\[A\n"
 """Back to the beginning of the same line: tqdm draws a bar below another like this."""
@@ -370,11 +377,12 @@ class Stream:
         on_terminal = display.terminal is not None and not style.merged
         self._is_raw = style.raw
         self._has_live_line = on_terminal and not style.raw
-        self._is_drawn = on_terminal or style.raw
-        """The terminal, ours or the reader's, shows its progress bar."""
         self._congested = False
         self._lines = LineBuffer()
-        self._progress = ProgressBar(style.progress_seconds)
+        self._logged_bar = ProgressBar(SECONDS_OF_A_BAR)
+        self._shown_bar = ProgressBar(
+            SECONDS_ON_A_TERMINAL if self._has_live_line else SECONDS_OF_A_BAR
+        )
         self._worker = worker
 
         prefix = output.prefix
@@ -417,7 +425,7 @@ class Stream:
     def due(self) -> float:
         """When to ``show_due``."""
         held = NEVER if self._tracebacks is None else self._tracebacks.due
-        return min(held, self._progress.due)
+        return min(held, self._logged_bar.due, self._shown_bar.due)
 
     def congested(self) -> bool:
         """Return whether too much waits for the screen or a file to read more."""
@@ -440,15 +448,16 @@ class Stream:
         """Show a traceback that is whole by now, and the last state of a progress bar as a line."""
         if self._tracebacks is not None:
             self._tracebacks.look(now)
-        bar = self._lines.bar if self.log or not self._is_drawn else b""
-        if state := self._progress.look(bar, now):
-            line = state + b"\n"
+        bar = self._lines.bar
+        if (self.log or self._to_filtered) and (state := self._logged_bar.look(bar, now)):
             if self.log:
-                self.log.write(line)
-            if not self._is_drawn:
-                self._show(line)
-                if self._to_filtered:
-                    self._to_filtered.feed(line)
+                self.log.write(state + b"\n")
+            if self._to_filtered:
+                self._to_filtered.feed(state + b"\n")
+        # The terminal, ours or the reader's, shows it already.
+        is_drawn = self._is_raw or (self._has_live_line and self.display.shows_bars)
+        if state := self._shown_bar.look(b"" if is_drawn else bar, now):
+            self._show(state + b"\n")
 
     def pump(self, now: float) -> int:
         """Read once, pass on what was read, and return its length in bytes."""
@@ -512,7 +521,8 @@ class Stream:
             self.log.write(lines)
         self._feed(self.dumps.feed(lines))
         if self.shown and self._has_live_line:
-            self.display.update(self._source, without_movements(self.unfinished))
+            text, is_bar = without_movements(self.unfinished), bool(self._lines.bar)
+            self.display.update(self._source, Unfinished(text, is_bar))
 
     def _feed(self, lines: bytes) -> None:
         for sink in self._sinks:
