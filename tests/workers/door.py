@@ -75,6 +75,10 @@ from clusterrun.workers.relay import screen as screen
 from clusterrun.workers.relay import streams as streams
 from clusterrun.workers.relay.client import RelayClient as RelayClient
 from clusterrun.workers.relay.files import OutputFiles as OutputFiles
+from clusterrun.workers.relay.lines import Dumps as Dumps
+from clusterrun.workers.relay.lines import LineBuffer as LineBuffer
+from clusterrun.workers.relay.lines import TextFilter as TextFilter
+from clusterrun.workers.relay.lines import without_movements as without_movements
 from clusterrun.workers.relay.loop import Relay as Relay
 from clusterrun.workers.relay.routes import Destination as Destination
 from clusterrun.workers.relay.routes import LineStyle as LineStyle

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.workers.door import streams
+from tests.workers.door import without_movements
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from tests.workers.door import streams
 )
 def test_colours_stay_and_movements_go(text: bytes, shown: bytes) -> None:
     """The lines of all ranks share one screen."""
-    assert streams.without_movements(text) == shown
+    assert without_movements(text) == shown

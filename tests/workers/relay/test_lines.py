@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.workers.door import screen, streams
+from tests.workers.door import LineBuffer, screen
 
 LONGEST = 6
 """Of the lines in the property tests, small so that long ones are common."""
@@ -20,7 +20,7 @@ ANY_BYTES = st.lists(
 
 
 def collect(chunks: list[bytes], longest: int = screen.LONGEST_LINE) -> bytes:
-    buffer = streams.LineBuffer(longest)
+    buffer = LineBuffer(longest)
     return b"".join(buffer.feed(chunk) for chunk in chunks) + buffer.finish()
 
 
@@ -67,7 +67,7 @@ def test_a_progress_bar_becomes_its_last_state() -> None:
 
 def test_a_bar_below_another_is_a_bar() -> None:
     """Tqdm moves down and up again to draw it, two lines for a third bar: each drawing is no line."""
-    buffer = streams.LineBuffer()
+    buffer = LineBuffer()
     up = b"\x1b[A"
     drawn = [b"\router 0%", b"\n\rinner 0%" + up, b"\n\rinner 50%" + up]
     drawn += [b"\n\n\rdeep 10%" + up * 2, b"\n\n\rdeep 20%" + up * 2, b"\n\rinner 99%" + up]
@@ -79,7 +79,7 @@ def test_a_bar_below_another_is_a_bar() -> None:
 
 def test_the_unfinished_line_shows_its_last_state() -> None:
     """A live line shows it, before and after the carriage return."""
-    buffer = streams.LineBuffer()
+    buffer = LineBuffer()
     seen = []
 
     for chunk in (b"done\n 10%", b"\r 20%", b"\r", b" 30%\r", b"\n"):
@@ -91,7 +91,7 @@ def test_the_unfinished_line_shows_its_last_state() -> None:
 
 def test_a_bar_is_an_unfinished_line_that_was_drawn_again() -> None:
     """A prompt is none, nor is what follows the line that ended a bar."""
-    buffer = streams.LineBuffer()
+    buffer = LineBuffer()
     seen = []
 
     for chunk in (
@@ -111,7 +111,7 @@ def test_a_bar_is_an_unfinished_line_that_was_drawn_again() -> None:
 
 def test_hours_of_progress_take_no_memory() -> None:
     """Of an endless progress bar one state is held back, not all."""
-    buffer = streams.LineBuffer()
+    buffer = LineBuffer()
 
     for done in range(10_000):
         assert buffer.feed(b"\r%d of 10000" % done) == b""
@@ -121,7 +121,7 @@ def test_hours_of_progress_take_no_memory() -> None:
 
 def test_a_line_too_long_is_passed_on_in_pieces_as_it_is() -> None:
     """No byte of it waits for an end that may never come, and none is lost."""
-    buffer = streams.LineBuffer()
+    buffer = LineBuffer()
     piece = random.Random(0).randbytes(1000).replace(b"\n", b"?").replace(b"\r", b"?")
 
     pieces = [buffer.feed(piece) for _ in range(100)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.workers.door import streams
+from tests.workers.door import Dumps
 
 DUMP = b"""\
 Thread 0x00007f3fb7fff700 (most recent call first):
@@ -43,8 +43,8 @@ ValueError
 """
 
 
-def armed() -> streams.DumpFilter:
-    dumps = streams.DumpFilter()
+def armed() -> Dumps:
+    dumps = Dumps()
     dumps.arm()
     return dumps
 
@@ -107,7 +107,7 @@ def test_a_progress_bar_stands_before_it() -> None:
 
 def test_nothing_is_taken_out_unasked() -> None:
     """Another program may have asked for it."""
-    assert streams.DumpFilter().feed(DUMP) == DUMP
+    assert Dumps().feed(DUMP) == DUMP
 
 
 def test_a_stack_without_end() -> None:

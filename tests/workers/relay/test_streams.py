@@ -22,6 +22,7 @@ from tests.workers.door import (
     LocalRank,
     OutputFiles,
     OwnOutput,
+    TextFilter,
     WorkerOutput,
     equal_tracebacks,
     screen,
@@ -475,11 +476,11 @@ def test_it_is_a_search_line_by_line(lines: list[str], texts: list[str]) -> None
     """Torchrun also looks at each line for each text."""
     found = [line for line in lines if any(text in line for text in texts)]
 
-    text = streams.TextFilter(b"", texts).feed("".join(f"{line}\n" for line in lines).encode())
+    text = TextFilter(b"", texts).picked("".join(f"{line}\n" for line in lines).encode())
 
     assert text.decode() == "".join(f"{line}\n" for line in found)
 
 
 def test_the_piece_of_a_long_line_is_ended() -> None:
     """Other ranks' lines follow it."""
-    assert streams.TextFilter(b"", ["b"]).feed(b"a\nabc") == b"abc\n"
+    assert TextFilter(b"", ["b"]).picked(b"a\nabc") == b"abc\n"

@@ -2,7 +2,8 @@
 
     client.py             the agent's half: forks the relay and talks with it
     loop.py               the process: waits for pipes, outputs and the agent
-    streams.py            one pipe of a worker: lines, filters, and the places that take them
+    streams.py            one pipe of a worker, and the places that take its lines
+    lines.py              lines of bytes, progress bars, stacks, chosen texts
     screen.py             standard output and error: whole lines of many workers, and one live line
     files.py              files, which threads write
     equal_tracebacks.py   those of several workers are shown once

@@ -116,20 +116,16 @@ class TracebackFilter:
                 # What was before it comes first.
                 self.show(self.prefix, passed)
                 passed = b""
-                self._let_go()
+                self.finish()
         return passed
 
     def look(self, now: float) -> None:
         """Have what is whole by now shown."""
         if now >= self.due:
-            self._let_go()
+            self.finish()
 
-    def finish(self) -> bytes:
-        """Have what is held shown: the rank prints no more, or it was asked for."""
-        self._let_go()
-        return b""
-
-    def _let_go(self) -> None:
+    def finish(self) -> None:
+        """Have what is held shown, also because the rank prints no more, or it was asked for."""
         held, self._held = self._held, None
         if held is not None:
             self._shared.add(self, held)
