@@ -18,14 +18,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from door import (
-    BindingRequest,
-    CpuSet,
-    NumaBinding,
-    Tree,
-    inspect,
-    place,
-)
+from clusterrun.cpuset import CpuSet
+from clusterrun.job.options import NumaBinding
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.tree import Tree
+from clusterrun.planning.binding import place
+from clusterrun.planning.placement import BindingRequest
 
 from tests.machine_trees import dgx_a100, write_tree
 

@@ -33,12 +33,9 @@ from typing import NamedTuple, NoReturn
 import clusterrun
 import msgspec
 import psutil
-from door import (
-    Activity,
-    SlowReport,
-    SlowVerdict,
-    VerdictKind,
-)
+from clusterrun.policy.samples import Activity
+from clusterrun.policy.slow import SlowVerdict, VerdictKind
+from clusterrun.report.slow import SlowReport
 from side_by_side import OURS, Job, command, started, written_by_all
 from slow_plan import DATA_BYTES, Cause, Kind, Plan, StepCounter, data_file
 from slow_planting import planted, why_impossible

@@ -15,45 +15,35 @@ from contextlib import suppress
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
-from door import (
-    FROM_COORDINATOR,
-    LOOPBACK,
-    Channel,
-    CoordinatorSent,
+from clusterrun.bounds import GlobalRank, LocalRank
+from clusterrun.job.values import LOOPBACK
+from clusterrun.loop import Loop
+from clusterrun.network.channel import FROM_COORDINATOR, Channel
+from clusterrun.network.handshake import member_handshake, packed_address
+from clusterrun.network.joining_node import JoiningNode, Outside
+from clusterrun.network.membership import Membership
+from clusterrun.planning.plan import World
+from clusterrun.policy.events import CoordinatorSent, Event
+from clusterrun.policy.fates import bounded
+from clusterrun.policy.leases import MemberLease
+from clusterrun.policy.messages import (
     DatedFate,
     Done,
-    Ending,
-    Event,
-    Exited,
-    Fate,
     FirstFailure,
-    GlobalRank,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
-    JoiningNode,
     KeepWaiting,
-    Killed,
-    LocalRank,
-    Loop,
-    MemberLease,
-    Membership,
     NextAttempt,
-    Outside,
     Stop,
-    Terms,
     Verdict,
-    World,
     WorldFormed,
-    allow_descriptors,
-    bounded,
-    described,
-    heartbeat_rhythm,
-    member_handshake,
-    packed_address,
-    terms_of,
-    wait_for_world,
 )
+from clusterrun.policy.outcome import Ending, Exited, Fate, Killed
+from clusterrun.policy.terms import Terms, heartbeat_rhythm, terms_of
+from clusterrun.processes import allow_descriptors
+from clusterrun.run.launch import wait_for_world
+from clusterrun.run.preview import described
 from msgspec.msgpack import encode
 
 JOIN, FAIL, LOSE, MEASURE, LEASES = "join", "fail", "lose", "measure", "leases"

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import psutil
-from door import Tree, hierarchy_of
+from clusterrun.machine.cgroup import hierarchy_of
+from clusterrun.machine.tree import Tree
 from slow_plan import READ_BYTES, Cause, Plan
 
 PERIOD_MICROSECONDS, LEAST_QUOTA_MICROSECONDS = 100_000, 2_000

@@ -14,26 +14,16 @@ from pathlib import Path
 from textwrap import wrap
 from typing import get_args
 
-from door import (
-    COMMANDS,
-    PRINTING,
-    SUBJECTS,
-    Answers,
-    Command,
-    Description,
-    EndReport,
-    FromCoordinator,
-    FromMember,
-    NodeRanks,
-    NodeStacks,
-    Request,
-    Row,
-    flag,
-    options,
-    rows_of,
-    services,
-    title_of,
-)
+from clusterrun.cli.commands import COMMANDS, Command
+from clusterrun.cli.splitting import PRINTING
+from clusterrun.job import options, services
+from clusterrun.job.declaring import Row, flag, rows_of, title_of
+from clusterrun.job.options import SUBJECTS
+from clusterrun.network.requests import Description, Request
+from clusterrun.policy.answers import NodeRanks, NodeStacks
+from clusterrun.policy.end_report import EndReport
+from clusterrun.policy.messages import FromCoordinator, FromMember
+from clusterrun.policy.queries import Answers
 from msgspec import NODEFAULT, Struct, json
 from msgspec import inspect as types
 

@@ -17,15 +17,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from door import (
-    Answers,
-    NodeRanks,
-    Query,
-    Topic,
-    ask,
-    find_jobs,
-    read,
-)
+from clusterrun.network.control_client import ask, find_jobs
+from clusterrun.policy.answers import NodeRanks, read
+from clusterrun.policy.queries import Answers, Query, Topic
 from rich.console import Console
 from rich.text import Text
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from tests.door import NAMES, CommandLine, Fact, Layer, collected, flag
+from clusterrun.job.declaring import Fact, flag
+from clusterrun.job.options import NAMES
+from clusterrun.job.sources import CommandLine, Layer, collected
 
 FlagValue = str | bool | tuple[str, ...]
 """A flag's text; True if it takes none; all texts of a repeated one."""

@@ -5,9 +5,11 @@ import sys
 from collections.abc import Mapping
 
 import pytest
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.job.resolve import Resolved, resolve
+from clusterrun.job.this_process import ThisProcess
 
 from tests.command_lines import Flags, command_line
-from tests.door import ExitCode, Resolved, ThisProcess, UsageError, resolve
 
 PROCESS = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="chosen")
 SEARCH_PATH = os.environ.get("PATH", os.defpath)

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from clusterrun.cpuset import CpuSet
 from hypothesis import strategies as st
 
-from tests.door import (
-    CpuSet,
-)
 from tests.machine_trees import KfdNode, MachineFacts, PciDevice
 
 

@@ -1,4 +1,4 @@
-"""Code that another process runs, with names of the product that come through a door."""
+"""Code that another process runs, with names of the product."""
 
 from collections.abc import Callable
 

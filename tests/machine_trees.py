@@ -5,9 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.door import (
-    CpuSet,
-)
+from clusterrun.cpuset import CpuSet
 
 CPUS = "sys/devices/system/cpu"
 NODES = "sys/devices/system/node"

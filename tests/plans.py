@@ -3,33 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
+from clusterrun.cpuset import CpuSet
+from clusterrun.job.job import OWN_SUBJECTS, Given, Job, ProgramKind, WorkerProgram
+from clusterrun.job.options import OPTIONS, NumaBinding
+from clusterrun.job.values import NodeRange
+from clusterrun.machine.machine import Gpu, Machine, NumaNode, PciGpu
+from clusterrun.planning.binding import place
+from clusterrun.planning.node_plan import plan_node
+from clusterrun.planning.placement import BindingRequest
+from clusterrun.planning.plan import NodePlan, WorkerPlan, World
+from clusterrun.planning.variables import environment_before
 from msgspec.structs import replace
-
-from tests.door import (
-    OPTIONS,
-    OWN_SUBJECTS,
-    BindingRequest,
-    CpuSet,
-    Given,
-    GlobalRank,
-    Gpu,
-    Job,
-    LocalRank,
-    Machine,
-    NodePlan,
-    NodeRange,
-    NodeRank,
-    NumaBinding,
-    NumaNode,
-    PciGpu,
-    ProgramKind,
-    WorkerPlan,
-    WorkerProgram,
-    World,
-    environment_before,
-    place,
-    plan_node,
-)
 
 SCRIPT = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--lr", "1"))
 

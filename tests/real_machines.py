@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-from tests.door import Tree, open_captured
+from clusterrun.machine.capture import open_captured
+from clusterrun.machine.tree import Tree
 
 CAPTURES = Path(__file__).parent / "captures"
 """What ``clusterrun topo --capture`` wrote; UUIDs and names of control groups are made up."""

@@ -1,14 +1,7 @@
 """Values that are made to fit before they travel."""
 
 import pytest
-
-from tests.door import (
-    LONGEST_NAME,
-    as_line,
-    as_name,
-    as_run_id,
-    as_text,
-)
+from clusterrun.bounds import LONGEST_NAME, as_line, as_name, as_run_id, as_text
 
 
 @pytest.mark.parametrize(

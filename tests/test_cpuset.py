@@ -1,10 +1,7 @@
 """Lists of CPUs, as the kernel writes them and people type them."""
 
 import pytest
-
-from tests.door import (
-    CpuSet,
-)
+from clusterrun.cpuset import CpuSet
 
 
 @pytest.mark.parametrize(

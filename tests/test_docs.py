@@ -10,16 +10,14 @@ from textwrap import indent
 
 import pytest
 from _pytest.mark.structures import ParameterSet
+from clusterrun.cli.commands import COMMANDS
+from clusterrun.cli.splitting import PRINTING
+from clusterrun.errors import ExitCode
+from clusterrun.job.clusters.detection import CLUSTERS
+from clusterrun.job.declaring import flag
+from clusterrun.job.foreign_options import foreign_option
+from clusterrun.job.options import NAMES
 
-from tests.door import (
-    CLUSTERS,
-    COMMANDS,
-    NAMES,
-    PRINTING,
-    ExitCode,
-    flag,
-    foreign_option,
-)
 from tests.transcripts import Transcript, run, transcripts, without_accidents
 
 ROOT = Path(__file__).parent.parent

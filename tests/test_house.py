@@ -28,14 +28,6 @@ TOP_LEVEL = {
 MODULES_BEFORE_THE_FIRST_WORKER = 110
 """What the agent may import of clusterrun, by the count of scripts/walk: each takes start-up time."""
 
-FOR_USERS = {"clusterrun.launch", "clusterrun.spawn", "clusterrun.suspend", "clusterrun.lightning"}
-IMPORTS_CLUSTERRUN = re.compile(r"\b(?:from|import) (clusterrun\.[\w.]+)")
-"""In a text: code that another process runs."""
-
-PROGRAMS = ("tests/contract/in_place/programs/", "tests/contract/preloading/packages/")
-"""As people write them."""
-
-
 UNCLEAR = (
     *("told", "said", "heard", "hears", "wish", "wishes", "quarrel", "surroundings"),
     *("nobody", "somebody", "whoever", "whose absence", "but for", "so many", "is there"),
@@ -70,23 +62,6 @@ MAY_SHARE_A_NAME = {
 def relative(path: Path) -> str:
     """Return a path as people name it: from the root."""
     return str(path.relative_to(ROOT))
-
-
-def inner_modules(source: Path) -> Iterator[str]:
-    """Yield the modules of clusterrun that a file imports, but for those that users import."""
-    for node in ast.walk(ast.parse(source.read_text())):
-        match node:
-            case ast.Import(names):
-                modules = [alias.name for alias in names]
-            case ast.ImportFrom("clusterrun", names):
-                modules = [f"clusterrun.{alias.name}" for alias in names if alias.name[0].islower()]
-            case ast.ImportFrom(str(module)):
-                modules = [module]
-            case ast.Constant(str(text)):
-                modules = IMPORTS_CLUSTERRUN.findall(text)
-            case _:
-                continue
-        yield from (it for it in modules if it.startswith("clusterrun.") and it not in FOR_USERS)
 
 
 def texts_in(source: Path) -> Iterator[str]:
@@ -140,24 +115,6 @@ def test_the_top_level_is_what_a_visitor_needs() -> None:
     names = {line.partition("/")[0] for line in done.stdout.splitlines()}
 
     assert {name for name in names if not name.startswith(".")} <= TOP_LEVEL
-
-
-def test_inner_modules_are_imported_at_the_doors_only() -> None:
-    """When a room is rebuilt, its door changes, and no test.
-
-    A door is the ``door.py`` of a folder of tests, of tests/ itself and of scripts/. All other files
-    import from it, code that they run in another process included (see ``tests/imports.py``).
-    """
-    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
-
-    around = [
-        f"{relative(file)}: {module}"
-        for file in sorted(files)
-        if file.name != "door.py" and not relative(file).startswith(PROGRAMS)
-        for module in inner_modules(file)
-    ]
-
-    assert around == []
 
 
 def test_pages_and_messages_use_plain_words() -> None:

@@ -12,8 +12,9 @@ from textwrap import dedent
 
 import psutil
 import pytest
+from clusterrun import processes
+from clusterrun.processes import MOST_KEPT, AskedChild, forked, how_it_ended, status_of
 
-from tests.door import MOST_KEPT, AskedChild, forked, how_it_ended, processes, status_of
 from tests.imports import imports
 from tests.waiting import SECONDS_TO_ACT, wait_until
 from tests.workers.interpreters import python_of

@@ -6,13 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+from clusterrun.processes import TimeLimited
+from clusterrun.scratch import Scratch, remove_scratch
 
 from tests.as_another_user import run_as_another_user
-from tests.door import (
-    Scratch,
-    TimeLimited,
-    remove_scratch,
-)
 from tests.imports import imports
 
 

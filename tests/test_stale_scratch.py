@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clusterrun.scratch import own_folders, remove_leftovers
+from clusterrun.workers.fork_server.kernel import stat_fields
 
-from tests.door import (
-    own_folders,
-    remove_leftovers,
-    stat_fields,
-)
 from tests.imports import imports
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from clusterrun.bounds import Count, Line, Name, Port, RunId, Seconds, Text
 from msgspec import Meta, Struct
 from msgspec.inspect import type_info
 from write_reference import (
@@ -16,8 +17,6 @@ from write_reference import (
     types_table,
     yaml_reference,
 )
-
-from tests.door import Count, Line, Name, Port, RunId, Seconds, Text
 
 
 class Colour(Enum):

@@ -8,7 +8,8 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.door import PR_SET_CHILD_SUBREAPER, prctl, run_command_line
+from clusterrun.cli.main import run_command_line
+from clusterrun.workers.fork_server.kernel import PR_SET_CHILD_SUBREAPER, prctl
 
 QUOTED = re.compile("'[^']*'")
 NEEDS_A_SHELL = re.compile("[$`|&;<>()]")

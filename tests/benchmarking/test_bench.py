@@ -3,8 +3,7 @@
 import re
 
 import pytest
-
-from tests.benchmarking.door import (
+from clusterrun.clients.bench import (
     Benchmark,
     Case,
     compare,

@@ -9,9 +9,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from clusterrun.errors import UsageError, printable, shell_line
+from clusterrun.job.declaring import words_of
+from clusterrun.job.options import OPTIONS
 
 from tests.captured import captured
-from tests.cli.door import OPTIONS, UsageError, printable, shell_line, words_of
 from tests.rounds import in_all_rounds, numbers
 from tests.typed import Typed, typed
 

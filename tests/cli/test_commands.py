@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.cli.commands import COMMANDS, Command, find_command
+from clusterrun.cli.commands import named as function_named
+from clusterrun.errors import UsageError
+from clusterrun.job.gone import GONE_COMMANDS
 
-from tests.cli.door import COMMANDS, GONE_COMMANDS, Command, UsageError, find_command
-from tests.cli.door import named as function_named
 from tests.command_lines import flags_of
 from tests.typed import typed
 

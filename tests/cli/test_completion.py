@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-
-from tests.cli.door import SHELLS, UsageError, completion_script, completions
+from clusterrun.cli.completion import SHELLS, completion_script, completions
+from clusterrun.errors import UsageError
 
 
 def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

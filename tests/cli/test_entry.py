@@ -5,8 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from clusterrun.cli.entry import main
+from clusterrun.cli.main import run_command_line, version_text
 
-from tests.cli.door import main, run_command_line, version_text
 from tests.imports import imports
 
 ELSEWHERE = f"""

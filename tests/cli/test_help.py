@@ -3,18 +3,12 @@
 import sys
 
 import pytest
-
-from tests.cli.door import (
-    GROUPS,
-    MOST_USED,
-    OPTIONS,
-    TOPICS,
-    WORDS,
-    UsageError,
-    help_text,
-    title_of,
-    version_text,
-)
+from clusterrun.cli.commands import WORDS
+from clusterrun.cli.help import GROUPS, MOST_USED, TOPICS, help_text
+from clusterrun.cli.main import version_text
+from clusterrun.errors import UsageError
+from clusterrun.job.declaring import title_of
+from clusterrun.job.options import OPTIONS
 
 
 def test_all_groups_stand_in_their_order() -> None:

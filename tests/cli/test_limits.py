@@ -4,8 +4,8 @@ import errno
 import resource
 
 import pytest
-
-from tests.cli.door import ExitCode, InternalError, limit_behind
+from clusterrun.cli.main import limit_behind
+from clusterrun.errors import ExitCode, InternalError
 
 
 @pytest.mark.parametrize(

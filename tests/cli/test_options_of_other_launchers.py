@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-
-from tests.cli.door import TORCHRUN_FLAGS, UsageError, foreign_option, full_name, split
+from clusterrun.cli.splitting import TORCHRUN_FLAGS, full_name, split
+from clusterrun.errors import UsageError
+from clusterrun.job.foreign_options import foreign_option
 
 
 def test_an_option_that_the_script_has_as_well(

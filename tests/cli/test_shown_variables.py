@@ -1,8 +1,8 @@
 """The variables that a bug report shows."""
 
 import pytest
-
-from tests.cli.door import HIDDEN, shown_variables, without_secret
+from clusterrun.cli.env import shown_variables
+from clusterrun.job.secrets import HIDDEN, without_secret
 
 
 @pytest.mark.parametrize(

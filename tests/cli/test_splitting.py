@@ -7,24 +7,16 @@ import subprocess
 import sys
 
 import pytest
+from clusterrun.cli.commands import find_command, named
+from clusterrun.cli.main import run_command_line
+from clusterrun.cli.splitting import FLAGS, TORCHRUN_FLAGS, full_name, is_flag, meanings, split
+from clusterrun.errors import UsageError
+from clusterrun.job.foreign_options import foreign_option
+from clusterrun.job.resolve import resolve
+from clusterrun.job.this_process import ThisProcess
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.cli.door import (
-    FLAGS,
-    TORCHRUN_FLAGS,
-    ThisProcess,
-    UsageError,
-    find_command,
-    foreign_option,
-    full_name,
-    is_flag,
-    meanings,
-    named,
-    resolve,
-    run_command_line,
-    split,
-)
 from tests.command_lines import Flags, command_line
 from tests.imports import imports
 

@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from clusterrun.job.gone import GONE_FROM_SUBMIT
 
-from tests.cli.door import GONE_FROM_SUBMIT
 from tests.contract.launched import COMMAND
 from tests.typed import Typed, typed
 

@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from tests.contract.door import main
+from clusterrun.cli.entry import main
+
 from tests.imports import imports
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from clusterrun.run import launch
 
 from tests.contract.changed_times import command_with
-from tests.contract.door import launch
 from tests.contract.launched import COMMAND, OF_ALL_JOBS, Launcher
 from tests.contract.shell import Shell
 from tests.workers.interpreters import OTHER_VERSIONS, environment_without_pth, lacking, python_of

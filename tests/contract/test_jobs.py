@@ -13,8 +13,8 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from clusterrun.ports import program
 
-from tests.contract.door import program
 from tests.contract.launched import COMMAND, MARK, Launcher, plain_environment
 from tests.contract.worker_scripts import RANKS_MEET
 

@@ -1,9 +1,7 @@
 """Three nodes, as they describe themselves."""
 
-from tests.doctor.door import (
-    NodeFacts,
-    TorchFacts,
-)
+from clusterrun.clients.doctor.compare import NodeFacts
+from clusterrun.clients.doctor.speed import TorchFacts
 
 LABELS = ("n0", "n1", "n2")
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.clients.doctor.doctor import KEPT, PROGRAM, as_typed, checking_job
+from clusterrun.job.options import OPTIONS
 
 from tests.command_lines import command_line, flags_of
-from tests.doctor.door import KEPT, OPTIONS, PROGRAM, as_typed, checking_job
 
 
 def test_options_of_workers_are_replaced() -> None:

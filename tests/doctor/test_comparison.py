@@ -3,19 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
+from clusterrun.clients.doctor import compare
+from clusterrun.clients.doctor.compare import NodeFacts, labels_of, merged
+from clusterrun.clients.doctor.speed import Product, TorchFacts, ring_rounds
+from clusterrun.clients.doctor.this_machine import Finding, Level
 from msgspec.structs import replace
 
-from tests.doctor.door import (
-    Finding,
-    Level,
-    NodeFacts,
-    Product,
-    TorchFacts,
-    compare,
-    labels_of,
-    merged,
-    ring_rounds,
-)
 from tests.doctor.nodes import LABELS, NODES
 
 WELL, SLOW = 1e9, 1e8

@@ -3,16 +3,12 @@
 from collections.abc import Sequence
 
 import pytest
+from clusterrun.clients.doctor import compare
+from clusterrun.clients.doctor.compare import TriedAddress
+from clusterrun.clients.doctor.nodes import MOST_IN_PAIRS, peers_of
+from clusterrun.clients.doctor.this_machine import Finding, Level
 from msgspec.structs import replace
 
-from tests.doctor.door import (
-    MOST_IN_PAIRS,
-    Finding,
-    Level,
-    TriedAddress,
-    compare,
-    peers_of,
-)
 from tests.doctor.nodes import LABELS, NODES
 
 Calls = list[list[TriedAddress]]

@@ -4,19 +4,13 @@ import sys
 import threading
 
 import pytest
+from clusterrun.clients.doctor import compare, nodes
+from clusterrun.clients.doctor.compare import Measured, NodeFindings
+from clusterrun.clients.doctor.nodes import Alone, Exchange
+from clusterrun.clients.doctor.speed import Exchanged, TorchFacts
 from free_ports import free_port
 from msgspec.structs import replace
 
-from tests.doctor.door import (
-    Alone,
-    Exchange,
-    Exchanged,
-    Measured,
-    NodeFindings,
-    TorchFacts,
-    compare,
-    nodes,
-)
 from tests.doctor.nodes import NODES
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 import pytest
+from clusterrun.clients.doctor import pilot
+from clusterrun.machine.inspect import inspect
 
-from tests.doctor.door import inspect, pilot
 from tests.real_machines import CAPTURES, tree_at
 
 UUID = "GPU-5d0f83a2-417b-c6e9-20d4-91be37f60a58"

@@ -5,18 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from clusterrun.clients.doctor import this_machine
+from clusterrun.clients.doctor.this_machine import Finding, Level
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Gpu, Machine
+from clusterrun.machine.tree import Tree
 from msgspec.structs import replace
 
-from tests.doctor.door import (
-    CpuSet,
-    Finding,
-    Gpu,
-    Level,
-    Machine,
-    Tree,
-    inspect,
-    this_machine,
-)
 from tests.machine_trees import dgx_a100, write_tree
 
 OWN = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.5",), "eth1": ("10.1.0.5",)}

@@ -14,9 +14,10 @@ import clusterrun
 import msgspec
 import pytest
 from clusterrun import WorkerFailed
+from clusterrun.clients.python import command
+from clusterrun.clients.python.launch import SpawnContext
 
 from tests.contract.launched import Launcher
-from tests.from_python.door import SpawnContext, command
 from tests.waiting import wait_until
 
 SECONDS_TO_END = 5.0

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.clients.python.call import options_of
 
 from tests.command_lines import flags_of
-from tests.from_python.door import options_of
 
 
 @pytest.mark.parametrize(

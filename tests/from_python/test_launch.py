@@ -17,13 +17,15 @@ import clusterrun
 import psutil
 import pytest
 from clusterrun import JobInterrupted, RemoteTraceback, UsageError, WorkerFailed
+from clusterrun.policy.node import SECONDS_OF_ECHO
 from free_ports import free_port
-
-from tests.from_python.door import AGENT_MODULE, SECONDS_OF_ECHO
 
 pytestmark = pytest.mark.usefixtures("here")
 
 FACTOR = 3
+
+AGENT_MODULE = "clusterrun.cli.entry"
+"""In the command line of the agent."""
 
 
 class NeedsTwo(Exception):

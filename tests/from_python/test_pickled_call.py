@@ -4,8 +4,7 @@ import threading
 
 import pytest
 from clusterrun import UsageError
-
-from tests.from_python.door import FunctionCall, pickled
+from clusterrun.clients.python.call import FunctionCall, pickled
 
 GUARD = threading.Lock()
 

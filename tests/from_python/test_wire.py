@@ -11,8 +11,8 @@ import clusterrun
 import numpy as np
 import pytest
 import torch
-
-from tests.from_python.door import CalledCommand, wire
+from clusterrun.clients.python import wire
+from clusterrun.clients.python.command import CalledCommand
 
 KEY = bytes(range(32))
 PATIENCE = 20.0

@@ -13,9 +13,9 @@ from pathlib import Path
 import clusterrun
 import pytest
 from clusterrun import JobInterrupted, UsageError, WorkerFailed
+from clusterrun.clients.python.workers import SECONDS_TO_COME_BACK
 
 from tests.contract.launched import Launcher
-from tests.from_python.door import SECONDS_TO_COME_BACK
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -14,8 +14,10 @@ from enum import Enum, IntEnum
 from functools import cache
 from typing import Any, NamedTuple
 
-from tests.door import Job as AskedFor
-from tests.histories.door import NodePlan, Terms
+from clusterrun.job.job import Job as AskedFor
+from clusterrun.planning.plan import NodePlan
+from clusterrun.policy.terms import Terms
+
 from tests.histories.told_job import Job, Node, is_aside
 from tests.histories.worlds import numbers
 

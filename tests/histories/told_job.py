@@ -12,35 +12,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
+from clusterrun.bounds import GlobalRank, LocalRank
+from clusterrun.cpuset import runs
+from clusterrun.job.job import MAIN, ProgramKind, WorkerProgram
+from clusterrun.job.options import OnFailure, OnHang
+from clusterrun.job.services import Service
+from clusterrun.planning.plan import World
+from clusterrun.policy import actions, answers, events, job_events, messages, nccl, queries
+from clusterrun.policy import outcome as outcomes
+from clusterrun.policy.coordinator import Running
+from clusterrun.policy.fates import conclude, fates_of
+from clusterrun.policy.node import Attempt
+from clusterrun.policy.stacks import StackGroup
+from clusterrun.signals import SignalReceived
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tests.histories.door import (
-    MAIN,
-    Attempt,
-    GlobalRank,
-    LocalRank,
-    OnFailure,
-    OnHang,
-    ProgramKind,
-    Running,
-    Service,
-    SignalReceived,
-    StackGroup,
-    WorkerProgram,
-    World,
-    actions,
-    answers,
-    conclude,
-    events,
-    fates_of,
-    job_events,
-    messages,
-    nccl,
-    outcomes,
-    queries,
-    runs,
-)
 from tests.network.nodes import fate as fate_of
 from tests.network.nodes import hello, opened_job
 from tests.plans import plan_of, worker_of

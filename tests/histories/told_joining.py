@@ -7,13 +7,11 @@ Connections are counted in the order of calling: what follows for the caller tha
 import signal
 from typing import Any, Self
 
-from tests.histories.door import (
-    GlobalRank,
-    ended_while_waiting,
-    job_events,
-    messages,
-    outcomes,
-)
+from clusterrun.bounds import GlobalRank
+from clusterrun.policy import job_events, messages
+from clusterrun.policy import outcome as outcomes
+from clusterrun.policy.notices import ended_while_waiting
+
 from tests.histories.told_job import Job
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterrun.clients.doctor import this_machine
 
 from tests.contract.launched import COMMAND, Ended, Launcher
-from tests.hosts.door import this_machine
 from tests.hosts.host import Host
 from tests.hosts.namespaces import ip
 from tests.hosts.network import network

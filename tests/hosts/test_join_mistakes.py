@@ -7,9 +7,12 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from clusterrun.network.addresses import numeric_address
+from clusterrun.network.channel import Outgoing
+from clusterrun.network.handshake import VERSION
+from clusterrun.policy.messages import Hello
 
 from tests.contract.launched import Job, Launcher
-from tests.hosts.door import VERSION, Hello, Outgoing, numeric_address
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.imports import imports

@@ -13,17 +13,12 @@ from typing import Any
 
 import psutil
 import pytest
+from clusterrun.network.channel import Channel
+from clusterrun.network.control_client import RunningJob, find_jobs
+from clusterrun.network.handshake import member_handshake
+from clusterrun.policy.queries import Answers, Query, Topic
 
 from tests.contract.launched import COMMAND, Ended, Job, Launcher, await_status
-from tests.hosts.door import (
-    Answers,
-    Channel,
-    Query,
-    RunningJob,
-    Topic,
-    find_jobs,
-    member_handshake,
-)
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.imports import imports

@@ -8,11 +8,11 @@ from textwrap import dedent
 
 import clusterrun as clusterrun_package
 import pytest
+from clusterrun.clients.ssh import hosts as over_ssh
 
 from tests.contract.changed_times import command_with
 from tests.contract.launched import COMMAND, Launcher
 from tests.contract.worker_scripts import RANKS_MEET
-from tests.hosts.door import over_ssh
 from tests.hosts.ssh_hosts import OTHER_ID, OTHER_USER, SshHosts
 from tests.rounds import in_all_rounds, numbers
 

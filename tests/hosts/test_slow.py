@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterrun.network.control_client import find_jobs
 
 from tests.contract.launched import COMMAND, Job, Launcher
-from tests.hosts.door import find_jobs
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.slow_link import slow_link

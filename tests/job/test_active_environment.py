@@ -5,11 +5,12 @@ from pathlib import Path
 
 import clusterrun
 import pytest
+from clusterrun.job.declaring import Fact
+from clusterrun.job.this_process import ThisProcess
 from msgspec.structs import replace
 
 from tests.command_lines import Flags
 from tests.described import PROCESS, describe
-from tests.job.door import Fact, ThisProcess
 
 pytestmark = pytest.mark.usefixtures("script")
 

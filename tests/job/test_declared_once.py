@@ -10,22 +10,14 @@ from pathlib import Path
 from typing import get_type_hints
 
 import msgspec
+from clusterrun.cli.help import GROUPS, help_text
+from clusterrun.cli.splitting import split
+from clusterrun.job.declaring import Fact, Row, rows_of, title_of
+from clusterrun.job.job_file import read_job_file
+from clusterrun.job.options import OPTIONS, SUBJECTS
+from clusterrun.job.sources import CommandLine, value_of
 
-from tests.job.door import (
-    GROUPS,
-    OPTIONS,
-    OPTIONS_OF_COMMANDS,
-    SUBJECTS,
-    CommandLine,
-    Fact,
-    Row,
-    help_text,
-    read_job_file,
-    rows_of,
-    split,
-    title_of,
-    value_of,
-)
+from tests.own_options import OPTIONS_OF_COMMANDS
 
 REFERENCE = Path(__file__).parents[2] / "configs" / "reference.yaml"
 

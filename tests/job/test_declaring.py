@@ -4,9 +4,10 @@ from enum import Enum
 from typing import Annotated
 
 import pytest
+from clusterrun.job import values
+from clusterrun.job.declaring import Option, rows_of, spell
+from clusterrun.job.values import number
 from msgspec import Struct
-
-from tests.job.door import Option, number, rows_of, spell, values
 
 
 class Colour(Enum):

@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from tests.job.door import FileKind, is_executable, kind_of, names_in
+from clusterrun.job.file_kinds import FileKind, is_executable, kind_of, names_in
 
 NOBODY = 65534
 

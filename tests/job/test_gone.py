@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.cli.splitting import split
+from clusterrun.clients.python.call import options_of
+from clusterrun.errors import UsageError
+from clusterrun.job.gone import GONE
+from clusterrun.job.options import NAMES as NAMES_OF_OPTIONS
 
 from tests.described import describe
-from tests.job.door import GONE, UsageError, options_of, split
-from tests.job.door import NAMES as NAMES_OF_OPTIONS
 
 NAMES = sorted(GONE)
 

@@ -1,10 +1,11 @@
 """Host lists and counts, as Slurm writes them."""
 
 import pytest
+from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
+from clusterrun.job.hosts import expand_counts, expand_hosts
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tests.job.door import Fact, UsageError, expand_counts, expand_hosts
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
-
-from tests.job.door import ExitCode, Fact, JobFile, UsageError, read_job_file, value_of
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.job.declaring import Fact
+from clusterrun.job.job_file import read_job_file
+from clusterrun.job.sources import JobFile, value_of
 
 KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
 

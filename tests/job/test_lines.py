@@ -21,11 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterrun.cli.splitting import split
+from clusterrun.errors import UsageError
+from clusterrun.job.job import Job
+from clusterrun.job.options import OPTIONS
+from clusterrun.job.resolve import Resolved, resolve
 from msgspec.structs import replace
 
 from tests.captured import CLUSTERS, captured
 from tests.described import PROCESS, SEARCH_PATH
-from tests.job.door import OPTIONS, Job, Resolved, UsageError, resolve, split
 
 TEXTS = sorted((Path(__file__).parent / "lines").glob("*.txt"))
 AT_SHELL = "at-a-shell"

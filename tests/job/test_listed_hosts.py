@@ -4,10 +4,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
+from clusterrun.job.declaring import Fact
+from clusterrun.job.hosts import read_hosts
+from clusterrun.job.job import Job
+from clusterrun.job.this_process import ThisProcess, addresses_of
+from clusterrun.job.values import WorkerCount
 
 from tests.captured import captured
 from tests.described import describe, mistake
-from tests.job.door import Fact, Job, ThisProcess, WorkerCount, addresses_of, read_hosts
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -118,7 +122,7 @@ def test_lists_without_this_node_or_with_it_twice(
     flags: dict[str, str], message: str, hint: str
 ) -> None:
     """The error names the list and what to change."""
-    from tests.job.door import UsageError
+    from clusterrun.errors import UsageError
 
     with pytest.raises(UsageError) as caught:
         on_node7(**flags)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-
-from tests.job.door import ProgramKind, WorkerProgram, misplaced_options
+from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.program import misplaced_options
 
 
 def warnings(*args: str, text: str = "", kind: ProgramKind = ProgramKind.SCRIPT) -> tuple[str, ...]:

@@ -3,18 +3,18 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.job.declaring import Fact
+from clusterrun.job.nested_launches import (
+    NESTED_WARNING,
+    STEP_VARIABLE,
+    WORKER_VARIABLES,
+    left_by_outer_launch,
+)
+from clusterrun.job.values import WorkerCount
 
 from tests.captured import captured
 from tests.command_lines import Flags
 from tests.described import describe
-from tests.job.door import (
-    NESTED_WARNING,
-    STEP_VARIABLE,
-    WORKER_VARIABLES,
-    Fact,
-    WorkerCount,
-    left_by_outer_launch,
-)
 
 WORKER = {
     **dict.fromkeys(WORKER_VARIABLES, "1"),

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
-
-from tests.job.door import OPTIONS, CpuSet, MappedGpu, UsageError
+from clusterrun.cpuset import CpuSet
+from clusterrun.errors import UsageError
+from clusterrun.job.options import OPTIONS
+from clusterrun.job.values import MappedGpu
 
 numa_map = OPTIONS["numa_map"].value.read
 

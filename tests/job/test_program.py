@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
+from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.program import check_script
 from msgspec.structs import replace
 
 from tests.command_lines import Flags
 from tests.described import PROCESS, describe
-from tests.job.door import Fact, ProgramKind, UsageError, WorkerProgram, check_script
 
 NOBODY = 65534
 MODULE = {"module": True}

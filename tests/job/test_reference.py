@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.job.declaring import Fact
+from clusterrun.job.job_file import KEYS, read_entries, read_job_file
+from clusterrun.job.options import OPTIONS
 
 from tests.captured import captured
 from tests.described import describe
-from tests.job.door import KEYS, OPTIONS, Fact, read_entries, read_job_file
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 REFERENCE = str(CONFIGS / "reference.yaml")

@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.job.declaring import Fact
+from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.options import NumaBinding
+from clusterrun.job.resolve import resolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.command_lines import Flags, command_line
 from tests.described import PROCESS, describe
-from tests.job.door import Fact, NumaBinding, ProgramKind, WorkerProgram, resolve
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -4,20 +4,13 @@ import time
 from collections.abc import Mapping, Sequence
 
 import pytest
+from clusterrun.errors import UsageError
+from clusterrun.job.job import Job, SchedulerJob
+from clusterrun.job.resolve import resolve
+from clusterrun.job.scheduler import asctime_and_walltime, iso_time, seconds_left
+from clusterrun.job.this_process import CommandAnswer, ThisProcess, ask
 
 from tests.command_lines import command_line
-from tests.job.door import (
-    CommandAnswer,
-    Job,
-    SchedulerJob,
-    ThisProcess,
-    UsageError,
-    asctime_and_walltime,
-    ask,
-    iso_time,
-    resolve,
-    seconds_left,
-)
 
 BATCH = {
     "SLURM_JOB_ID": "17",

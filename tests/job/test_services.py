@@ -8,20 +8,14 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.job.declaring import Fact
+from clusterrun.job.job import Job, ProgramKind, WorkerProgram
+from clusterrun.job.job_file import read_job_file
+from clusterrun.job.values import RankSet, WorkerCount
 
 from tests.contract.launched import plain_environment
 from tests.described import describe, mistake
-from tests.job.door import (
-    ExitCode,
-    Fact,
-    Job,
-    ProgramKind,
-    RankSet,
-    UsageError,
-    WorkerCount,
-    WorkerProgram,
-    read_job_file,
-)
 
 KEYS = (
     "what is not of a service stands at the top level; its keys: command, script, module, args, env,"

@@ -1,9 +1,10 @@
 """What flags and variables say, as text with an origin."""
 
 import pytest
+from clusterrun.job.declaring import Fact
+from clusterrun.job.sources import JobFile, from_variables, unknown_variables, value_of
 
 from tests.command_lines import command_line
-from tests.job.door import Fact, JobFile, from_variables, unknown_variables, value_of
 
 
 def test_an_alias_says_the_same_option() -> None:

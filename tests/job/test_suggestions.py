@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from tests.job.door import closest, command, did_you_mean_file
+from clusterrun.job.mistakes import command
+from clusterrun.job.suggestions import closest, did_you_mean_file
 
 FLAGS = ("nnodes", "nproc_per_node", "numa_binding")
 

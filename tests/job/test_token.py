@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from clusterrun.job.declaring import Fact
 from msgspec.structs import replace
 
 from tests.captured import captured
 from tests.described import PROCESS, describe, mistake
-from tests.job.door import Fact
 
 FIRST, MINE = "first secret of ours", "a secret of my own"
 

@@ -4,20 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from clusterrun.errors import UsageError
+from clusterrun.job.options import OPTIONS, NumaBinding
+from clusterrun.job.values import NodeRange, RankSet, Std, StreamChoice, WorkerCount
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.job.door import (
-    OPTIONS,
-    OPTIONS_OF_COMMANDS,
-    NodeRange,
-    NumaBinding,
-    RankSet,
-    Std,
-    StreamChoice,
-    UsageError,
-    WorkerCount,
-)
+from tests.own_options import OPTIONS_OF_COMMANDS
 
 ROWS = OPTIONS | OPTIONS_OF_COMMANDS
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.job.declaring import Fact
+from clusterrun.job.job_file import read_entries
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from tests.job.door import ExitCode, Fact, UsageError, read_entries, scalar, sequence
 
 SURPRISING = [
     "010",
@@ -38,7 +39,7 @@ HALF = r"contains half of a character, a lone escape from \uD800 to \uDFFF"
 def read(text: str | bytes) -> dict[str, str]:
     """Return key and text of each entry of a file called job.yaml."""
     Path("job.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
-    return {key: scalar(entry) for key, entry in read_entries(Fact("job.yaml", "--config")).items()}
+    return {key: entry.text() for key, entry in read_entries(Fact("job.yaml", "--config")).items()}
 
 
 def mistake(text: str | bytes) -> tuple[str, str]:
@@ -165,4 +166,4 @@ def test_a_list_of_itself_is_a_mistake() -> None:
     entries = read_entries(Fact("job.yaml", "--config"))
 
     with pytest.raises(UsageError, match="a list, where a single value is expected"):
-        sequence(entries["args"])
+        entries["args"].texts()

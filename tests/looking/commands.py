@@ -5,8 +5,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from clusterrun.network.control_client import find_jobs
+
 from tests.contract.launched import COMMAND, Job, Launcher
-from tests.looking.door import find_jobs
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import psutil
 import pytest
+from clusterrun.cli.commands import WORDS
+from clusterrun.cli.main import run_command_line
 from free_ports import free_port
 
 from tests.as_another_user import run_as_another_user
@@ -17,7 +19,6 @@ from tests.contract.launched import COMMAND, Launcher, await_status
 from tests.contract.shell import Shell
 from tests.imports import imports
 from tests.looking.commands import asked, started
-from tests.looking.door import WORDS, run_command_line
 from tests.waiting import wait_until
 
 PRINTS = """

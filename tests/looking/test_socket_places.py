@@ -7,12 +7,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from clusterrun.cli.main import run_command_line
 
 from tests.as_another_user import run_as_another_user
 from tests.contract.launched import Launcher
 from tests.imports import imports
 from tests.looking.commands import asked
-from tests.looking.door import run_command_line
 from tests.waiting import wait_until
 
 STRANGER = 54399

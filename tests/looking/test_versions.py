@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from clusterrun.network.control_client import find_jobs
+from clusterrun.network.handshake import VERSION
 
 from tests.contract.launched import Launcher
 from tests.looking.commands import asked
-from tests.looking.door import VERSION, find_jobs
 from tests.waiting import wait_until
 
 NEWER = f"""

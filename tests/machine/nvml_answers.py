@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from clusterrun.machine.machine import Gpu, Hints
+from clusterrun.machine.tree import KernelAnswers, Tree
 from msgspec import json
 from msgspec.structs import replace
 
-from tests.machine.door import Gpu, Hints, KernelAnswers, Tree
 from tests.machine_trees import write_files
 
 

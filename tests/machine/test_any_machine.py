@@ -6,17 +6,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Machine
+from clusterrun.machine.tree import Tree
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 from tests.generated_machines import OCCUR, machines
-from tests.machine.door import (
-    CpuSet,
-    Machine,
-    Tree,
-    inspect,
-)
 from tests.machine_trees import MachineFacts, write_tree
 from tests.rounds import in_all_rounds
 

@@ -10,25 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.errors import UsageError
+from clusterrun.machine.capture import MAX_SIZE, open_captured, written_capture
+from clusterrun.machine.gpus.nvml import ask as ask_nvml
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Hints, Machine, PciGpu
+from clusterrun.machine.tree import KernelAnswers, Tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from tests.generated_machines import machines
-from tests.machine.door import (
-    MAX_SIZE,
-    CpuSet,
-    Hints,
-    KernelAnswers,
-    Machine,
-    PciGpu,
-    Tree,
-    UsageError,
-    ask_nvml,
-    inspect,
-    open_captured,
-    written_capture,
-)
 from tests.machine.nvml_answers import part, whole
 from tests.machine_trees import MachineFacts, PciDevice, two_nodes, write_files, write_tree
 from tests.real_machines import captured, tree_at

@@ -4,13 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from clusterrun.machine.cgroup import Hierarchy, cpu_quota, hierarchy_of
+from clusterrun.machine.tree import Tree
 
-from tests.machine.door import (
-    Hierarchy,
-    Tree,
-    cpu_quota,
-    hierarchy_of,
-)
 from tests.machine_trees import write_files
 
 CGROUP = "proc/self/cgroup"

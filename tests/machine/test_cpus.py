@@ -3,13 +3,10 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.cpus import Processors, read_processors
+from clusterrun.machine.tree import Tree
 
-from tests.machine.door import (
-    CpuSet,
-    Processors,
-    Tree,
-    read_processors,
-)
 from tests.machine_trees import CPUS, MachineFacts, cache_files, write_files, write_tree
 
 

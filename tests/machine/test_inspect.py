@@ -3,12 +3,11 @@
 import os
 from pathlib import Path
 
-from tests.machine.door import (
-    CpuSet,
-    PciGpu,
-    Tree,
-    inspect,
-)
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import PciGpu
+from clusterrun.machine.tree import Tree
+
 from tests.machine_trees import CPUS, PciDevice, two_nodes, write_files, write_tree
 
 

@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.cpus import read_nodes
+from clusterrun.machine.tree import Tree
 
-from tests.machine.door import (
-    CpuSet,
-    Tree,
-    read_nodes,
-)
 from tests.machine_trees import NODES, MachineFacts, write_files, write_tree
 
 EVERYTHING = CpuSet(range(256))

@@ -3,12 +3,8 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.machine.cgroup import GroupMemory, OomCounters, oom_kills_between
 
-from tests.machine.door import (
-    GroupMemory,
-    OomCounters,
-    oom_kills_between,
-)
 from tests.machine_trees import write_files
 
 MOUNT_1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"

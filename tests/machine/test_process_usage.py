@@ -7,15 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from clusterrun.machine.process_usage import ProcessUsage, Units, usage_of, why_silent
+from clusterrun.machine.tree import Tree
 
 from tests.contract.launched import await_status
-from tests.machine.door import (
-    ProcessUsage,
-    Tree,
-    Units,
-    usage_of,
-    why_silent,
-)
 
 UNITS = Units(100, 4096)
 STAT = (

@@ -4,17 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.cpus import read_nodes, read_processors
+from clusterrun.machine.gpus import pci
+from clusterrun.machine.gpus.locality import Locator
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Machine
+from clusterrun.machine.tree import Tree
 
-from tests.machine.door import (
-    CpuSet,
-    Locator,
-    Machine,
-    Tree,
-    inspect,
-    pci,
-    read_nodes,
-    read_processors,
-)
 from tests.machine_trees import KFD, MachineFacts, write_tree
 from tests.real_machines import WITHOUT_MACHINES, captured, tree_at, unpacked
 

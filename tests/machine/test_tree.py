@@ -4,16 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.tree import KernelAnswers, Tree, cpus_of, number_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.machine.door import (
-    CpuSet,
-    KernelAnswers,
-    Tree,
-    cpus_of,
-    number_of,
-)
 from tests.machine_trees import write_files
 
 

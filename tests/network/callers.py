@@ -6,25 +6,19 @@ import time
 from contextlib import ExitStack
 
 import msgspec
+from clusterrun.job.declaring import Fact
+from clusterrun.loop import Loop
+from clusterrun.network import server
+from clusterrun.network.channel import FROM_COORDINATOR, LONGEST_HELLO
+from clusterrun.network.handshake import MAGIC, NO_ADDRESS, VERSION
+from clusterrun.network.joining_node import JoiningNode
+from clusterrun.network.joining_port import open_joining_port
+from clusterrun.policy import events, messages
+from clusterrun.policy.coordinator import Coordinator
+from clusterrun.policy.job_events import MessageReceived
+from clusterrun.policy.members import OWN
 from free_ports import free_port
 
-from tests.network.door import (
-    FROM_COORDINATOR,
-    LONGEST_HELLO,
-    MAGIC,
-    NO_ADDRESS,
-    OWN,
-    VERSION,
-    Coordinator,
-    Fact,
-    JoiningNode,
-    Loop,
-    MessageReceived,
-    events,
-    messages,
-    open_joining_port,
-    server,
-)
 from tests.network.frames import framed, taken
 from tests.network.nodes import (
     PATIENCE,

@@ -5,18 +5,12 @@ import struct
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from clusterrun.network.channel import LONGEST_FRAME, Channel, MessageT
+from clusterrun.network.handshake import BadFrame
+from clusterrun.policy import messages, outcome, queries
 from msgspec import Struct
 from msgspec.msgpack import Decoder, encode
 
-from tests.network.door import (
-    LONGEST_FRAME,
-    BadFrame,
-    Channel,
-    MessageT,
-    messages,
-    outcome,
-    queries,
-)
 from tests.network.nodes import done, fate, hello
 from tests.plans import world
 

@@ -9,26 +9,17 @@ from itertools import islice
 from random import Random
 from typing import Any
 
+from clusterrun.bounds import GlobalRank, NodeRank
+from clusterrun.job.job import MAIN
+from clusterrun.network.channel import FROM_COORDINATOR, FROM_MEMBERS
+from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, World
+from clusterrun.policy import answers, messages, outcome, queries
+from clusterrun.policy.stacks import StackGroup
+from clusterrun.signals import SignalReceived
 from msgspec.msgpack import Encoder
 from msgspec.structs import replace
 
 from tests.network.callers import OPENING
-from tests.network.door import (
-    FROM_COORDINATOR,
-    FROM_MEMBERS,
-    MAIN,
-    GlobalRank,
-    NodeRank,
-    ProgramOnNode,
-    ProgramWorld,
-    SignalReceived,
-    StackGroup,
-    World,
-    answers,
-    messages,
-    outcome,
-    queries,
-)
 from tests.network.frames import FROM_A_COORDINATOR, FROM_A_MEMBER, as_frame, strange
 from tests.network.hostile_sessions import (
     MOST_PRINTED,

@@ -17,52 +17,35 @@ from time import process_time
 from typing import Any, cast
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.errors import LauncherError, RendezvousError
+from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.options import OnHang
+from clusterrun.job.services import Service
+from clusterrun.loop import NEVER, Loop
+from clusterrun.network import membership, query_service, server
+from clusterrun.network.addresses import Address
+from clusterrun.network.channel import FROM_COORDINATOR, Channel
+from clusterrun.network.joining_node import JoiningNode, Outside
+from clusterrun.network.membership import Membership
+from clusterrun.network.server import CoordinatorServer
+from clusterrun.planning.plan import NodePlan, World
+from clusterrun.planning.services import shares_on
+from clusterrun.policy import actions, events, messages, outcome, queries
+from clusterrun.policy.node import Attempt
+from clusterrun.policy.outcome import Outcome, Report
+from clusterrun.policy.terms import HeartbeatRhythm, Terms
+from clusterrun.report.ending import restart_text
+from clusterrun.run import agent
+from clusterrun.run.agent import Agent
+from clusterrun.run.event_log import EventLog
+from clusterrun.run.final_report import report_of_wait, text_of
+from clusterrun.run.launch import wait_for_world
+from clusterrun.run.node import LocalNode
+from clusterrun.signals import SignalReceived
 from msgspec.msgpack import Decoder
 from msgspec.structs import replace
 
-from tests.network.door import (
-    FROM_COORDINATOR,
-    NEVER,
-    Address,
-    Agent,
-    Attempt,
-    Channel,
-    CoordinatorServer,
-    EventLog,
-    HeartbeatRhythm,
-    JoiningNode,
-    LauncherError,
-    LocalNode,
-    LocalRank,
-    Loop,
-    Membership,
-    NodePlan,
-    OnHang,
-    Outcome,
-    Outside,
-    ProgramKind,
-    RendezvousError,
-    Report,
-    Service,
-    SignalReceived,
-    Terms,
-    WorkerProgram,
-    World,
-    actions,
-    agent,
-    events,
-    membership,
-    messages,
-    outcome,
-    queries,
-    query_service,
-    report_of_wait,
-    restart_text,
-    server,
-    shares_on,
-    text_of,
-    wait_for_world,
-)
 from tests.network.frames import as_frame, taken
 from tests.network.nodes import TERMS, hello, with_job
 from tests.plans import machine

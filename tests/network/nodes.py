@@ -9,39 +9,24 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
+from clusterrun.errors import RendezvousError
+from clusterrun.job.declaring import Fact
+from clusterrun.job.job import Given
+from clusterrun.loop import NEVER, Loop, Rank
+from clusterrun.network.addresses import Interfaces, Resolve, all_addresses
+from clusterrun.network.channel import FROM_MEMBERS, Channel
+from clusterrun.network.handshake import coordinator_handshake, packed_address
+from clusterrun.network.joining_node import JoiningNode, Outside
+from clusterrun.network.membership import Membership
+from clusterrun.planning.plan import World
+from clusterrun.policy import events, messages, outcome
+from clusterrun.policy.coordinator import Coordinator
+from clusterrun.policy.terms import HeartbeatRhythm, Terms, heartbeat_rhythm
+from clusterrun.policy.waiting import EndOfWait
+from clusterrun.run.launch import wait_for_world
 from msgspec.structs import replace
 
-from tests.network.door import (
-    FROM_MEMBERS,
-    NEVER,
-    Channel,
-    Coordinator,
-    EndOfWait,
-    Fact,
-    Given,
-    GlobalRank,
-    HeartbeatRhythm,
-    Interfaces,
-    JoiningNode,
-    LocalRank,
-    Loop,
-    Membership,
-    NodeRank,
-    Outside,
-    Rank,
-    RendezvousError,
-    Resolve,
-    Terms,
-    World,
-    all_addresses,
-    coordinator_handshake,
-    events,
-    heartbeat_rhythm,
-    messages,
-    outcome,
-    packed_address,
-    wait_for_world,
-)
 from tests.plans import job, world
 
 PATIENCE = 10.0

@@ -3,8 +3,7 @@
 import socket
 
 import pytest
-
-from tests.network.door import (
+from clusterrun.network.addresses import (
     Address,
     interface_of,
     is_own,

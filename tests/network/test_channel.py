@@ -6,30 +6,32 @@ import struct
 from collections.abc import Callable, Iterator
 
 import pytest
-from free_ports import free_port
-from hypothesis import given
-from hypothesis import strategies as st
-
-from tests.network.door import (
+from clusterrun.network.addresses import numeric_address
+from clusterrun.network.channel import (
     FROM_COORDINATOR,
     FROM_MEMBERS,
     LONGEST_FRAME,
     LONGEST_HELLO,
-    MAGIC,
     MOST_UNSENT,
+    Channel,
+    How,
+    Outgoing,
+)
+from clusterrun.network.handshake import (
+    MAGIC,
     NO_ADDRESS,
     VERSION,
     BadFrame,
-    Channel,
     Fault,
     HandshakeFailed,
-    How,
-    Outgoing,
     coordinator_handshake,
     member_handshake,
-    messages,
-    numeric_address,
 )
+from clusterrun.policy import messages
+from free_ports import free_port
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.network.frames import OF_MEMBERS, as_frame, framed, received
 from tests.network.nodes import done, fate, hello
 

@@ -11,29 +11,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from clusterrun.cli.main import run_command_line
+from clusterrun.loop import NEVER, Loop, Rank
+from clusterrun.network import control
+from clusterrun.network.channel import Channel
+from clusterrun.network.control_client import find_jobs
+from clusterrun.network.handshake import member_handshake
+from clusterrun.network.requests import Describe, Description, StopJob
+from clusterrun.policy import events, queries
+from clusterrun.processes import TimeLimited
+from clusterrun.user_sockets import connect_to, listen_at, socket_folder
 from msgspec.msgpack import Decoder
 
 from tests.as_another_user import run_as_another_user
 from tests.imports import imports
-from tests.network.door import (
-    NEVER,
-    Channel,
-    Describe,
-    Description,
-    Loop,
-    Rank,
-    StopJob,
-    TimeLimited,
-    connect_to,
-    control,
-    events,
-    find_jobs,
-    listen_at,
-    member_handshake,
-    queries,
-    run_command_line,
-    socket_folder,
-)
 from tests.network.nodes import open_descriptors
 from tests.network.turns import events_of_turn
 from tests.waiting import SECONDS_TO_ACT, wait_until

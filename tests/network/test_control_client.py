@@ -10,20 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-from tests.network.door import (
-    MAGIC,
-    VERSION,
-    Description,
-    NoAnswer,
-    RunningJob,
-    SilentAgent,
-    StopJob,
-    ask,
-    find_jobs,
-    listen_at,
-    queries,
-)
+from clusterrun.network.control_client import NoAnswer, RunningJob, SilentAgent, ask, find_jobs
+from clusterrun.network.handshake import MAGIC, VERSION
+from clusterrun.network.requests import Description, StopJob
+from clusterrun.policy import queries
+from clusterrun.user_sockets import listen_at
 
 DESCRIBED = Description("abc", "n0", os.getpid(), 0, 1, "train.py")
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]

@@ -10,17 +10,14 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from clusterrun.network import server
+from clusterrun.network.channel import FROM_COORDINATOR
+from clusterrun.network.handshake import MAGIC, VERSION
+from clusterrun.policy import messages
+from clusterrun.policy.joining import Gathering
+from clusterrun.processes import allow_descriptors
 
 from tests.network.callers import GARBAGE, OPENING, Caller, Running, caller, joined, running
-from tests.network.door import (
-    FROM_COORDINATOR,
-    MAGIC,
-    VERSION,
-    Gathering,
-    allow_descriptors,
-    messages,
-    server,
-)
 from tests.network.frames import framed, taken
 from tests.network.nodes import PATIENCE, done, fate, hello, take_turns
 

@@ -5,10 +5,8 @@ import struct
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from tests.network.door import (
+from clusterrun.network.addresses import is_own
+from clusterrun.network.handshake import (
     MAGIC,
     NO_ADDRESS,
     VERSION,
@@ -18,10 +16,11 @@ from tests.network.door import (
     Seals,
     Step,
     coordinator_handshake,
-    is_own,
     member_handshake,
     packed_address,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 @dataclass

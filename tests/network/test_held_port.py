@@ -11,16 +11,12 @@ from contextlib import closing, suppress
 
 import psutil
 import pytest
+from clusterrun.errors import RendezvousError
+from clusterrun.job.declaring import Fact
+from clusterrun.ports import WorkersPort, owner_of_port, program
 from free_ports import free_port
 
 from tests.imports import imports
-from tests.network.door import (
-    Fact,
-    RendezvousError,
-    WorkersPort,
-    owner_of_port,
-    program,
-)
 
 IP_LOCAL_PORT_RANGE = 51
 """linux/in.h: from where the kernel chooses a port for this socket; Linux 6.3 or newer."""

@@ -11,16 +11,12 @@ from collections.abc import Callable, Iterable
 
 import psutil
 import pytest
+from clusterrun.network import member
+from clusterrun.network.member import Member
+from clusterrun.policy import cause, joining, suspension
+from clusterrun.policy.members import Node
+from clusterrun.policy.notices import LineLimit
 
-from tests.network.door import (
-    LineLimit,
-    Member,
-    Node,
-    cause,
-    joining,
-    member,
-    suspension,
-)
 from tests.network.hostile_peers import OfMember, OfNodeZero
 from tests.network.hostile_sessions import KINDS, Session, Unsafe, replace_sockets
 from tests.rounds import in_all_rounds, numbers

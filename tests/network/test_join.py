@@ -6,24 +6,17 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from clusterrun.errors import LauncherError, MachineError, RendezvousError
+from clusterrun.network.addresses import Address, Interfaces
+from clusterrun.network.joining_node import Outside
+from clusterrun.planning.plan import World
+from clusterrun.policy import events, messages, outcome
+from clusterrun.policy.terms import Terms
+from clusterrun.policy.waiting import EndOfWait
+from clusterrun.signals import SignalReceived
 from free_ports import free_port
 from msgspec.structs import replace
 
-from tests.network.door import (
-    Address,
-    EndOfWait,
-    Interfaces,
-    LauncherError,
-    MachineError,
-    Outside,
-    RendezvousError,
-    SignalReceived,
-    Terms,
-    World,
-    events,
-    messages,
-    outcome,
-)
 from tests.network.nodes import (
     PATIENCE,
     Node,

@@ -1,22 +1,20 @@
 """The notices and errors of a node that can't connect to node 0."""
 
 import pytest
-from msgspec.structs import replace
-
-from tests.network.door import (
+from clusterrun.job.declaring import Fact
+from clusterrun.network.addresses import Address, numeric_address
+from clusterrun.network.handshake import Fault, HandshakeFailed
+from clusterrun.network.join_failures import (
     NOT_CLUSTERRUN,
-    Address,
     DialProgress,
-    Fact,
-    Fault,
-    HandshakeFailed,
-    Terms,
     handshake_error,
     node_zero_silent,
     not_connected,
     not_connected_yet,
-    numeric_address,
 )
+from clusterrun.policy.terms import Terms
+from msgspec.structs import replace
+
 from tests.network.nodes import job_terms
 
 TO_NAME = job_terms(29500, host="head", rdzv_timeout=600.0)

@@ -6,10 +6,12 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
+from clusterrun.network.addresses import Address, Resolve, all_addresses
+from clusterrun.policy import messages
+from clusterrun.policy.terms import heartbeat_rhythm
 from free_ports import free_port
 from msgspec.structs import replace
 
-from tests.network.door import Address, Resolve, all_addresses, heartbeat_rhythm, messages
 from tests.network.nodes import (
     Node,
     Notices,

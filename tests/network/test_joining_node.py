@@ -4,20 +4,15 @@ import re
 from collections.abc import Mapping
 
 import pytest
+from clusterrun.job.job import Job
+from clusterrun.network.channel import FROM_MEMBERS, LONGEST_HELLO
+from clusterrun.network.joining_node import LONGEST_VALUE, bounded_value, hello_of
+from clusterrun.policy import messages
 from msgspec.msgpack import encode
 from msgspec.structs import replace
 
 from tests.command_lines import Flags
 from tests.described import describe
-from tests.network.door import (
-    FROM_MEMBERS,
-    LONGEST_HELLO,
-    LONGEST_VALUE,
-    Job,
-    bounded_value,
-    hello_of,
-    messages,
-)
 from tests.network.nodes import hello
 
 

@@ -9,25 +9,21 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from clusterrun.job.declaring import Fact
+from clusterrun.network.addresses import Address, loopback_address
+from clusterrun.network.joining_port import JoiningPort, PortBusy, open_joining_port
+from clusterrun.ports import bound_everywhere, program
 from free_ports import free_port
-
-from tests.network.door import (
-    Address,
-    Fact,
-    JoiningPort,
-    PortBusy,
-    bound_everywhere,
-    loopback_address,
-    open_joining_port,
-    program,
-)
 
 STORE = """
 import socket, sys
 
 from torch.distributed import TCPStore
 
-from tests.network.door import MAGIC, Fact, loopback_address, open_joining_port
+from clusterrun.network.handshake import MAGIC
+from clusterrun.job.declaring import Fact
+from clusterrun.network.addresses import loopback_address
+from clusterrun.network.joining_port import open_joining_port
 
 here = loopback_address("127.0.0.1")
 for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[2]), here)):

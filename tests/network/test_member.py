@@ -9,38 +9,22 @@ from contextlib import ExitStack
 from typing import Any, get_args
 
 import pytest
+from clusterrun.bounds import NodeRank
+from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.services import Service
+from clusterrun.loop import NEVER
+from clusterrun.network.addresses import Address
+from clusterrun.network.channel import FROM_COORDINATOR, FROM_MEMBERS, Channel, How, Outgoing
+from clusterrun.network.handshake import BadFrame, coordinator_handshake
+from clusterrun.network.joining_node import JoiningNode, Outside
+from clusterrun.network.member import Loss, Member, MemberPhase, check_world
+from clusterrun.planning.plan import ProgramOnNode, ProgramWorld
+from clusterrun.policy import events, messages, outcome, queries
+from clusterrun.policy.terms import HeartbeatRhythm
 from msgspec import Raw, ValidationError
 from msgspec.msgpack import encode
 from msgspec.structs import replace
 
-from tests.network.door import (
-    FROM_COORDINATOR,
-    FROM_MEMBERS,
-    NEVER,
-    Address,
-    BadFrame,
-    Channel,
-    HeartbeatRhythm,
-    How,
-    JoiningNode,
-    Loss,
-    Member,
-    MemberPhase,
-    NodeRank,
-    Outgoing,
-    Outside,
-    ProgramKind,
-    ProgramOnNode,
-    ProgramWorld,
-    Service,
-    WorkerProgram,
-    check_world,
-    coordinator_handshake,
-    events,
-    messages,
-    outcome,
-    queries,
-)
 from tests.network.nodes import (
     PATIENCE,
     Notices,

@@ -5,23 +5,17 @@ from typing import get_args
 
 import msgspec
 import pytest
+from clusterrun.bounds import as_name
+from clusterrun.network.channel import FROM_COORDINATOR, FROM_MEMBERS
+from clusterrun.network.handshake import BadFrame
+from clusterrun.network.joining_node import bounded_value
+from clusterrun.policy import answers, messages, outcome, queries
+from clusterrun.policy.fates import bounded
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 from msgspec.msgpack import encode
 
-from tests.network.door import (
-    FROM_COORDINATOR,
-    FROM_MEMBERS,
-    BadFrame,
-    answers,
-    as_name,
-    bounded,
-    bounded_value,
-    messages,
-    outcome,
-    queries,
-)
 from tests.network.frames import KILLED, OF_THE_COORDINATOR, as_frame, framed, received
 from tests.network.nodes import fate, hello
 from tests.plans import world

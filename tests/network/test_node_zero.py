@@ -7,19 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from clusterrun.errors import RendezvousError
+from clusterrun.loop import NEVER, Loop
+from clusterrun.network.addresses import Address, Resolve, all_addresses
+from clusterrun.network.duplicate_check import DuplicateCheck
+from clusterrun.network.joining_node import JoiningNode
+from clusterrun.policy import events
 from free_ports import free_port
 
-from tests.network.door import (
-    NEVER,
-    Address,
-    DuplicateCheck,
-    JoiningNode,
-    Loop,
-    RendezvousError,
-    Resolve,
-    all_addresses,
-    events,
-)
 from tests.network.nodes import (
     PATIENCE,
     Node,

@@ -6,19 +6,15 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
+from clusterrun.errors import RendezvousError
+from clusterrun.job.declaring import Fact
+from clusterrun.network.channel import LONGEST_FRAME
+from clusterrun.planning.plan import World
+from clusterrun.policy import events, messages, outcome
+from clusterrun.policy.terms import Terms
+from clusterrun.ports import bound_everywhere
 from free_ports import free_port
 
-from tests.network.door import (
-    LONGEST_FRAME,
-    Fact,
-    RendezvousError,
-    Terms,
-    World,
-    bound_everywhere,
-    events,
-    messages,
-    outcome,
-)
 from tests.network.nodes import (
     PATIENCE,
     Node,

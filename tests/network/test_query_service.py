@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 import pytest
+from clusterrun.loop import NEVER
+from clusterrun.network import query_service
+from clusterrun.policy import events, messages, queries
 from msgspec.msgpack import decode
-
-from tests.network.door import NEVER, events, messages, queries, query_service
 
 QUERY = queries.Query(1, queries.Topic.RANKS, 1.2)
 MISSING = (queries.MissingNode(2, "n2", "does not answer"),)

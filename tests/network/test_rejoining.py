@@ -7,19 +7,13 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from clusterrun.loop import NEVER
+from clusterrun.network.channel import FROM_MEMBERS, Channel
+from clusterrun.network.handshake import coordinator_handshake, packed_address
+from clusterrun.policy import events, messages, outcome
+from clusterrun.policy.terms import HeartbeatRhythm
 from free_ports import free_port
 
-from tests.network.door import (
-    FROM_MEMBERS,
-    NEVER,
-    Channel,
-    HeartbeatRhythm,
-    coordinator_handshake,
-    events,
-    messages,
-    outcome,
-    packed_address,
-)
 from tests.network.nodes import Node, Notices, Played, done, job_terms, outside, part, take_turns
 from tests.network.test_peers import Job
 

@@ -5,9 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import pytest
+from clusterrun.errors import RendezvousError
+from clusterrun.planning.plan import World
+from clusterrun.policy.terms import Terms
 from free_ports import free_port
 
-from tests.network.door import RendezvousError, Terms, World
 from tests.network.nodes import PATIENCE, Node, Notices, job_terms, outside, ranked_hello
 
 # Agents have one thread; here each node is a thread, and a name is looked up in a fork.

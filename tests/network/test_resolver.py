@@ -14,8 +14,10 @@ from typing import IO, cast
 
 import psutil
 import pytest
+from clusterrun.loop import NEVER, Loop
+from clusterrun.network.addresses import Address
+from clusterrun.network.resolver import SECONDS_FOR_AN_ANSWER, Lookup
 
-from tests.network.door import NEVER, SECONDS_FOR_AN_ANSWER, Address, Lookup, Loop
 from tests.network.nodes import PATIENCE
 
 ADDRESSES = (Address(socket.AF_INET, "10.0.0.1", 0), Address(socket.AF_INET6, "fe80::1", 3))

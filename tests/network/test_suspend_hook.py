@@ -7,8 +7,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from clusterrun.loop import Loop
+from clusterrun.network import suspend_hook
+from clusterrun.policy import events
+from clusterrun.processes import allow_descriptors
 
-from tests.network.door import Loop, allow_descriptors, events, suspend_hook
 from tests.network.turns import events_of_turn
 from tests.waiting import SECONDS_TO_ACT, wait_until
 

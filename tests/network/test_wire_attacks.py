@@ -13,28 +13,28 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from clusterrun.network import server
+from clusterrun.network.channel import (
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
+    LONGEST_FRAME,
+    LONGEST_HELLO,
+    Channel,
+)
+from clusterrun.network.handshake import (
+    BadFrame,
+    coordinator_handshake,
+    member_handshake,
+    packed_address,
+)
+from clusterrun.policy import events, messages, outcome
+from clusterrun.processes import allow_descriptors
 from free_ports import free_port
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.msgpack import Decoder
 
 from tests.network.callers import GARBAGE, OPENING, Caller, caller, running
-from tests.network.door import (
-    FROM_COORDINATOR,
-    FROM_MEMBERS,
-    LONGEST_FRAME,
-    LONGEST_HELLO,
-    BadFrame,
-    Channel,
-    allow_descriptors,
-    coordinator_handshake,
-    events,
-    member_handshake,
-    messages,
-    outcome,
-    packed_address,
-    server,
-)
 from tests.network.frames import (
     FROM_A_COORDINATOR,
     FROM_A_MEMBER,

@@ -1,6 +1,7 @@
 """Turns of a loop whose clock a test sets."""
 
-from tests.network.door import Loop, events
+from clusterrun.loop import Loop
+from clusterrun.policy import events
 
 
 def events_of_turn(loop: Loop[events.Event], seconds: float = 0.0) -> list[events.Event]:

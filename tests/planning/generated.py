@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.machine import Machine
 from hypothesis import strategies as st
 
-from tests.planning.door import (
-    CpuSet,
-    Machine,
-)
 from tests.plans import machine
 
 FEATURES = (

@@ -2,21 +2,15 @@
 
 from collections.abc import Sequence
 
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
+from clusterrun.cpuset import CpuSet
+from clusterrun.job.job import TaskLayout
+from clusterrun.job.options import NumaBinding, NumaMemory
+from clusterrun.machine.machine import Machine
+from clusterrun.planning.plan import assumed_world
 from msgspec.structs import replace
 
-from tests.planning.door import (
-    BindingOptions,
-    CpuSet,
-    GlobalRank,
-    LocalRank,
-    Machine,
-    NodeRank,
-    NumaBinding,
-    NumaMemory,
-    TaskLayout,
-    assumed_world,
-    place,
-)
+from tests.planning.placing import BindingOptions, place
 from tests.plans import job, planned
 
 

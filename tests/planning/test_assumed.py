@@ -3,16 +3,12 @@
 import socket
 
 import pytest
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
+from clusterrun.errors import RendezvousError
+from clusterrun.job.job import TaskLayout
+from clusterrun.planning.plan import assumed_world
+from clusterrun.run.preview import lone_worker_world
 
-from tests.planning.door import (
-    GlobalRank,
-    LocalRank,
-    NodeRank,
-    RendezvousError,
-    TaskLayout,
-    assumed_world,
-    lone_worker_world,
-)
 from tests.plans import job
 
 TASK = TaskLayout(

@@ -3,18 +3,15 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.job.options import NumaBinding
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Machine
+from clusterrun.machine.tree import Tree
 from msgspec.structs import replace
 
 from tests.machine_trees import MachineFacts, PciDevice, write_tree
-from tests.planning.door import (
-    BindingOptions,
-    CpuSet,
-    Machine,
-    NumaBinding,
-    Tree,
-    inspect,
-    place,
-)
+from tests.planning.placing import BindingOptions, place
 from tests.plans import machine
 
 EXCLUSIVE, CORE_COMPLEX = NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX

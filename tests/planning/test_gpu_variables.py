@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from clusterrun.errors import UsageError
+from clusterrun.machine.machine import Machine
 from msgspec.structs import replace
 
-from tests.planning.door import (
-    Machine,
-    UsageError,
-)
 from tests.plans import job, machine, planned
 
 FOUR = machine({0: "0-3", 1: "4-7"}, [0, 0, 1, 1])

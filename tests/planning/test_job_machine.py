@@ -4,20 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from clusterrun.errors import UsageError
+from clusterrun.job.options import NumaBinding, StartMethod
+from clusterrun.job.values import MappedGpu, WorkerCount
+from clusterrun.machine.machine import Machine
+from clusterrun.planning.job_machine import local_size, machine_for
+from clusterrun.planning.plan import NodePlan
+from clusterrun.planning.preparation import preparation_of
 from msgspec.structs import replace
 
-from tests.planning.door import (
-    Machine,
-    MappedGpu,
-    NodePlan,
-    NumaBinding,
-    StartMethod,
-    UsageError,
-    WorkerCount,
-    local_size,
-    machine_for,
-    preparation_of,
-)
 from tests.plans import gpu, job, machine, planned
 
 EIGHT = machine({0: "0-3", 1: "4-7"}, [0] * 4 + [1] * 4)

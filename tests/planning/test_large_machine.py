@@ -4,16 +4,13 @@ import time
 from pathlib import Path
 
 import pytest
+from clusterrun.job.options import NumaBinding
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.tree import Tree
+from clusterrun.planning.job_machine import local_size
 
 from tests.machine_trees import KFD, KfdNode, MachineFacts, dgx_a100, write_tree
-from tests.planning.door import (
-    BindingOptions,
-    NumaBinding,
-    Tree,
-    inspect,
-    local_size,
-    place,
-)
+from tests.planning.placing import BindingOptions, place
 from tests.plans import job, machine, planned
 
 LIMIT = 0.3

@@ -3,17 +3,13 @@
 from collections import Counter
 
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.job.options import NumaBinding, NumaMemory
+from clusterrun.machine.machine import Machine
+from clusterrun.planning.plan import MemoryPolicy
 from msgspec.structs import replace
 
-from tests.planning.door import (
-    BindingOptions,
-    CpuSet,
-    Machine,
-    MemoryPolicy,
-    NumaBinding,
-    NumaMemory,
-    place,
-)
+from tests.planning.placing import BindingOptions, place
 from tests.plans import machine, masks
 
 NODE, NEAR, NONE = NumaBinding.NODE, NumaBinding.NEAR, NumaBinding.NONE

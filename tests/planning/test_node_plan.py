@@ -4,27 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from clusterrun.bounds import GlobalRank, NodeRank
+from clusterrun.cpuset import CpuSet
+from clusterrun.errors import UsageError
+from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
+from clusterrun.job.options import NumaBinding
+from clusterrun.job.values import variable_name
+from clusterrun.machine.machine import Machine
+from clusterrun.planning.node_plan import RUN_PATH
+from clusterrun.planning.plan import NodePlan, NumberedProgram, World
+from clusterrun.planning.variables import environment_before
 from msgspec.structs import replace
 
 from tests.described import describe
-from tests.planning.door import (
-    MAIN,
-    RUN_PATH,
-    CpuSet,
-    GlobalRank,
-    Job,
-    Machine,
-    NodePlan,
-    NodeRank,
-    NumaBinding,
-    NumberedProgram,
-    ProgramKind,
-    UsageError,
-    WorkerProgram,
-    World,
-    environment_before,
-    variable_name,
-)
 from tests.plans import job, machine, planned, world
 
 TWO = machine({0: "0-3", 1: "4-7"}, [0, 1])

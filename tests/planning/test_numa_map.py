@@ -1,19 +1,16 @@
 """Places of GPUs that the user sets."""
 
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.errors import UsageError
+from clusterrun.job.declaring import Fact
+from clusterrun.job.options import NumaBinding
+from clusterrun.job.values import MappedGpu
+from clusterrun.machine.machine import Machine
+from clusterrun.planning.job_machine import with_map
 from msgspec.structs import replace
 
-from tests.planning.door import (
-    BindingOptions,
-    CpuSet,
-    Fact,
-    Machine,
-    MappedGpu,
-    NumaBinding,
-    UsageError,
-    place,
-    with_map,
-)
+from tests.planning.placing import BindingOptions, place
 from tests.plans import machine, masks
 
 HERE = machine({0: "0-3", 1: "4-7", 2: ""}, [0, None])

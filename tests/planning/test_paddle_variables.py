@@ -1,13 +1,11 @@
 """Paddle's variables that can't be known."""
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.errors import UsageError
+from clusterrun.planning.variables import paddle_variables
 from msgspec.structs import replace
 
-from tests.planning.door import (
-    LocalRank,
-    UsageError,
-    paddle_variables,
-)
 from tests.plans import job, world
 
 

@@ -4,21 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
+from clusterrun.cpuset import CpuSet
+from clusterrun.errors import UsageError
+from clusterrun.job.job import TaskLayout
+from clusterrun.job.options import NumaBinding
+from clusterrun.machine.machine import Machine, PciGpu
+from clusterrun.planning.plan import NodePlan, assumed_world
 from msgspec.structs import replace
 
-from tests.planning.door import (
-    CpuSet,
-    GlobalRank,
-    LocalRank,
-    Machine,
-    NodePlan,
-    NodeRank,
-    NumaBinding,
-    PciGpu,
-    TaskLayout,
-    UsageError,
-    assumed_world,
-)
 from tests.plans import job, machine, planned
 
 NODES = {0: "0-3", 1: "4-7"}

@@ -6,21 +6,17 @@ from contextlib import suppress
 from itertools import combinations
 from random import Random
 
+from clusterrun.cpuset import CpuSet
+from clusterrun.job.options import NumaBinding, NumaMemory
+from clusterrun.machine.machine import Machine
+from clusterrun.planning.placement import Placement
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 from msgspec.structs import replace
 
-from tests.planning.door import (
-    BindingOptions,
-    CpuSet,
-    Machine,
-    NumaBinding,
-    NumaMemory,
-    Placement,
-    place,
-)
 from tests.planning.generated import FEATURES, Generated, machines
+from tests.planning.placing import BindingOptions, place
 from tests.planning.promises import check_hint, check_room, check_tasks
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from clusterrun.machine.machine import Machine
+from clusterrun.planning.preparation import preparation_of
 from msgspec.structs import replace
 
-from tests.planning.door import Machine, preparation_of
 from tests.plans import job, machine, planned
 
 HERE = machine({0: "0-7"}, [0, 0])

@@ -6,16 +6,12 @@ from random import Random
 
 import msgspec
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.job.options import NumaBinding, NumaMemory
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.tree import Tree
 
-from tests.planning.door import (
-    BindingOptions,
-    CpuSet,
-    NumaBinding,
-    NumaMemory,
-    Tree,
-    inspect,
-    place,
-)
+from tests.planning.placing import BindingOptions, place
 from tests.planning.promises import check_hint, check_room, check_tasks
 from tests.plans import job, planned
 from tests.real_machines import captured, each, recommended, tree_at

@@ -5,43 +5,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterrun.bounds import NodeRank
+from clusterrun.errors import UsageError
+from clusterrun.job.job import Job, ProgramKind, WorkerProgram
+from clusterrun.job.options import NumaBinding, NumaMemory
+from clusterrun.job.program import COMMAND_LINE
+from clusterrun.job.services import Service
+from clusterrun.job.values import RankSet, WorkerCount
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Machine
+from clusterrun.machine.tree import Tree
+from clusterrun.planning.node_plan import plan_node
+from clusterrun.planning.plan import (
+    NodePlan,
+    ProgramOnNode,
+    ProgramWorld,
+    WorkerPlan,
+    World,
+    assumed_world,
+)
+from clusterrun.planning.preparation import preparation_of
+from clusterrun.planning.services import (
+    LONGEST_LIST,
+    addresses_of,
+    main_workers,
+    shares_on,
+    with_old_values,
+)
+from clusterrun.planning.variables import environment_before
 from hypothesis import assume, given
 from msgspec.structs import replace
 
 from tests.machine_trees import dgx_a100, write_tree
-from tests.planning.door import (
-    Job,
-    Machine,
-    NodePlan,
-    NodeRank,
-    NumaBinding,
-    NumaMemory,
-    ProgramKind,
-    Tree,
-    UsageError,
-    WorkerCount,
-    WorkerProgram,
-    World,
-    assumed_world,
-    environment_before,
-    inspect,
-)
 from tests.planning.generated import Generated, machines
-from tests.planning.services.door import (
-    COMMAND_LINE,
-    LONGEST_LIST,
-    ProgramOnNode,
-    ProgramWorld,
-    RankSet,
-    Service,
-    WorkerPlan,
-    addresses_of,
-    main_workers,
-    plan_node,
-    preparation_of,
-    shares_on,
-    with_old_values,
-)
 from tests.plans import job, machine, world
 from tests.real_machines import CAPTURES, tree_at
 

@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Gpu
+from clusterrun.machine.tree import KernelAnswers, Tree
+from clusterrun.planning.job_machine import local_size, machine_for
 from msgspec import json
 from msgspec.structs import replace
 
 from tests.machine_trees import MachineFacts, write_files, write_tree
-from tests.planning.door import Gpu, KernelAnswers, Tree, inspect, local_size, machine_for
 from tests.plans import job
 
 WHOLE = Gpu(0, "0000:17:00.0", "GPU-0", vendor="nvidia", listed_by="NVML")

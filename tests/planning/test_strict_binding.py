@@ -1,14 +1,12 @@
 """What ``--numa-strict`` refuses, also where other jobs have no remark."""
 
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.errors import MachineError
+from clusterrun.job.options import NumaBinding
+from clusterrun.machine.machine import Machine
 from msgspec.structs import replace
 
-from tests.planning.door import (
-    CpuSet,
-    Machine,
-    MachineError,
-    NumaBinding,
-)
 from tests.plans import job, machine, planned
 
 TWO = {0: "0-3", 1: "4-7"}

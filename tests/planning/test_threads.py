@@ -1,16 +1,13 @@
 """OMP_NUM_THREADS: a share that no worker exceeds."""
 
 import pytest
+from clusterrun.job.options import NumaBinding
+from clusterrun.machine.machine import Machine
+from clusterrun.planning.binding import threads_per_worker
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.planning.door import (
-    BindingOptions,
-    Machine,
-    NumaBinding,
-    place,
-    threads_per_worker,
-)
+from tests.planning.placing import BindingOptions, place
 from tests.plans import machine
 
 TWO = {0: "0-7", 1: "8-15"}

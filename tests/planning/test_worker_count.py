@@ -4,16 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from clusterrun.errors import UsageError
+from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.values import WorkerCount
+from clusterrun.machine.machine import Machine
+from clusterrun.planning.job_machine import local_size
 from msgspec.structs import replace
 
-from tests.planning.door import (
-    Machine,
-    ProgramKind,
-    UsageError,
-    WorkerCount,
-    WorkerProgram,
-    local_size,
-)
 from tests.plans import job, machine, planned
 
 

@@ -15,26 +15,16 @@ from signal import SIGTSTP
 from typing import Any
 
 import pytest
+from clusterrun.network import membership, server
+from clusterrun.network.channel import How
+from clusterrun.network.joining_node import JoiningNode
+from clusterrun.network.server import CoordinatorServer
+from clusterrun.policy import events, messages, outcome
+from clusterrun.policy.coordinator import Coordinator, Over, Reforming, Running, State
+from clusterrun.policy.terms import HeartbeatRhythm, Terms
+from clusterrun.signals import SignalReceived
 
 from tests.network.nodes import TERMS, hello, with_job
-from tests.policy.door import (
-    Coordinator,
-    CoordinatorServer,
-    HeartbeatRhythm,
-    How,
-    JoiningNode,
-    Over,
-    Reforming,
-    Running,
-    SignalReceived,
-    State,
-    Terms,
-    events,
-    membership,
-    messages,
-    outcome,
-    server,
-)
 from tests.policy.parted_nodes import FORK_SERVER_ANSWERS, Agent, Broken, Host, Stop
 from tests.policy.parted_wires import OPENED, End, ModelDialer, ModelPort, Wire
 

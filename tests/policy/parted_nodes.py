@@ -6,30 +6,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from clusterrun.bounds import LocalRank
+from clusterrun.errors import LauncherError
+from clusterrun.loop import NEVER, Loop, Timed
+from clusterrun.network.joining_node import JoiningNode, Outside
+from clusterrun.network.membership import Membership
+from clusterrun.network.server import CoordinatorServer
+from clusterrun.planning.plan import World
+from clusterrun.policy import actions, events, messages, outcome
+from clusterrun.policy.fates import fates_of
+from clusterrun.policy.leases import MOST_PAST_LEASE
+from clusterrun.policy.node import Attempt
+from clusterrun.policy.waiting import Waiting
+from clusterrun.signals import SignalReceived
 from msgspec.structs import replace
 
 from tests.plans import plan_of
-from tests.policy.door import (
-    MOST_PAST_LEASE,
-    NEVER,
-    Attempt,
-    CoordinatorServer,
-    JoiningNode,
-    LauncherError,
-    LocalRank,
-    Loop,
-    Membership,
-    Outside,
-    SignalReceived,
-    Timed,
-    Waiting,
-    World,
-    actions,
-    events,
-    fates_of,
-    messages,
-    outcome,
-)
 from tests.policy.parted_wires import LISTENER, OPENED, End, ModelPort
 
 if TYPE_CHECKING:

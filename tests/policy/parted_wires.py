@@ -6,7 +6,12 @@ from functools import partial
 from socket import AF_INET
 from typing import TYPE_CHECKING, Any
 
-from tests.policy.door import NEVER, Address, How, JoiningNode, Rank, RendezvousError, channel
+from clusterrun.errors import RendezvousError
+from clusterrun.loop import NEVER, Rank
+from clusterrun.network import channel
+from clusterrun.network.addresses import Address
+from clusterrun.network.channel import How
+from clusterrun.network.joining_node import JoiningNode
 
 if TYPE_CHECKING:
     from tests.policy.parted_job import PartedJob

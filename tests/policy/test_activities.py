@@ -1,17 +1,9 @@
 """Stacks of a main thread, and what it does by them."""
 
 import pytest
+from clusterrun.policy.activities import MOST_PLACES, activity_of, places_of, with_stacks
+from clusterrun.policy.samples import Activity, SampledPlace, WindowSample
 from msgspec.structs import replace
-
-from tests.policy.door import (
-    MOST_PLACES,
-    Activity,
-    SampledPlace,
-    WindowSample,
-    activity_of,
-    places_of,
-    with_stacks,
-)
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 LIB = "/usr/lib/python3.11"

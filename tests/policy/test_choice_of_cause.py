@@ -4,9 +4,10 @@ import signal
 from collections.abc import Sequence
 
 import pytest
+from clusterrun.policy import outcome
+from clusterrun.policy.cause import LAST_LINES, choose_cause, is_consequence
 
 from tests.network.nodes import fate
-from tests.policy.door import LAST_LINES, choose_cause, is_consequence, outcome
 
 GLOO = (
     "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error"

@@ -3,9 +3,10 @@
 import signal
 
 import pytest
+from clusterrun.errors import UsageError
+from clusterrun.policy import end_report, outcome
 
 from tests.network.nodes import fate
-from tests.policy.door import UsageError, end_report, outcome
 
 MARK = "0f3c"
 EndReport = end_report.EndReport

@@ -1,26 +1,16 @@
 """What a node knows of its workers' ends, and sends of it: all that a report needs, never too much."""
 
 import pytest
+from clusterrun.bounds import MOST_WORKERS, GlobalRank, LocalRank
+from clusterrun.network import channel
+from clusterrun.policy import events, messages, outcome
+from clusterrun.policy.fates import bounded, conclude, fates_of
+from clusterrun.policy.node import Attempt, EndedWorker, RunningWorker
 from msgspec.msgpack import encode
 from msgspec.structs import replace
 
 from tests.network.nodes import fate
 from tests.plans import job, plan_of
-from tests.policy.door import (
-    MOST_WORKERS,
-    Attempt,
-    EndedWorker,
-    GlobalRank,
-    LocalRank,
-    RunningWorker,
-    bounded,
-    channel,
-    conclude,
-    events,
-    fates_of,
-    messages,
-    outcome,
-)
 
 
 def attempt(**ended: EndedWorker) -> Attempt:

@@ -1,15 +1,9 @@
 """Heartbeats: which silent nodes are lost, and which are not."""
 
 import pytest
-
-from tests.policy.door import (
-    NEVER,
-    ClockOffset,
-    HeartbeatRhythm,
-    HeartbeatTimer,
-    SilenceWatch,
-    heartbeat_rhythm,
-)
+from clusterrun.loop import NEVER
+from clusterrun.policy.heartbeat import ClockOffset, HeartbeatTimer, SilenceWatch
+from clusterrun.policy.terms import HeartbeatRhythm, heartbeat_rhythm
 
 RHYTHM = HeartbeatRhythm(interval=1.0, timeout=6.0)
 

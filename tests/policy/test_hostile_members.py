@@ -4,30 +4,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from clusterrun.bounds import LONGEST_LINE, MOST_WORKERS
+from clusterrun.job.job import MAIN, ProgramKind, WorkerProgram
+from clusterrun.job.services import Service
+from clusterrun.loop import NEVER
+from clusterrun.network import channel
+from clusterrun.policy import job_events, messages, notices, outcome, queries
+from clusterrun.policy.cause import is_consequence
+from clusterrun.policy.coordinator import Coordinator, Over, Reforming, Running
+from clusterrun.policy.notices import LineLimit
 from msgspec.msgpack import encode
 
 from tests.network.nodes import fate, hello, opened_job
-from tests.policy.door import (
-    LONGEST_LINE,
-    MAIN,
-    MOST_WORKERS,
-    NEVER,
-    Coordinator,
-    LineLimit,
-    Over,
-    ProgramKind,
-    Reforming,
-    Running,
-    Service,
-    WorkerProgram,
-    channel,
-    is_consequence,
-    job_events,
-    messages,
-    notices,
-    outcome,
-    queries,
-)
 
 BEGAN = 1000.0
 """When the attempts of these tests begin."""

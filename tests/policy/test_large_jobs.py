@@ -5,19 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from clusterrun.policy import answers, job_events, messages, outcome, queries
+from clusterrun.policy.coordinator import Coordinator, Running
+from clusterrun.policy.stacks import StackGroup
 from msgspec.msgpack import encode
 
 from tests.network.nodes import fate, hello, opened_job
-from tests.policy.door import (
-    Coordinator,
-    Running,
-    StackGroup,
-    answers,
-    job_events,
-    messages,
-    outcome,
-    queries,
-)
 
 MEMBERS = 20_000
 WORKERS = 8

@@ -1,16 +1,10 @@
 """Leases: until when workers may run, on a member's side and on node 0's."""
 
 import pytest
+from clusterrun.policy.leases import FORK_SERVER, Grants, MemberLease
+from clusterrun.policy.terms import HeartbeatRhythm, heartbeat_rhythm, silence
 
 from tests.network.nodes import TERMS, with_job
-from tests.policy.door import (
-    FORK_SERVER,
-    Grants,
-    HeartbeatRhythm,
-    MemberLease,
-    heartbeat_rhythm,
-    silence,
-)
 
 RHYTHM = HeartbeatRhythm(interval=1.0, timeout=15.0)
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-
-from tests.policy.door import (
+from clusterrun.bounds import named_ranks
+from clusterrun.policy.nccl import (
     EQUAL,
     MOST_LINES,
     MOST_LINES_OF_TEXT,
@@ -20,7 +20,6 @@ from tests.policy.door import (
     RasReport,
     RasStatus,
     compared,
-    named_ranks,
     state_of_text,
 )
 

@@ -4,26 +4,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from clusterrun.loop import NEVER
+from clusterrun.network import member
+from clusterrun.network.member import Member
+from clusterrun.network.server import CoordinatorServer
+from clusterrun.policy import coordinator, events, heartbeat, job_events, leases, outcome, terms
+from clusterrun.policy.coordinator import Coordinator
+from clusterrun.policy.heartbeat import ListeningClock
+from clusterrun.policy.leases import Grants
+from clusterrun.policy.node import Attempt
+from clusterrun.policy.terms import HeartbeatRhythm
 from msgspec.structs import replace
 
-from tests.policy.door import (
-    NEVER,
-    Attempt,
-    Coordinator,
-    CoordinatorServer,
-    Grants,
-    HeartbeatRhythm,
-    ListeningClock,
-    Member,
-    coordinator,
-    events,
-    heartbeat,
-    job_events,
-    leases,
-    member,
-    outcome,
-    terms,
-)
 from tests.policy.parted_job import ELASTIC, I, PartedJob, T, replace_sockets
 from tests.policy.parted_nodes import Agent, Broken, ForkServer, Host
 from tests.policy.parted_wires import LONGEST_RETRY

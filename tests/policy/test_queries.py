@@ -1,18 +1,13 @@
 """Answers to queries as who has asked reads them, and what the coordinator asks by itself."""
 
+from clusterrun.policy import answers, job_events, messages, queries
+from clusterrun.policy.coordinator import Coordinator
+from clusterrun.policy.members import OWN
+from clusterrun.policy.nccl import NcclState
+from clusterrun.policy.stacks import StackGroup
 from msgspec.msgpack import encode
 
 from tests.network.nodes import hello, opened_job
-from tests.policy.door import (
-    OWN,
-    Coordinator,
-    NcclState,
-    StackGroup,
-    answers,
-    job_events,
-    messages,
-    queries,
-)
 
 STACKS = answers.NodeStacks((StackGroup((0,), "in train"),))
 

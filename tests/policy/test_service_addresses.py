@@ -1,9 +1,11 @@
 """Where other nodes reach the workers of a service."""
 
 import pytest
+from clusterrun.policy import messages
+from clusterrun.policy.members import Node
+from clusterrun.policy.places import programs_in
 
 from tests.network.nodes import hello
-from tests.policy.door import Node, messages, programs_in
 
 INTERFACES = (("127.0.0.1", "::1"), ("fd77::3", "10.77.0.3"), ("fd88::3",))
 

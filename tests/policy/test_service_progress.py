@@ -4,19 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from clusterrun.bounds import NodeRank
+from clusterrun.job.job import MAIN, ProgramKind, WorkerProgram
+from clusterrun.job.services import Service
+from clusterrun.loop import NEVER
+from clusterrun.planning.plan import ProgramOnNode, ProgramWorld
+from clusterrun.policy.service_progress import ServiceProgress
 from msgspec.structs import replace
-
-from tests.policy.door import (
-    MAIN,
-    NEVER,
-    NodeRank,
-    ProgramKind,
-    ProgramOnNode,
-    ProgramWorld,
-    Service,
-    ServiceProgress,
-    WorkerProgram,
-)
 
 BEGAN = 100.0
 

@@ -4,23 +4,18 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from msgspec.structs import replace
-
-from tests.policy.door import (
-    MAIN,
+from clusterrun.job.job import MAIN
+from clusterrun.planning.plan import NumberedProgram
+from clusterrun.policy.samples import (
     Activity,
     NodeSamples,
-    NumberedProgram,
     RankSamples,
     SampledPlace,
-    SampledRank,
-    SlowVerdict,
-    VerdictKind,
     WhyNoStacks,
     WindowSample,
-    judge,
-    rank_to_ask_again,
 )
+from clusterrun.policy.slow import SampledRank, SlowVerdict, VerdictKind, judge, rank_to_ask_again
+from msgspec.structs import replace
 
 LOOP = "train.py:50 main"
 """Where ranks are that do what no place is given for."""

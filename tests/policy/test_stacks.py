@@ -1,8 +1,7 @@
 """Grouping of equal stacks."""
 
 import pytest
-
-from tests.policy.door import (
+from clusterrun.policy.stacks import (
     EXITED,
     LEFT_OUT,
     LONGEST,

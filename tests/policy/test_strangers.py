@@ -1,25 +1,17 @@
 """Messages that no agent of ours sends, or that come too late: at most their sender is lost."""
 
 import pytest
+from clusterrun.bounds import LONGEST_LINE
+from clusterrun.loop import NEVER
+from clusterrun.network import channel
+from clusterrun.policy import answers, job_events, messages, outcome, queries
+from clusterrun.policy.cause import MOST_EXTERNAL_CAUSES
+from clusterrun.policy.coordinator import Coordinator, Reforming, Running
+from clusterrun.policy.members import OWN
+from clusterrun.policy.stacks import StackGroup
 from msgspec.msgpack import encode
 
 from tests.network.nodes import fate, hello, opened_job
-from tests.policy.door import (
-    LONGEST_LINE,
-    MOST_EXTERNAL_CAUSES,
-    NEVER,
-    OWN,
-    Coordinator,
-    Reforming,
-    Running,
-    StackGroup,
-    answers,
-    channel,
-    job_events,
-    messages,
-    outcome,
-    queries,
-)
 
 
 def running(nodes: int) -> Coordinator:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 import pytest
+from clusterrun.policy.terms import ENDPOINT_PORT, terms_of
 
 from tests.command_lines import Flags
 from tests.described import describe
 from tests.plans import job
-from tests.policy.door import ENDPOINT_PORT, terms_of
 
 IGNORED = "are set in the environment: --cluster none ignores them"
 TRIPLE = {"WORLD_SIZE": "4", "RANK": "0", "MASTER_ADDR": "localhost"}

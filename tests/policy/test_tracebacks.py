@@ -1,6 +1,6 @@
 """Tracebacks in what a worker printed."""
 
-from tests.policy.door import beginning_of_traceback
+from clusterrun.policy.tracebacks import beginning_of_traceback
 
 TRACEBACK = [
     "Traceback (most recent call last):",

@@ -3,21 +3,15 @@
 from signal import SIGCONT, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.services import Service
+from clusterrun.policy import actions, events, messages, outcome
+from clusterrun.policy.node import Attempt
+from clusterrun.policy.waiting import Waiting
+from clusterrun.signals import SignalReceived
 
 from tests.plans import job, plan_of, world
-from tests.policy.door import (
-    Attempt,
-    LocalRank,
-    ProgramKind,
-    Service,
-    SignalReceived,
-    Waiting,
-    WorkerProgram,
-    actions,
-    events,
-    messages,
-    outcome,
-)
 
 WORLD = world(2)
 VERDICT = messages.Verdict(outcome.NodeLost(2, "n2"), "no node is left")

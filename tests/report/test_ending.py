@@ -6,21 +6,18 @@ import time
 from textwrap import dedent
 
 import pytest
-from msgspec.structs import replace
-
-from tests.report.door import (
+from clusterrun.bounds import GlobalRank, LocalRank
+from clusterrun.descriptor_output import LostOutput
+from clusterrun.policy.outcome import (
     EarlierExits,
     Ending,
     Exited,
     Fate,
-    GlobalRank,
     HangSign,
     HelperFailed,
     Hung,
     Interrupted,
     Killed,
-    LocalRank,
-    LostOutput,
     NodeLost,
     NotStarted,
     NotSuspended,
@@ -32,10 +29,9 @@ from tests.report.door import (
     Succeeded,
     Suspended,
     WorkerFailed,
-    losses_text,
-    report_text,
-    restart_text,
 )
+from clusterrun.report.ending import losses_text, report_text, restart_text
+from msgspec.structs import replace
 
 TRACEBACK = """\
 Traceback (most recent call last):

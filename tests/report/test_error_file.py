@@ -3,10 +3,9 @@
 import json
 
 import pytest
+from clusterrun.report.excerpt import decode_error_file
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tests.report.door import decode_error_file
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1\nValueError: boom\n'
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-
-from tests.policy.door import beginning_of_traceback
-from tests.report.door import Tail, exception_line, excerpt, plain_lines
+from clusterrun.policy.tracebacks import beginning_of_traceback, plain_lines
+from clusterrun.report.excerpt import exception_line, excerpt
+from clusterrun.workers.relay.kept import Tail
 
 
 def standard_error_of(source: str, folder: Path, environ: Mapping[str, str] | None = None) -> str:

@@ -5,6 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.machine.machine import Gpu, Machine, NumaNode
+from clusterrun.planning.node_plan import plan_node
+from clusterrun.planning.plan import NodePlan
+from clusterrun.report.machine import (
+    DIM,
+    PLAIN,
+    Cell,
+    Style,
+    TreeRow,
+    describe_distances,
+    draw,
+    machine_shown,
+    siblings,
+    strided,
+    topo_text,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import to_builtins
@@ -12,25 +29,6 @@ from msgspec.structs import replace
 
 from tests.planning.generated import Generated, machines
 from tests.plans import job, machine, world
-from tests.report.door import (
-    DIM,
-    PLAIN,
-    Cell,
-    CpuSet,
-    Gpu,
-    Machine,
-    NodePlan,
-    NumaNode,
-    Style,
-    TreeRow,
-    describe_distances,
-    draw,
-    machine_shown,
-    plan_node,
-    siblings,
-    strided,
-    topo_text,
-)
 from tests.rounds import in_all_rounds
 
 DRAWINGS = Path(__file__).parent / "drawings"

@@ -5,31 +5,18 @@ import re
 from textwrap import dedent
 from typing import Any
 
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
+from clusterrun.cpuset import CpuSet
+from clusterrun.job.job import Job, ProgramKind, TaskLayout, WorkerProgram
+from clusterrun.job.options import NumaBinding
+from clusterrun.job.secrets import HIDDEN
+from clusterrun.planning.plan import MemoryPolicy, NodePlan, WorkerPlan, assumed_world
+from clusterrun.report.plan import PlanShown, describe_prepared, describe_start, dry_run_text
+from clusterrun.workers.fork_server.messages import Prepared
 from msgspec import to_builtins
 from msgspec.structs import replace
 
 from tests.plans import gpu, job, worker_of, world
-from tests.report.door import (
-    HIDDEN,
-    CpuSet,
-    GlobalRank,
-    Job,
-    LocalRank,
-    MemoryPolicy,
-    NodePlan,
-    NodeRank,
-    NumaBinding,
-    PlanShown,
-    Prepared,
-    ProgramKind,
-    TaskLayout,
-    WorkerPlan,
-    WorkerProgram,
-    assumed_world,
-    describe_prepared,
-    describe_start,
-    dry_run_text,
-)
 
 JOB = job(env={"LR": "0.1"}, numa_binding=NumaBinding.NODE)
 

@@ -4,24 +4,15 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
+from clusterrun.machine.machine import GpuState
+from clusterrun.network.requests import Description
+from clusterrun.planning.plan import NumberedProgram
+from clusterrun.policy.answers import NodeRanks, RankState
+from clusterrun.policy.queries import Answer, Answers, EndOfAnswers, MissingNode
+from clusterrun.report.ranks import JobStatus, ps_text, status_text
+from clusterrun.report.tables import duration
 from msgspec.msgpack import encode
 from msgspec.structs import replace
-
-from tests.report.door import (
-    Answer,
-    Answers,
-    Description,
-    EndOfAnswers,
-    GpuState,
-    JobStatus,
-    MissingNode,
-    NodeRanks,
-    NumberedProgram,
-    RankState,
-    duration,
-    ps_text,
-    status_text,
-)
 
 RANK = RankState(0, 0, "running", 100, 60.0, 30.0, 3 << 30, "0", "0-3", "step 5", 0.2)
 JOB = Description("abc", "n0", 10, 0, 1, "train.py", ranks=1, running_for=1.0)

@@ -4,23 +4,14 @@ import json
 
 import msgspec
 import pytest
+from clusterrun.job.job import MAIN
+from clusterrun.machine.machine import GpuState
+from clusterrun.planning.plan import NumberedProgram
+from clusterrun.policy.queries import MissingNode
+from clusterrun.policy.samples import Activity, NodeSamples, RankSamples, WhyNoStacks, WindowSample
+from clusterrun.policy.slow import SampledRank, judge
+from clusterrun.report.slow import SlowReport, slow_text
 from msgspec.structs import replace
-
-from tests.report.door import (
-    MAIN,
-    Activity,
-    GpuState,
-    MissingNode,
-    NodeSamples,
-    NumberedProgram,
-    RankSamples,
-    SampledRank,
-    SlowReport,
-    WhyNoStacks,
-    WindowSample,
-    judge,
-    slow_text,
-)
 
 WINDOW = WindowSample(
     cpu=0.25,

@@ -2,22 +2,19 @@
 
 import signal
 
-from tests.run.door import (
+from clusterrun.bounds import LocalRank
+from clusterrun.policy.events import (
     CleanedUp,
     CoordinatorSent,
     Event,
-    Exited,
     HelperLost,
-    Killed,
-    LocalRank,
-    Order,
     OutputEnded,
-    Reason,
-    SignalReceived,
-    Verdict,
     WorkerEnded,
     WorkerStarted,
 )
+from clusterrun.policy.messages import Order, Verdict
+from clusterrun.policy.outcome import Exited, Killed, Reason
+from clusterrun.signals import SignalReceived
 
 FORK_SERVER_LOST = HelperLost("fork server", "was killed by SIGKILL", signal.SIGKILL, at=10.0)
 

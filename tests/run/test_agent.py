@@ -9,40 +9,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.loop import NEVER, Loop
+from clusterrun.planning.plan import NodePlan, World
+from clusterrun.policy import actions
+from clusterrun.policy.actions import WorkersAction
+from clusterrun.policy.events import CoordinatorSent, Event, NothingLeft, QueryEvent, QueryReceived
+from clusterrun.policy.messages import (
+    AgentMessage,
+    Done,
+    EndedExternally,
+    FirstFailure,
+    GivenUp,
+    NextAttempt,
+    Order,
+    PrintStacks,
+    Stop,
+    Verdict,
+)
+from clusterrun.policy.node import SECONDS_TO_DIE, Attempt
+from clusterrun.policy.outcome import Exited, NodeLost, Outcome, Succeeded
+from clusterrun.run.agent import Agent
 
 from tests.plans import job as described
 from tests.plans import plan_of, world
-from tests.run.door import (
-    NEVER,
-    SECONDS_TO_DIE,
-    Agent,
-    AgentMessage,
-    Attempt,
-    CoordinatorSent,
-    Done,
-    EndedExternally,
-    Event,
-    Exited,
-    FirstFailure,
-    GivenUp,
-    LocalRank,
-    Loop,
-    NextAttempt,
-    NodeLost,
-    NodePlan,
-    NothingLeft,
-    Order,
-    Outcome,
-    PrintStacks,
-    QueryEvent,
-    QueryReceived,
-    Stop,
-    Succeeded,
-    Verdict,
-    WorkersAction,
-    World,
-    actions,
-)
 from tests.run.happenings import (
     FORK_SERVER_LOST,
     exited,

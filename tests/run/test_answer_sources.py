@@ -8,23 +8,17 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from msgspec.msgpack import decode
-
-from tests.run.door import (
-    MOST_BODY,
+from clusterrun.bounds import LocalRank
+from clusterrun.loop import NEVER, Loop
+from clusterrun.policy.events import Event, LastLine, RelaySaw, Seen
+from clusterrun.policy.queries import MOST_BODY, Topic
+from clusterrun.run.answer_sources import (
     MOST_UNANSWERED,
-    NEVER,
     SECONDS_TO_ASK_AGAIN,
     AskedChildren,
-    Event,
-    LastLine,
-    LocalRank,
-    Loop,
     RelayQuestions,
-    RelaySaw,
-    Seen,
-    Topic,
 )
+from msgspec.msgpack import decode
 
 pytestmark = pytest.mark.usefixtures("no_child_left")
 

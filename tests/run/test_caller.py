@@ -10,17 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clusterrun.errors import UsageError
+from clusterrun.loop import Loop
+from clusterrun.policy import end_report
+from clusterrun.policy.events import Event
+from clusterrun.policy.outcome import Outcome, Succeeded
+from clusterrun.run.caller import CallingProgram
+from clusterrun.signals import SignalReceived
 
-from tests.run.door import (
-    CallingProgram,
-    Event,
-    Loop,
-    Outcome,
-    SignalReceived,
-    Succeeded,
-    UsageError,
-    end_report,
-)
 from tests.waiting import SECONDS_TO_ACT
 
 MARK = "0f3c"

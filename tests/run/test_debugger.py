@@ -5,8 +5,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 import pytest
-
-from tests.run.door import NotAttached, attached
+from clusterrun.run.debugger import NotAttached, attached
 
 COMMAND = ("/usr/bin/python", "-u", "train.py", "--lr", "1")
 

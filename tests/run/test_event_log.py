@@ -4,33 +4,30 @@ import json
 import signal
 from typing import Any, get_args
 
-from msgspec.structs import replace
-
-from tests.network.nodes import fate
-from tests.plans import job, plan_of
-from tests.run.door import (
-    REASON_NAMES,
-    Attempt,
-    CoordinatorLost,
-    Event,
-    EventLog,
+from clusterrun.bounds import LocalRank
+from clusterrun.errors import RendezvousError
+from clusterrun.policy.events import CoordinatorLost, Event, WorkerEnded
+from clusterrun.policy.messages import SaveAt
+from clusterrun.policy.node import Attempt
+from clusterrun.policy.outcome import (
     Exited,
     Hung,
-    LocalRank,
     NodeLost,
     NotStarted,
     NotSuspended,
     Outcome,
     Reason,
-    RendezvousError,
     Replacement,
     RestartProgress,
-    SaveAt,
     Succeeded,
     Suspended,
-    WorkerEnded,
     WorkerFailed,
 )
+from clusterrun.run.event_log import REASON_NAMES, EventLog
+from msgspec.structs import replace
+
+from tests.network.nodes import fate
+from tests.plans import job, plan_of
 from tests.run.happenings import (
     FORK_SERVER_LOST,
     exited,

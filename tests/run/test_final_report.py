@@ -4,23 +4,14 @@ import signal
 from typing import NamedTuple, cast
 
 import pytest
+from clusterrun.descriptor_output import LostOutput
+from clusterrun.errors import ExitCode
+from clusterrun.policy.outcome import HelperFailed, Interrupted, Outcome, Reason, Report, Succeeded
+from clusterrun.policy.outcome import WorkerFailed as Failed
+from clusterrun.run.final_report import exit_code_and_rest
+from clusterrun.workers.relay.client import RelayClient
 
 from tests.network.nodes import fate
-from tests.run.door import (
-    ExitCode,
-    HelperFailed,
-    Interrupted,
-    LostOutput,
-    Outcome,
-    Reason,
-    RelayClient,
-    Report,
-    Succeeded,
-    exit_code_and_rest,
-)
-from tests.run.door import (
-    WorkerFailed as Failed,
-)
 
 REPORT = "clusterrun: exit code 3, from rank 0"
 LOST_RELAY = HelperFailed("relay", "exited with code 1", 0)

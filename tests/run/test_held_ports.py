@@ -5,16 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from clusterrun.errors import RendezvousError
+from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.services import Service
+from clusterrun.planning.services import Share
+from clusterrun.run.held_ports import HeldPorts
 from free_ports import free_port
-
-from tests.run.door import (
-    HeldPorts,
-    ProgramKind,
-    RendezvousError,
-    Service,
-    Share,
-    WorkerProgram,
-)
 
 Hold = Callable[..., HeldPorts]
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 import pytest
-
-from tests.run.door import NEVER, Loop, Rank
+from clusterrun.loop import NEVER, Loop, Rank
 
 Serve = Callable[[float], Iterable[str]]
 

@@ -3,9 +3,12 @@
 import time
 
 import pytest
+from clusterrun.loop import Loop
+from clusterrun.policy import events
+from clusterrun.run.node import LocalNode
+from clusterrun.run.node_check import NodeCheck
 
 from tests.plans import job, machine
-from tests.run.door import LocalNode, Loop, NodeCheck, events
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -5,27 +5,18 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import pytest
+from clusterrun.bounds import GlobalRank, LocalRank
+from clusterrun.errors import RendezvousError
+from clusterrun.job.job import Job
+from clusterrun.loop import Loop
+from clusterrun.planning.plan import World
+from clusterrun.policy import messages
+from clusterrun.policy.events import CoordinatorSent, Event, WorldJoined
+from clusterrun.policy.outcome import Exited, Fate, RestartProgress, WorkerFailed
+from clusterrun.run.one_node import OneNode, hello_of_one_node
 from free_ports import free_port
 
 from tests.plans import job
-from tests.run.door import (
-    CoordinatorSent,
-    Event,
-    Exited,
-    Fate,
-    GlobalRank,
-    Job,
-    LocalRank,
-    Loop,
-    OneNode,
-    RendezvousError,
-    RestartProgress,
-    WorkerFailed,
-    World,
-    WorldJoined,
-    hello_of_one_node,
-    messages,
-)
 
 NOW = 100.0
 

@@ -7,19 +7,16 @@ from collections.abc import Iterator
 from unittest.mock import create_autospec
 
 import pytest
+from clusterrun.planning.plan import NodePlan
+from clusterrun.run.attempts import JobAttempts, JobProgress
+from clusterrun.run.node import LocalNode
+from clusterrun.run.ras_ports import RasPorts
+from clusterrun.workers.node_workers import NodeWorkers
+from clusterrun.workers.relay.client import RelayClient
 from msgspec.structs import replace
 
 from tests.as_another_user import run_as_another_user
 from tests.plans import job, machine, plan_of, world
-from tests.run.door import (
-    JobAttempts,
-    JobProgress,
-    LocalNode,
-    NodePlan,
-    NodeWorkers,
-    RasPorts,
-    RelayClient,
-)
 
 BIND = """
 import socket, sys

@@ -6,22 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.services import Service
+from clusterrun.loop import NEVER, Loop
+from clusterrun.network.addresses import own_interfaces
+from clusterrun.policy.events import Event, WorkerNotReady, WorkerReady
+from clusterrun.ports import bound_everywhere
+from clusterrun.run import readiness
+from clusterrun.run.readiness import Readiness
 
-from tests.run.door import (
-    NEVER,
-    Event,
-    LocalRank,
-    Loop,
-    ProgramKind,
-    Readiness,
-    Service,
-    WorkerNotReady,
-    WorkerProgram,
-    WorkerReady,
-    bound_everywhere,
-    own_interfaces,
-    readiness,
-)
 from tests.waiting import SECONDS_TO_ACT
 
 BEGIN, SECONDS = 100.0, 600.0

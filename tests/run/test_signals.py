@@ -5,14 +5,13 @@ import subprocess
 import sys
 from textwrap import dedent
 
-from tests.run.door import (
-    FORWARDED_SIGNALS,
-    OUR_OWN,
-)
+from clusterrun.signals import FORWARDED_SIGNALS, OUR_OWN
 
 PRELUDE = """
 import os, select, signal
-from tests.run.door import FORWARDED_SIGNALS, OUR_OWN, Signals
+from clusterrun.signals import FORWARDED_SIGNALS
+from clusterrun.signals import OUR_OWN
+from clusterrun.signals import Signals
 
 for number in OUR_OWN:  # whatever the tests themselves were printed to ignore
     signal.signal(number, signal.SIG_DFL)

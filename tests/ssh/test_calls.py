@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from clusterrun.cli.splitting import split
+from clusterrun.clients.ssh.remote import Call, calls
+from clusterrun.errors import UsageError
+from clusterrun.job.resolve import resolve
+from clusterrun.job.this_process import this_process
 
 from tests.command_lines import FlagValue, command_line, flags_of
-from tests.ssh.door import (
-    Call,
-    UsageError,
-    calls,
-    resolve,
-    split,
-    this_process,
-)
 
 PROGRAM = ("true",)
 

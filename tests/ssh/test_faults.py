@@ -3,16 +3,9 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.clients.ssh.faults import HostFault, LastWords, describe, fault_of, printed_there
+from clusterrun.clients.ssh.remote import Reached
 from msgspec.structs import replace
-
-from tests.ssh.door import (
-    HostFault,
-    LastWords,
-    Reached,
-    describe,
-    fault_of,
-    printed_there,
-)
 
 PAGE = (Path(__file__).parents[2] / "docs/several_nodes.md").read_text()
 

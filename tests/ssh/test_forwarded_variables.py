@@ -1,8 +1,6 @@
 """The variables that a host gets."""
 
-from tests.ssh.door import (
-    forwarded,
-)
+from clusterrun.clients.ssh.remote import forwarded
 
 
 def test_all_but_those_of_this_host() -> None:

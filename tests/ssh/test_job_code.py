@@ -1,8 +1,9 @@
 """The exit code of a job and its report, from those of its hosts."""
 
 import pytest
-
-from tests.ssh.door import EndReport, ExitCode, job_code, report_of_all
+from clusterrun.clients.ssh.hosts import job_code, report_of_all
+from clusterrun.errors import ExitCode
+from clusterrun.policy.end_report import EndReport
 
 
 @pytest.mark.parametrize(

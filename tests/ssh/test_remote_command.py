@@ -9,8 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.ssh.door import COMMAND, NO_INTERPRETER, REACHED, Call, Host, Reached, interpreter_lines
+from clusterrun.clients.ssh.host import Host
+from clusterrun.clients.ssh.remote import (
+    COMMAND,
+    NO_INTERPRETER,
+    REACHED,
+    Call,
+    Reached,
+    interpreter_lines,
+)
 
 SHELLS = [shell for shell in ("sh", "bash", "fish", "csh", "tcsh", "zsh") if shutil.which(shell)]
 

@@ -2,10 +2,8 @@
 
 import tracemalloc
 
-from tests.ssh.door import (
-    DescriptorOutput,
-    HostsScreen,
-)
+from clusterrun.clients.ssh.screen import HostsScreen
+from clusterrun.descriptor_output import DescriptorOutput
 
 
 class Printed:

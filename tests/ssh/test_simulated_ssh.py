@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping
 
 import pytest
+from clusterrun.clients.ssh import hosts
 from free_ports import free_port
 
 from tests.contract.changed_times import command_with
 from tests.contract.launched import Job, Launcher
-from tests.ssh.door import hosts
 
 HERE = """\
 #!/bin/sh

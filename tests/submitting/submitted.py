@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from clusterrun.cli.commands import find_command
+from clusterrun.clients.submit import Submission, describe, script_of
+from clusterrun.job.this_process import CommandAnswer, ThisProcess
 from msgspec.structs import replace
 
 from tests.described import PROCESS
-from tests.door import ThisProcess
-from tests.submitting.door import CommandAnswer, Submission, describe, find_command, script_of
 
 SUBMITS = replace(PROCESS, python="/opt/python/bin/python3")
 """Its interpreter has no clusterrun beside it."""

@@ -3,13 +3,10 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.clients.submit import Gpus, path_of_launcher
+from clusterrun.errors import UsageError
 from msgspec.structs import replace
 
-from tests.submitting.door import (
-    Gpus,
-    UsageError,
-    path_of_launcher,
-)
 from tests.submitting.submitted import SUBMITS, script, submission
 
 JOB = """\

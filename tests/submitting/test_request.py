@@ -1,8 +1,8 @@
 """Times, sizes and the like as Slurm has them."""
 
 import pytest
-
-from tests.submitting.door import ROWS, Gpus, UsageError
+from clusterrun.clients.submit import ROWS, Gpus
+from clusterrun.errors import UsageError
 
 
 def read(option: str, text: str) -> object:

@@ -7,15 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from clusterrun.clients.submit import QueuedJob, Submission, submit
+from clusterrun.errors import MachineError, UsageError
+from clusterrun.job.this_process import CommandAnswer
 
-from tests.submitting.door import (
-    CommandAnswer,
-    MachineError,
-    QueuedJob,
-    Submission,
-    UsageError,
-    submit,
-)
 from tests.submitting.shellcheck import complaints
 from tests.submitting.submitted import script, submission
 

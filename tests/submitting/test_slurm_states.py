@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from tests.submitting.door import JobState, QueuedJob, state_of
+from clusterrun.clients.submit import JobState, QueuedJob, state_of
 
 RUNNING = (
     "JobId=12 JobName=train UserId=me(1000) JobState=RUNNING Reason=None Dependency=(null)"

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.submitting.door import CommandAnswer, QueuedJob, follow
+from clusterrun.clients.submit import QueuedJob, follow
+from clusterrun.job.this_process import CommandAnswer
 
 JOB = QueuedJob("7")
 

@@ -7,23 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
+from clusterrun import processes
+from clusterrun.bounds import LocalRank
+from clusterrun.cpuset import CpuSet
+from clusterrun.loop import Loop
+from clusterrun.planning.plan import MemoryPolicy
+from clusterrun.planning.preparation import Preparation
+from clusterrun.policy import actions, events
+from clusterrun.workers import fork_server_process
+from clusterrun.workers.fork_server import kernel, messages
+from clusterrun.workers.fork_server_client import ForkServer
 from msgspec.structs import replace
 
 from tests.plans import plan_of, worker_of
-from tests.workers.door import (
-    CpuSet,
-    ForkServer,
-    LocalRank,
-    Loop,
-    MemoryPolicy,
-    Preparation,
-    actions,
-    events,
-    fork_server_process,
-    kernel,
-    messages,
-    processes,
-)
 
 PATIENCE = 20.0
 """Seconds after which a test gives up waiting."""

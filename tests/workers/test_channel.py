@@ -7,13 +7,12 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
-
-from tests.workers.door import (
+from clusterrun.workers.fork_server import messages
+from clusterrun.workers.fork_server.channel import (
     MARSHAL_VERSION,
     MAXIMUM_FRAME,
     ChannelError,
     HelperChannel,
-    messages,
 )
 
 Channel = HelperChannel["messages.FromRelay | messages.ToRelay", "messages.ToRelay"]

@@ -10,9 +10,10 @@ import time
 from textwrap import dedent
 
 import pytest
+from clusterrun import processes
+from clusterrun.workers.children import Orphans
 
 from tests.imports import imports
-from tests.workers.door import Orphans, processes
 
 PRELUDE = (
     imports(processes.status_of, Orphans)

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-
-from tests.workers.door import GlobalRank, named_flight_records
+from clusterrun.bounds import GlobalRank
+from clusterrun.workers.flight_records import named_flight_records
 
 STARTED = time.time() - 60
 

@@ -9,17 +9,14 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.cpuset import CpuSet
+from clusterrun.errors import UsageError
+from clusterrun.planning.plan import MemoryPolicy
+from clusterrun.policy import events, outcome
+from clusterrun.workers.fork_server import kernel
 
 from tests.waiting import wait_until
-from tests.workers.door import (
-    CpuSet,
-    LocalRank,
-    MemoryPolicy,
-    UsageError,
-    events,
-    kernel,
-    outcome,
-)
 from tests.workers.fork_server_bench import PATIENCE, Bench, fork_server, preparation_for
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)

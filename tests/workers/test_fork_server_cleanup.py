@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.policy import events, outcome
+from clusterrun.workers.fork_server import kernel
 
 from tests.waiting import wait_until
-from tests.workers.door import LocalRank, events, kernel, outcome
 from tests.workers.fork_server_bench import Bench, Reader
 
 FIRST = LocalRank(0)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.policy import events, outcome
+from clusterrun.workers import node_workers
 
-from tests.workers.door import LocalRank, events, node_workers, outcome
 from tests.workers.fork_server_bench import Bench, fork_server
 from tests.workers.interpreters import OLDEST, oldest_python
 

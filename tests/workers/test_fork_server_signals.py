@@ -7,20 +7,14 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
+from clusterrun import processes
+from clusterrun.bounds import LocalRank
+from clusterrun.policy import events, outcome
+from clusterrun.signals import SignalReceived
+from clusterrun.workers.fork_server import messages, worker_signals
+from clusterrun.workers.fork_server import server as program
+from clusterrun.workers.fork_server.failure_notes import ScriptEnds
 
-from tests.workers.door import (
-    LocalRank,
-    ScriptEnds,
-    SignalReceived,
-    events,
-    messages,
-    outcome,
-    processes,
-    worker_signals,
-)
-from tests.workers.door import (
-    server as program,
-)
 from tests.workers.fork_server_bench import PATIENCE, Bench, Reader, fork_server
 
 FIRST, SECOND, THIRD = LocalRank(0), LocalRank(1), LocalRank(2)

@@ -9,14 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from clusterrun.loop import Loop
+from clusterrun.policy import events
+from clusterrun.workers import fork_server_process
+from clusterrun.workers.fork_server_client import ForkServer
 
 from tests.imports import imports
-from tests.workers.door import (
-    ForkServer,
-    Loop,
-    events,
-    fork_server_process,
-)
 from tests.workers.fork_server_bench import PATIENCE, Bench, preparation_for
 from tests.workers.test_fork_server import OPEN_DESCRIPTORS
 from tests.workers.test_fork_server_cleanup import STUBBORN

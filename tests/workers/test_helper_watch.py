@@ -8,16 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from clusterrun.policy import events
+from clusterrun.workers import fork_server_process
+from clusterrun.workers.fork_server import kernel
+from clusterrun.workers.helper_client import HelperWatch
+from clusterrun.workers.relay.client import RelayClient
+from clusterrun.workers.relay.routes import OwnOutput
 
 from tests.waiting import wait_until
-from tests.workers.door import (
-    HelperWatch,
-    OwnOutput,
-    RelayClient,
-    events,
-    fork_server_process,
-    kernel,
-)
 from tests.workers.fork_server_bench import Bench, fork_server, preparation_for
 
 STOPPED = "has not answered for 5 s: it is stopped"

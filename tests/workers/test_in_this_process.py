@@ -7,10 +7,13 @@ import sys
 from typing import Any
 
 import pytest
+from clusterrun.cpuset import CpuSet
+from clusterrun.planning.plan import MemoryPolicy, NodePlan
+from clusterrun.workers import fork_server
+from clusterrun.workers.in_this_process import binding_failures
 from msgspec.structs import replace
 
 from tests.plans import plan_of, worker_of
-from tests.workers.door import CpuSet, MemoryPolicy, NodePlan, binding_failures, fork_server
 
 
 def test_what_works_and_what_does_not() -> None:

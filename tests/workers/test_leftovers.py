@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from clusterrun.bounds import LocalRank
+from clusterrun.policy import actions, events, outcome
+from clusterrun.workers.fork_server import kernel
+from clusterrun.workers.fork_server.kernel import boot_clock
+
 from tests.imports import imports
-from tests.workers.door import LocalRank, actions, boot_clock, events, kernel, outcome
 from tests.workers.fork_server_bench import Bench, Reader
 
 RANK_3 = {"RANK": "3"}

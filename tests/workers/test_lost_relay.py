@@ -4,18 +4,14 @@ import os
 import signal
 from pathlib import Path
 
+from clusterrun.bounds import LocalRank
+from clusterrun.policy import actions, events
+from clusterrun.scratch import Scratch
+from clusterrun.workers import node_workers, terminal
+from clusterrun.workers.relay.client import RelayClient
+from clusterrun.workers.relay.routes import OwnOutput, Routes
+
 from tests.plans import job
-from tests.workers.door import (
-    LocalRank,
-    OwnOutput,
-    RelayClient,
-    Routes,
-    Scratch,
-    actions,
-    events,
-    node_workers,
-    terminal,
-)
 from tests.workers.fork_server_bench import Bench
 
 

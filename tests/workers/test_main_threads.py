@@ -12,9 +12,11 @@ from textwrap import dedent
 
 import psutil
 import pytest
+from clusterrun.loop import Loop
+from clusterrun.policy import events
+from clusterrun.workers.main_threads import MainThreads
 
 from tests.waiting import wait_until
-from tests.workers.door import Loop, MainThreads, events
 
 SECONDS = 80.0
 """After which threads count as still; they are looked at every 10 s."""

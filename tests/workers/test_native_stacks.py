@@ -4,14 +4,9 @@ import time
 from pathlib import Path
 
 import pytest
-
-from tests.workers.door import (
-    LEFT_OUT,
-    MOST_OF_A_NODE,
-    StackGroup,
-    native_stacks,
-    py_spy_program,
-)
+from clusterrun.policy.stacks import StackGroup
+from clusterrun.workers.native_stacks import LEFT_OUT, MOST_OF_A_NODE, native_stacks
+from clusterrun.workers.py_spy import py_spy_program
 
 pytestmark = pytest.mark.usefixtures("no_child_left")
 

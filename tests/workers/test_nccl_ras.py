@@ -9,19 +9,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from clusterrun.bounds import named_ranks
+from clusterrun.planning.plan import WorkerPlan
+from clusterrun.policy.nccl import NcclState, NcclWorld
+from clusterrun.workers.nccl_ras import RasLimits, ask_nccl, ras_addresses
 from free_ports import free_port
 from msgspec.structs import replace
 
 from tests.plans import gpu, worker_of
-from tests.workers.door import (
-    NcclState,
-    NcclWorld,
-    RasLimits,
-    WorkerPlan,
-    ask_nccl,
-    named_ranks,
-    ras_addresses,
-)
 from tests.workers.fake_nccl_ras import Behaviour, job, serving
 
 QUICK = RasLimits(silence=1.5, between=0.01, seconds=10)

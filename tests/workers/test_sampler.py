@@ -11,9 +11,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from clusterrun.policy.samples import Activity, NodeSamples, WhyNoStacks
+from clusterrun.processes import AskedChild
+from clusterrun.workers.sampler import sample_node
 
 from tests.waiting import wait_until
-from tests.workers.door import Activity, AskedChild, NodeSamples, WhyNoStacks, sample_node
 
 SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(60)"
 SPINS = "print('begun', flush=True)\nwhile True: pass"

@@ -1,8 +1,7 @@
 """Which workers read standard input."""
 
 import pytest
-
-from tests.workers.door import terminal
+from clusterrun.workers import terminal
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
+from clusterrun.job import values
+from clusterrun.workers import node_workers
 
-from tests.workers.door import node_workers, values
 from tests.workers.on_a_terminal import answer_of
 
 
@@ -42,7 +43,8 @@ def test_nothing_is_left_open() -> None:
 def test_the_terminal_itself(direct: values.Std, redirected: str, expected: list[object]) -> None:
     """One worker writes to it unless output is kept; a stream that is no terminal goes by a pipe."""
     answer = answer_of(f"""
-        from tests.workers.door import node_workers, values
+        from clusterrun.workers import node_workers
+        from clusterrun.job import values
         if {redirected!r}:
             os.dup2(os.open(os.devnull, os.O_WRONLY), int({redirected!r}))
         direct = values.Std({direct.value})

@@ -5,8 +5,10 @@ from mmap import mmap
 from pathlib import Path
 
 import pytest
-
-from tests.workers.door import LocalRank, events, suspend, suspend_page
+from clusterrun import suspend
+from clusterrun.bounds import LocalRank
+from clusterrun.policy import events
+from clusterrun.workers import suspend_page
 
 SuspendPage = suspend_page.SuspendPage
 NOW = 100.0

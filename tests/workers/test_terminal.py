@@ -2,8 +2,9 @@
 
 from textwrap import dedent
 
+from clusterrun.workers import terminal
+
 from tests.imports import imports
-from tests.workers.door import terminal
 from tests.workers.on_a_terminal import answer_of
 
 PRELUDE = (
@@ -25,7 +26,7 @@ def test_a_launcher_in_the_background_has_none_to_share() -> None:
     answered = answer_of("""
         if os.fork() == 0:
             os.setpgid(0, 0)
-            from tests.workers.door import terminal
+            from clusterrun.workers import terminal
             answer(terminal.Terminal.in_foreground(0) is None)
             os._exit(0)
         os.wait()

@@ -4,9 +4,12 @@ import os
 import signal
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.policy import events, outcome
+from clusterrun.workers.fork_server import kernel
+from clusterrun.workers.fork_server.kernel import boot_clock
 
 from tests.waiting import wait_until
-from tests.workers.door import LocalRank, boot_clock, events, kernel, outcome
 from tests.workers.fork_server_bench import Bench, preparation_for
 from tests.workers.test_fork_server_cleanup import DAEMON
 

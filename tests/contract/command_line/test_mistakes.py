@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from clusterrun.job.options import OPTIONS
 
-from tests.contract.door import OPTIONS, OWN_OPTIONS
 from tests.contract.launched import COMMAND, plain_environment
+from tests.own_options import OWN_OPTIONS
 from tests.typed import Typed, typed, words_without_a_shell
 
 TRANSCRIPTS = [path.read_text() for path in sorted(Path(__file__).parent.glob("mistakes/*.txt"))]

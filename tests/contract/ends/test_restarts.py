@@ -5,10 +5,10 @@ import re
 import signal
 
 import pytest
+from clusterrun.policy import restarts
 from free_ports import free_port
 
 from tests.contract.changed_times import command_with
-from tests.contract.door import restarts
 from tests.contract.launched import Launcher
 
 FAILS_ONCE = """

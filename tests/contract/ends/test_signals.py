@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from clusterrun.policy.node import SECONDS_OF_ECHO
 
-from tests.contract.door import SECONDS_OF_ECHO
 from tests.contract.launched import Launcher, await_end, await_status
 from tests.contract.worker_scripts import WAITS
 from tests.waiting import SECONDS_TO_ACT, wait_until

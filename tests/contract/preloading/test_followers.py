@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from clusterrun.workers.fork_server.preloading.torch_variables import follower_reads
 
-from tests.contract.door import follower_reads
 from tests.contract.preloading.package_environment import (
     FOLDER,
     RANKS,

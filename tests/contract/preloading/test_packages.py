@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from clusterrun.workers.fork_server.preloading.packages import (
+    SAME_AFTER_A_FORK,
+    SAME_IF_IMPORTED_LATER,
+)
 
-from tests.contract.door import SAME_AFTER_A_FORK, SAME_IF_IMPORTED_LATER
 from tests.contract.leading_names import leading_names
 from tests.contract.preloading.package_environment import (
     FOLDER,

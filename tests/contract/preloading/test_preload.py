@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from _pytest.mark.structures import ParameterSet
+from clusterrun.workers import fork_server_client
 from free_ports import free_port
 
 from tests.contract.changed_times import command_with
-from tests.contract.door import fork_server_client
 from tests.contract.launched import SECONDS_TO_VANISH, Ended, Job, Launcher, await_end
 from tests.contract.leading_names import leading_names
 from tests.waiting import SECONDS_TO_ACT, wait_until

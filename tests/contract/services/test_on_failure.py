@@ -8,10 +8,10 @@ from typing import Any
 
 import psutil
 import pytest
+from clusterrun.policy import node
 from free_ports import free_port
 
 from tests.contract.changed_times import command_with
-from tests.contract.door import node
 from tests.contract.launched import Job, Launcher
 from tests.contract.services.job_files import WAITS, asking, started
 from tests.waiting import wait_until

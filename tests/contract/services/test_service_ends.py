@@ -8,9 +8,9 @@ import time
 from textwrap import dedent
 
 import pytest
+from clusterrun.policy import node, service_progress
 
 from tests.contract.changed_times import command_with
-from tests.contract.door import node, service_progress
 from tests.contract.launched import COMMAND, SECONDS_TO_VANISH, Launcher, left_of
 from tests.contract.services.job_files import ONE_SERVER, WAITS, asking, started, write
 from tests.contract.shell import Shell

@@ -6,20 +6,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from clusterrun.errors import UsageError
+from clusterrun.job.clusters.detection import CLUSTERS, Cluster, detect
+from clusterrun.job.clusters.found import Launch, Variables
+from clusterrun.job.declaring import Fact
+from clusterrun.job.sources import CommandLine
+from clusterrun.job.this_process import ThisProcess
 
 from tests.described import mistake
 from tests.imports import imports
-from tests.job.door import (
-    CLUSTERS,
-    Cluster,
-    CommandLine,
-    Fact,
-    Launch,
-    ThisProcess,
-    UsageError,
-    Variables,
-    detect,
-)
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -3,20 +3,15 @@
 from typing import Any
 
 import pytest
+from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.clusters.slurm import port_candidates, step
+from clusterrun.job.declaring import Fact
+from clusterrun.job.sources import CommandLine
+from clusterrun.job.this_process import ThisProcess
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captured import captured
-from tests.job.door import (
-    CommandLine,
-    Fact,
-    Found,
-    Launch,
-    ThisProcess,
-    Variables,
-    port_candidates,
-    step,
-)
 
 
 def place(environ: dict[str, str], cpus: int = 64) -> Found:

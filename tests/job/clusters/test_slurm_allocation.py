@@ -1,11 +1,14 @@
 """In an allocation without srun: alone where that is clear, refused where it would be a mistake."""
 
 import pytest
+from clusterrun.job.clusters.found import Variables
+from clusterrun.job.clusters.slurm import Allocation, allocation_here
+from clusterrun.job.declaring import Fact
+from clusterrun.job.this_process import ThisProcess
 from msgspec.structs import replace
 
 from tests.captured import captured
 from tests.described import describe
-from tests.job.door import Allocation, Fact, ThisProcess, Variables, allocation_here
 
 pytestmark = pytest.mark.usefixtures("script")
 

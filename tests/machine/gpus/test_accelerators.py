@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.tree import Tree
 
-from tests.machine.door import Tree, inspect
 from tests.machine_trees import MachineFacts, PciDevice, write_files, write_tree
 
 BDF = "0000:10:00.0"

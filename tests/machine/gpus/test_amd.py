@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Gpu, Machine
+from clusterrun.machine.tree import Tree
 
-from tests.machine.door import Gpu, Machine, Tree, inspect
 from tests.machine_trees import KfdNode, MachineFacts, PciDevice, write_files, write_tree
 
 TWO_CPUS = (KfdNode(), KfdNode())

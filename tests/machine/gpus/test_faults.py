@@ -4,11 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
-from tests.machine.door import (
-    Wrong,
-    broken_gpus,
-)
+from clusterrun.machine.gpus.nvml import Wrong, broken_gpus
 
 FAKE_NVML = """
 from types import SimpleNamespace

@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterrun.machine.gpus.gpus import HUNG
+from clusterrun.machine.gpus.pci import in_bus_order, normalised
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Machine
+from clusterrun.machine.tree import KernelAnswers, Tree
 
-from tests.machine.door import (
-    HUNG,
-    KernelAnswers,
-    Machine,
-    Tree,
-    in_bus_order,
-    inspect,
-    normalised,
-)
 from tests.machine.nvml_answers import answered, whole
 from tests.machine_trees import (
     AMD,

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Hints
+from clusterrun.machine.tree import Tree
 
-from tests.machine.door import Hints, Tree, inspect
 from tests.machine.nvml_answers import answered, whole
 from tests.machine_trees import (
     KFD,

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.machine.gpus.nvidia import parse
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Gpu, Hints, Machine
+from clusterrun.machine.tree import Tree
 from msgspec.structs import replace
 
-from tests.machine.door import Gpu, Hints, Machine, Tree, inspect, parse
 from tests.machine.nvml_answers import answered, part, whole
 from tests.machine_trees import MachineFacts, PciDevice, two_nodes, write_tree
 

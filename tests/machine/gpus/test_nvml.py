@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from clusterrun.machine.gpus.nvml import ask as ask_nvml
+from clusterrun.machine.gpus.nvml import gpus_in
+from clusterrun.machine.machine import Gpu, Hints
 from msgspec.structs import replace
 
 from tests.as_another_user import run_as_another_user
 from tests.imports import imports
-from tests.machine.door import Gpu, Hints, ask_nvml, gpus_in
 from tests.machine.nvml_answers import part, whole
 
 pytestmark = pytest.mark.usefixtures("no_child_left")

@@ -1,10 +1,7 @@
 """GPUs that are slower than they could be, as NVML reports them."""
 
 import pytest
-
-from tests.machine.door import (
-    slow_gpus,
-)
+from clusterrun.machine.gpus.nvml import slow_gpus
 
 FAKE_NVML = """
 NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from tests.machine.door import (
+from clusterrun.machine.gpus.nvml import (
     SECONDS_BETWEEN_QUESTIONS,
     SECONDS_UNTIL_HUNG,
     SECONDS_VALID,
-    GpuState,
     GpuUsage,
 )
+from clusterrun.machine.machine import GpuState
+
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_child_left")

@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.machine import Machine
+from clusterrun.machine.tree import Tree
 
-from tests.machine.door import Machine, Tree, inspect
 from tests.machine_trees import (
     AMD,
     HUAWEI,

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.workers.door import fork_server
+from clusterrun.workers import fork_server
 
 FOLDER = Path(str(fork_server.__file__)).parent
 SOURCES = sorted(FOLDER.rglob("*.py"))

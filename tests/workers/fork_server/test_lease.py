@@ -1,8 +1,7 @@
 """The lease of the workers, which the fork server keeps."""
 
 import pytest
-
-from tests.workers.door import WorkersLease
+from clusterrun.workers.fork_server.lease import WorkersLease
 
 
 @pytest.fixture

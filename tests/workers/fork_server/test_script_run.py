@@ -4,8 +4,8 @@ import errno
 import sys
 
 import pytest
-
-from tests.workers.door import ScriptEnds, kernel, script_run
+from clusterrun.workers.fork_server import kernel, script_run
+from clusterrun.workers.fork_server.failure_notes import ScriptEnds
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """Who may read a worker's memory, where Yama limits that to ancestors."""
 
 import pytest
-
-from tests.workers.door import kernel
+from clusterrun.workers.fork_server import kernel
 
 PR_SET_PTRACER = 0x59616D61
 """From linux/prctl.h."""

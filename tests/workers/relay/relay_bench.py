@@ -9,21 +9,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.workers.door import (
-    NEVER,
-    Destination,
-    HelperChannel,
-    LineStyle,
-    LocalRank,
-    Loop,
-    OwnOutput,
-    Relay,
-    RelayClient,
-    WorkerOutput,
-    events,
-    messages,
-    processes,
-)
+from clusterrun import processes
+from clusterrun.bounds import LocalRank
+from clusterrun.loop import NEVER, Loop
+from clusterrun.policy import events
+from clusterrun.workers.fork_server import messages
+from clusterrun.workers.fork_server.channel import HelperChannel
+from clusterrun.workers.relay.client import RelayClient
+from clusterrun.workers.relay.loop import Relay
+from clusterrun.workers.relay.routes import Destination, LineStyle, OwnOutput, WorkerOutput
 
 PATIENCE = 10.0
 """Seconds after which a test gives up waiting."""

@@ -1,8 +1,7 @@
 """What a terminal shows of ranks that would move its cursor."""
 
 import pytest
-
-from tests.workers.door import without_movements
+from clusterrun.workers.relay.lines import without_movements
 
 
 @pytest.mark.parametrize(

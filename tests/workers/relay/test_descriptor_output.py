@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clusterrun import descriptor_output
 
-from tests.workers.door import descriptor_output
 from tests.workers.relay.relay_bench import socket_pair
 
 MUCH = bytes(range(256)) * 4000

@@ -3,8 +3,7 @@
 import re
 
 import pytest
-
-from tests.workers.door import equal_tracebacks
+from clusterrun.workers.relay import equal_tracebacks
 
 FRAMES = (
     b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step(batch)\n'

@@ -6,10 +6,10 @@ import time
 from itertools import pairwise
 
 import pytest
+from clusterrun.workers.relay import screen
+from clusterrun.workers.relay.lines import LineBuffer
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tests.workers.door import LineBuffer, screen
 
 LONGEST = 6
 """Of the lines in the property tests, small so that long ones are common."""

@@ -4,10 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+from clusterrun.errors import MachineError
+from clusterrun.job.declaring import Fact
+from clusterrun.workers.relay.routes import check_log_folder
 
 from tests.as_another_user import MAY_READ, MAY_WRITE, run_as_another_user
 from tests.imports import imports
-from tests.workers.door import Fact, MachineError, check_log_folder
 
 CHECK = (
     imports(Fact, check_log_folder)

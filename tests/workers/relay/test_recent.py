@@ -1,6 +1,6 @@
 """What a worker has printed last: its last line, and how many it has printed."""
 
-from tests.workers.door import kept
+from clusterrun.workers.relay import kept
 
 
 def test_the_last_line_is_not_blank() -> None:

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from clusterrun import descriptor_output
+from clusterrun.workers.fork_server import messages
+from clusterrun.workers.relay.routes import Destination
 
 from tests.waiting import wait_until
-from tests.workers.door import Destination, descriptor_output, messages
 from tests.workers.relay.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 
 

@@ -12,18 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.policy import events
+from clusterrun.workers.relay.client import RelayClient
+from clusterrun.workers.relay.routes import Destination, LineStyle, OwnOutput, WorkerOutput
 
 from tests.imports import imports
 from tests.waiting import wait_until
-from tests.workers.door import (
-    Destination,
-    LineStyle,
-    LocalRank,
-    OwnOutput,
-    RelayClient,
-    WorkerOutput,
-    events,
-)
 from tests.workers.relay.relay_bench import RelayBench, fill, read_until, relay_on
 
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from clusterrun.workers.relay import streams
 
 from tests.waiting import wait_until
-from tests.workers.door import streams
 from tests.workers.relay.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 
 CLEAR = b"\r\x1b[K"

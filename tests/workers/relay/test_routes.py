@@ -3,21 +3,14 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
+from clusterrun.job import values
+from clusterrun.job.job import TaskLayout
+from clusterrun.planning.plan import NodePlan, WorkerPlan
+from clusterrun.workers.relay.routes import Destination, LogLayout, Routes
 from msgspec.structs import replace
 
 from tests.plans import job, plan_of, worker_of
-from tests.workers.door import (
-    Destination,
-    GlobalRank,
-    LocalRank,
-    LogLayout,
-    NodePlan,
-    NodeRank,
-    Routes,
-    TaskLayout,
-    WorkerPlan,
-    values,
-)
 
 LOGS = LogLayout(Path("/logs"), "run-7")
 EVERYWHERE = "both"

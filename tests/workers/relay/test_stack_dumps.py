@@ -6,10 +6,9 @@ from itertools import pairwise
 from textwrap import dedent
 
 import pytest
+from clusterrun.workers.relay.lines import Dumps
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tests.workers.door import Dumps
 
 DUMP = b"""\
 Thread 0x00007f3fb7fff700 (most recent call first):

@@ -5,20 +5,15 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.policy import events
+from clusterrun.policy.stacks import StackGroup
+from clusterrun.workers.fork_server import messages
+from clusterrun.workers.relay.routes import Destination, OwnOutput, WorkerOutput
+from clusterrun.workers.relay.stacks import NOT_HANDLED, NOTHING_PRINTED
 from msgspec import to_builtins
 
 from tests.waiting import wait_until
-from tests.workers.door import (
-    NOT_HANDLED,
-    NOTHING_PRINTED,
-    Destination,
-    LocalRank,
-    OwnOutput,
-    StackGroup,
-    WorkerOutput,
-    events,
-    messages,
-)
 from tests.workers.relay.relay_bench import RelayBench, TimedRelay, read_until, relay_on
 
 FRAME = '  File "t.py", line 1 in f'

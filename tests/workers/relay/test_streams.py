@@ -12,22 +12,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from clusterrun.bounds import LocalRank
+from clusterrun.workers.relay import equal_tracebacks, screen, streams
+from clusterrun.workers.relay.files import OutputFiles
+from clusterrun.workers.relay.lines import TextFilter
+from clusterrun.workers.relay.routes import Destination, LineStyle, OwnOutput, WorkerOutput
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.waiting import wait_until
-from tests.workers.door import (
-    Destination,
-    LineStyle,
-    LocalRank,
-    OutputFiles,
-    OwnOutput,
-    TextFilter,
-    WorkerOutput,
-    equal_tracebacks,
-    screen,
-    streams,
-)
 
 CLEAR = b"\r\x1b[K"
 

@@ -1,8 +1,8 @@
 """What the report quotes of a worker's standard error."""
 
 import pytest
-
-from tests.workers.door import kept, tracebacks
+from clusterrun.policy import tracebacks
+from clusterrun.workers.relay import kept
 
 
 def test_short_output_is_kept_whole() -> None:

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from clusterrun.workers import fork_server
 
-from tests.workers.door import fork_server
 from tests.workers.interpreters import oldest_python
 
 SOURCES = Path(str(fork_server.__file__)).parents[1]

@@ -1,8 +1,9 @@
 """Only what is known to allow a fork is imported before it, in the script's order, and torch."""
 
 import pytest
+from clusterrun.workers.fork_server.preloading import packages, script_walk
+from clusterrun.workers.fork_server.preloading.choice import Choice, choose
 
-from tests.workers.door import Choice, choose, packages, script_walk
 from tests.workers.fork_server_bench import request_to_prepare
 
 NOTHING_SLOW = "nothing that takes time is among what the script imports"

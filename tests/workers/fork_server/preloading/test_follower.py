@@ -6,8 +6,9 @@ from textwrap import dedent
 from types import SimpleNamespace
 
 import pytest
+from clusterrun.workers.fork_server.preloading import script_walk
+from clusterrun.workers.fork_server.preloading.choice import Choice, choose
 
-from tests.workers.door import Choice, choose, script_walk
 from tests.workers.fork_server_bench import request_to_prepare
 
 HANGS = "torch may hang after {} with gloo if the group is not kept by a late import"

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tests.workers.door import remembered
+from clusterrun.workers.fork_server.preloading import remembered
 
 WHY = "train.py: OMP_NUM_THREADS was set before torch is imported"
 

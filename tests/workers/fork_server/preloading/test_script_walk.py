@@ -8,8 +8,9 @@ from textwrap import dedent
 from types import SimpleNamespace
 
 import pytest
+from clusterrun.workers import fork_server
+from clusterrun.workers.fork_server.preloading import module_files, script_walk
 
-from tests.workers.door import fork_server, module_files, script_walk
 from tests.workers.interpreters import oldest_python
 
 SOURCES = Path(str(fork_server.__file__)).parents[1]
