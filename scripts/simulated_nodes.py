@@ -20,14 +20,13 @@ from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import Loop
 from clusterrun.network.channel import FROM_COORDINATOR, Channel
 from clusterrun.network.handshake import member_handshake, packed_address
-from clusterrun.network.joining_node import JoiningNode, Outside
+from clusterrun.network.joining_node import JoinContext, JoiningNode
 from clusterrun.network.membership import Membership
 from clusterrun.planning.plan import World
 from clusterrun.policy.events import CoordinatorSent, Event
-from clusterrun.policy.fates import bounded
 from clusterrun.policy.leases import MemberLease
 from clusterrun.policy.messages import (
-    DatedFate,
+    DatedResult,
     Done,
     FirstFailure,
     Heartbeat,
@@ -39,7 +38,8 @@ from clusterrun.policy.messages import (
     Verdict,
     WorldFormed,
 )
-from clusterrun.policy.outcome import Ending, Exited, Fate, Killed
+from clusterrun.policy.outcome import Ending, Exited, Killed, WorkerResult
+from clusterrun.policy.results import bounded
 from clusterrun.policy.terms import Terms, heartbeat_rhythm, terms_of
 from clusterrun.processes import allow_descriptors
 from clusterrun.run.launch import wait_for_world
@@ -307,7 +307,7 @@ def node_zero(pipe: Pipe, nodes: int, port: int, spares: int = 0, silent: float 
         job_terms(nodes, port, spares, silent),
         _hello(0, nodes),
         b"",
-        Outside(sys.stderr.write),
+        JoinContext(sys.stderr.write),
     )
     membership = Membership(node, loop)
     pipe.send(measured())
@@ -399,12 +399,12 @@ def _done_bodies(node_rank: int, attempts: range) -> list[bytes]:
 
 
 def _done(attempt: int, node_rank: int) -> Done:
-    fates = (_fate(node_rank, Killed(15), local_rank) for local_rank in range(WORKERS))
-    return Done(attempt, tuple(DatedFate(each, None) for each in fates), None)
+    results = (_fate(node_rank, Killed(15), local_rank) for local_rank in range(WORKERS))
+    return Done(attempt, tuple(DatedResult(each, None) for each in results), None)
 
 
-def _fate(node_rank: int, ending: Ending, local_rank: int = 0) -> Fate:
-    return Fate(
+def _fate(node_rank: int, ending: Ending, local_rank: int = 0) -> WorkerResult:
+    return WorkerResult(
         rank=GlobalRank(WORKERS * node_rank + local_rank),
         local_rank=LocalRank(local_rank),
         host=f"gpu-{node_rank:04}",

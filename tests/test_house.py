@@ -35,7 +35,7 @@ UNCLEAR = (
 )
 """Words in whose place messages and pages use a term: nodes report, an option is set."""
 
-ERRORS = ("Error", "Fault", "Contradiction", "Rejection", "PortBusy")
+ERRORS = ("Error", "Fault", "Mismatch", "Rejection", "PortBusy")
 """What errors are made by: a message and a hint."""
 
 OTHER_STYLE = re.compile(

@@ -76,15 +76,15 @@ class ClusterrunEnvironment(LightningEnvironment):
     @property
     def main_address(self) -> str:
         """The address of the first node."""
-        if self._job is None or self._job.meeting.master_addr is None:
+        if self._job is None or self._job.rendezvous.master_addr is None:
             return str(super().main_address)
-        return self._job.meeting.master_addr
+        return self._job.rendezvous.master_addr
 
     @property
     def main_port(self) -> int:
         """A port of the first node, the same on all nodes."""
-        if self._job is not None and self._job.meeting.master_port is not None:
-            return self._job.meeting.master_port
+        if self._job is not None and self._job.rendezvous.master_port is not None:
+            return self._job.rendezvous.master_port
         if self._job is not None and self._job.port_candidates:
             return self._job.port_candidates[0]
         return int(super().main_port)

@@ -34,7 +34,7 @@ class Timed(Protocol[EventT_co]):
         """As ``Ready``."""
 
 
-class Rank(IntEnum):
+class Priority(IntEnum):
     """In which order a turn serves what is ready."""
 
     SIGNALS = 0
@@ -55,7 +55,7 @@ class Loop(Generic[EventT]):
         """``clock`` returns monotonic seconds."""
         self.clock = clock
         self._epoll = select.epoll()
-        self._watched: dict[int, tuple[Rank, Ready[EventT], int]] = {}
+        self._watched: dict[int, tuple[Priority, Ready[EventT], int]] = {}
         self._always: set[int] = set()
         self._waiting: list[Ready[EventT]] = []
         """Strangers that were ready and not served in the last turn, first come, first served."""
@@ -69,7 +69,7 @@ class Loop(Generic[EventT]):
         self,
         descriptor: int,
         ready: Ready[EventT],
-        rank: Rank = Rank.KNOWN,
+        priority: Priority = Priority.KNOWN,
         *,
         reads: bool = True,
         writes: bool = False,
@@ -81,8 +81,8 @@ class Loop(Generic[EventT]):
             self._epoll.register(descriptor, mask)
         elif known[2] != mask:
             self._epoll.modify(descriptor, mask)
-        self._watched[descriptor] = rank, ready, mask
-        if rank is Rank.SIGNALS:
+        self._watched[descriptor] = priority, ready, mask
+        if priority is Priority.SIGNALS:
             self._always.add(descriptor)
 
     def forget(self, descriptor: int) -> None:
@@ -145,20 +145,22 @@ class Loop(Generic[EventT]):
 
     def _in_order(self, ready: Iterable[int]) -> Iterable[Ready[EventT]]:
         """Return once each what is to be called in this turn."""
-        by_rank: dict[Rank, dict[Ready[EventT], None]] = {rank: {} for rank in Rank}
+        by_priority: dict[Priority, dict[Ready[EventT], None]] = {
+            priority: {} for priority in Priority
+        }
         for descriptor in (*self._always, *ready):
             if descriptor in self._watched:
-                rank, serve, _ = self._watched[descriptor]
-                by_rank[rank][serve] = None
-        strangers = by_rank.pop(Rank.STRANGERS)
+                priority, serve, _ = self._watched[descriptor]
+                by_priority[priority][serve] = None
+        strangers = by_priority.pop(Priority.STRANGERS)
         if len(strangers) > MOST_STRANGERS_IN_A_TURN:
             # First those that are here: however many call, few wait, and each in its turn.
-            del by_rank[Rank.LISTENERS]
+            del by_priority[Priority.LISTENERS]
             waited = {serve: None for serve in self._waiting if serve in strangers}
             strangers = {**waited, **strangers}
         served = [*islice(strangers, MOST_STRANGERS_IN_A_TURN)]
         self._waiting = [*islice(strangers, MOST_STRANGERS_IN_A_TURN, None)]
-        return [*(serve for found in by_rank.values() for serve in found), *served]
+        return [*(serve for found in by_priority.values() for serve in found), *served]
 
     def _take_moments(self, now: float) -> bool:
         passed = [key for key, (moment, _) in self._moments.items() if now >= moment]

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from clusterrun.cli.commands import WORDS
-from clusterrun.cli.help import GROUPS, MOST_USED, TOPICS, help_text
+from clusterrun.cli.help import GROUPS, MOST_USED, OLD_GROUPS, TOPICS, help_text
 from clusterrun.cli.main import version_text
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import title_of
@@ -37,6 +37,12 @@ def test_the_overview_names_the_groups() -> None:
     assert all(f" {word}" in " ".join(text.split()) for word in WORDS)
     described = " ".join(help_text("commands").split())
     assert all(command.summary in described for command in WORDS.values())
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_GROUPS.items())
+def test_an_old_name_of_a_group_is_answered(old: str, new: str) -> None:
+    """Scripts and notes have those of 0.1."""
+    assert help_text(old) == help_text(new)
 
 
 @pytest.mark.parametrize("word", ["train.py", "/home/me/x.py"])

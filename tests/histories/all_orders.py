@@ -18,7 +18,7 @@ from clusterrun.job.job import Job as AskedFor
 from clusterrun.planning.plan import NodePlan
 from clusterrun.policy.terms import Terms
 
-from tests.histories.told_job import Job, Node, is_aside
+from tests.histories.job_history import Job, Node, is_aside
 from tests.histories.worlds import numbers
 
 HOLD = -1

@@ -9,7 +9,7 @@ from hypothesis import note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.histories.told_job import GRACE, Job
+from tests.histories.job_history import GRACE, Job
 from tests.histories.worlds import numbers
 from tests.rounds import in_all_rounds
 
@@ -108,7 +108,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.last_attempt: int | None = None
         """No later one may begin, because of a signal."""
 
-    def happens(self, what: str, *args: Any, **options: Any) -> None:
+    def handle(self, what: str, *args: Any, **options: Any) -> None:
         """Have something happen, and check what follows."""
         shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in options.items())]
         self.told.append(f"job.{what}({', '.join(shown)})")
@@ -166,7 +166,7 @@ class AnyOrder(RuleBasedStateMachine):
     def _is_ended(self, agent: Agent, rank: int, how: str, **options: int) -> None:
         agent.alive.discard(rank)
         self.codes[agent.attempt, rank] = options.get("code", -options.get("by", 0))
-        self.happens(how, rank, **options)
+        self.handle(how, rank, **options)
 
     def _ends(self, agent: Agent, code: str | None, reason: str | None) -> None:
         assert not agent.is_over, "two ends"
@@ -194,12 +194,12 @@ class AnyOrder(RuleBasedStateMachine):
     def the_job_goes_on(self, what: str, choice: int) -> None:
         node = self._acting(choice)
         if what == "settles":
-            self.happens("settles")
+            self.handle("settles")
             self._hears_again(node)
         elif what == "passes":
-            self.happens("passes", min(100.0, self.job.next_due() + 0.001))
+            self.handle("passes", min(100.0, self.job.next_due() + 0.001))
         elif node is not None:
-            self.happens(what, node)
+            self.handle(what, node)
 
     @rule(what=st.sampled_from([*FAULTS]), choice=CHOICE)
     def something_happens(self, what: str, choice: int) -> None:
@@ -223,7 +223,7 @@ class AnyOrder(RuleBasedStateMachine):
         node = self._acting(choice)
         if node is None:
             return
-        self.happens(what, node=node, **how)
+        self.handle(what, node=node, **how)
         agent = self.agents[node]
         if agent.attempt < 0 or agent.is_lost or not self.agents[0].acts:
             return
@@ -232,20 +232,20 @@ class AnyOrder(RuleBasedStateMachine):
         last = self.job.further_attempts + 1
         if choice % 2:
             for _ in range(4):
-                self.happens("is_heard", node)
+                self.handle("is_heard", node)
             last = self.job.further_attempts
         self.last_attempt = last if self.last_attempt is None else min(last, self.last_attempt)
 
     def gets_another_signal(self, choice: int) -> None:
         node = self._acting(choice)
         if node is not None:
-            self.happens("signalled", ENDS_NOTHING[choice % len(ENDS_NOTHING)], node=node)
+            self.handle("signalled", ENDS_NOTHING[choice % len(ENDS_NOTHING)], node=node)
 
     def hangs_at_exit(self, choice: int) -> None:
         agents = [agent for agent in self.agents if agent.acts]
         rank = self._one(choice, sorted(rank for agent in agents for rank in agent.alive))
         if rank is not None:
-            self.happens("hangs_at_exit", rank)
+            self.handle("hangs_at_exit", rank)
 
     def is_killed(self, choice: int) -> None:
         node = self._acting(choice)
@@ -253,7 +253,7 @@ class AnyOrder(RuleBasedStateMachine):
             self._is_lost(node)
             self.agents[node].is_killed = True
             self.agents[node].alive.clear()
-            self.happens("loses_node", node)
+            self.handle("loses_node", node)
 
     def freezes(self, choice: int) -> None:
         self._is_missed(choice, "misses")
@@ -267,7 +267,7 @@ class AnyOrder(RuleBasedStateMachine):
             self._is_lost(node)
             self.agents[node].is_silent = True
             self.agents[node].is_frozen = what == "misses"
-            self.happens(what, node)
+            self.handle(what, node)
 
     def thaws(self, choice: int) -> None:
         frozen = [each for each, agent in enumerate(self.agents) if agent.is_frozen]
@@ -280,7 +280,7 @@ class AnyOrder(RuleBasedStateMachine):
         agent.is_frozen = False
         # Its time goes on from here.
         agent.stopped_at = None if agent.stopped_at is None else self.job.now
-        self.happens("thaws", node)
+        self.handle("thaws", node)
 
     def loses_fork_server(self, choice: int) -> None:
         has_place = [each for each, agent in enumerate(self.agents) if agent.attempt >= 0]
@@ -295,7 +295,7 @@ class AnyOrder(RuleBasedStateMachine):
         self._leaves(agent, node)
         self.codes.update({(agent.attempt, rank): -SIGKILL for rank in agent.alive})
         agent.alive.clear()
-        self.happens("loses_fork_server", node)
+        self.handle("loses_fork_server", node)
 
     def loses_relay(self, choice: int) -> None:
         node = self._acting(choice)
@@ -305,7 +305,7 @@ class AnyOrder(RuleBasedStateMachine):
         if self.agents[node].attempt >= 0:
             self.agents[node].has_no_relay = True
             self._leaves(self.agents[node], node)
-            self.happens("loses_relay", node)
+            self.handle("loses_relay", node)
 
     def _leaves(self, agent: Agent, node: int | None) -> None:
         """Take note that a node can start no rank any more: the others may go on without it."""
@@ -323,41 +323,41 @@ class AnyOrder(RuleBasedStateMachine):
             self.changes += 1
             self.codes.update({(agent.attempt, rank): -SIGKILL for rank in agent.alive})
             agent.alive.clear()
-            self.happens("outlives_lease", node)
+            self.handle("outlives_lease", node)
 
     def loses_reader(self, choice: int) -> None:
         node = self._acting(choice)
         if node is not None:
-            self.happens("loses_reader", node)
+            self.handle("loses_reader", node)
 
     def joins(self, _: int) -> None:
         if self.agents[0].acts and self.lives_on and len(self.agents) < MOST_NODES:
             self.changes += 1
             self.agents.append(Agent(works=False))
-            self.happens("joins", self.workers)
+            self.handle("joins", self.workers)
 
     def _hears_again(self, node: int | None) -> None:
         if node is not None and self.agents[node].attempt > 0:
             before = len(self.told)
-            self.happens("hears_again", node)
+            self.handle("hears_again", node)
             assert len(self.told) == before + 1, "an order for another attempt is obeyed"
 
     def leaves(self, choice: int) -> None:
         """Have a rank start a process that outlives it."""
         node = self._acting(choice)
         if node is not None:
-            self.happens("leaves", "sh", node=node)
+            self.handle("leaves", "sh", node=node)
 
     def has_nothing_left(self, choice: int) -> None:
         node = self._acting(choice)
         if node is not None:
-            self.happens("has_nothing_left", node)
+            self.handle("has_nothing_left", node)
 
     def no_rank_moves(self, _: int) -> None:
         for node, agent in enumerate(self.agents):
             if agent.acts and agent.attempt >= 0:
                 # For a moment: nothing is due meanwhile.
-                self.happens("stands_still", node, seconds=0.001)
+                self.handle("stands_still", node, seconds=0.001)
 
     def nothing(self, _: int) -> None:
         """Too many faults end a job early."""
@@ -386,10 +386,10 @@ class AnyOrder(RuleBasedStateMachine):
             if agent.is_frozen:
                 self._thaws(node)
             if agent.acts:
-                self.happens("signalled", SIGTERM, node=node)
+                self.handle("signalled", SIGTERM, node=node)
         for _ in range(6):
-            self.happens("passes", 30.0)
-            self.happens("hears")
+            self.handle("passes", 30.0)
+            self.handle("hears")
         assert all(agent.is_over or agent.is_killed for agent in self.agents), "no end"
 
     def _come_to_an_end(self) -> None:
@@ -397,14 +397,14 @@ class AnyOrder(RuleBasedStateMachine):
             for node, agent in enumerate(self.agents):
                 if agent.is_frozen:
                     self._thaws(node)
-            self.happens("settles")
+            self.handle("settles")
             for agent in self.agents:
                 for rank in sorted(agent.alive) if agent.acts else ():
                     self._is_ended(agent, rank, "exits", code=0)
-            self.happens("settles")
+            self.handle("settles")
             if all(agent.is_over or agent.is_killed for agent in self.agents):
                 return
-            self.happens("passes", min(100.0, self.job.next_due() + 0.001))
+            self.handle("passes", min(100.0, self.job.next_due() + 0.001))
         raise AssertionError("no end")
 
 

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from tests.histories.told_job import Job
-from tests.histories.told_joining import Joining
+from tests.histories.job_history import Job
+from tests.histories.join_history import JoinHistory
 from tests.histories.worlds import starts, stops
 
 FAULT = '"./check" exited with code 1: GPU 3 is lost'
@@ -28,7 +28,7 @@ def fails(rank: int, others: tuple[int, ...], *, nodes: int = 2, **options: obje
 @SPARES_OR_ELASTIC
 def test_a_job_begins_without_a_node_that_fails(nodes: int, spares: int, least: int | None) -> None:
     """Node 0 names it, and waits on for the others: the highest ranks move up."""
-    job = Joining(nodes, spares=spares, least=least, endpoint=True)
+    job = JoinHistory(nodes, spares=spares, least=least, endpoint=True)
 
     assert job.joins(rank=1, fault=FAULT).settles().saw() == [
         f"node 0 prints: refused n1 (pid 11) at 10.0.0.1: it fails its check: {FAULT}",
@@ -44,7 +44,7 @@ def test_a_job_begins_without_a_node_that_fails(nodes: int, spares: int, least: 
 
 def test_a_node_that_fails_last_is_not_waited_for() -> None:
     """All the others have joined: the last call is over."""
-    job = Joining(nodes=2, spares=1)
+    job = JoinHistory(nodes=2, spares=1)
 
     assert "node 0 starts rank 0, attempt 0" in job.joins().joins(fault=FAULT).settles().saw()
 
@@ -52,7 +52,7 @@ def test_a_node_that_fails_last_is_not_waited_for() -> None:
 @SPARES_OR_ELASTIC
 def test_too_few_nodes_pass(nodes: int, spares: int, least: int | None) -> None:
     """The job ends at once on all nodes, for the one that was one too many; so it does later on others."""
-    job = Joining(nodes, spares=spares, least=least)
+    job = JoinHistory(nodes, spares=spares, least=least)
     job.joins().joins(fault=FAULT).settles().saw()
 
     why = f"may not work: n3 (pid 13) fails its check: {FAULT}"
@@ -66,7 +66,7 @@ def test_too_few_nodes_pass(nodes: int, spares: int, least: int | None) -> None:
 
 def test_a_job_without_spares_ends_with_the_first_that_fails() -> None:
     """A node that joins later learns why: then all know."""
-    job = Joining(nodes=3)
+    job = JoinHistory(nodes=3)
 
     why = f"may not work: n1 (pid 11) fails its check: {FAULT}"
     assert job.joins(fault=FAULT).settles().saw() == [f"node 0 {why}", f"node 1 {why}"]
@@ -78,7 +78,7 @@ def test_a_job_without_spares_ends_with_the_first_that_fails() -> None:
 @SPARES_OR_ELASTIC
 def test_no_job_begins_without_node_0(nodes: int, spares: int, least: int | None) -> None:
     """Its agent leads the job."""
-    job = Joining(nodes, spares=spares, least=least, fault=FAULT)
+    job = JoinHistory(nodes, spares=spares, least=least, fault=FAULT)
 
     why = f"may not work: n0 (pid 10) fails its check: {FAULT}"
     assert job.passes(0.0).settles().saw() == [f"node 0 {why}"]
@@ -87,7 +87,7 @@ def test_no_job_begins_without_node_0(nodes: int, spares: int, least: int | None
 
 def test_a_node_that_calls_again_counts_once() -> None:
     """A scheduler starts it again and again."""
-    job = Joining(nodes=2, spares=1)
+    job = JoinHistory(nodes=2, spares=1)
 
     for _ in range(3):
         job.joins(rank=1, host="n1", fault=FAULT)

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.histories.told_job import Job, refused
+from tests.histories.job_history import Job, refused
 from tests.histories.worlds import stops
 
 RESET = "RuntimeError: connection reset by peer"

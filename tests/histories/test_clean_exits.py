@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 GONE = "RuntimeError: Connection closed by peer [10.0.0.2]:4711"
 """The last line of a rank whose peer is gone."""

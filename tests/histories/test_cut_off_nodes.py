@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 from tests.histories.worlds import of_node
 
 SILENT = "node 0 (n0) has been silent for 17 s: killing 2 workers here"

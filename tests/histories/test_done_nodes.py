@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 OTHERS_STOP = (
     "node 1 prints: {0}: the other nodes stop their workers ({1} again does not wait for them);"

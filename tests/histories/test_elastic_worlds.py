@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 from tests.histories.worlds import starts, stops
 
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 ASKS = ("node 0 asks its ranks for their stacks", "node 1 asks its ranks for their stacks")
 

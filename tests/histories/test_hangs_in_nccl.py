@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 ASKS = ["node 0 asks its ranks for their stacks", "node 1 asks its ranks for their stacks"]
 BEHIND = "behind: rank 1 launched AllReduce 1203 times"

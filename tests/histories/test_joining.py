@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.histories.told_joining import Joining
+from tests.histories.join_history import JoinHistory
 
 ADVICE = (
     "run the same command on every node; each must reach n0:29500 to wait longer, give"
@@ -19,7 +19,7 @@ BEGINS_WITH_TWO = [
 
 def test_the_job_begins_when_the_last_node_joins() -> None:
     """Not earlier, and at once; before any rank starts, their port is free."""
-    job = Joining(nodes=3)
+    job = JoinHistory(nodes=3)
 
     assert job.joins().passes(4).settles().saw() == []
     assert job.joins().settles().saw() == [
@@ -32,12 +32,12 @@ def test_the_job_begins_when_the_last_node_joins() -> None:
 
 def test_a_job_of_one_node_waits_for_nobody() -> None:
     """It is complete."""
-    assert Joining(nodes=1).settles().saw()[-1] == "node 0 starts rank 0, attempt 0"
+    assert JoinHistory(nodes=1).settles().saw()[-1] == "node 0 starts rank 0, attempt 0"
 
 
 def test_an_endpoint_stays_open() -> None:
     """For the whole job: late nodes are refused there, and the job goes on; after its end, too."""
-    job = Joining(endpoint=True)
+    job = JoinHistory(endpoint=True)
 
     assert job.joins().settles().saw() == BEGINS_WITH_TWO
     why = "gives up: the job at n0:29500 has all its 2 nodes: n0, n1"
@@ -51,7 +51,7 @@ def test_an_endpoint_stays_open() -> None:
 
 def test_node_0_is_known_by_its_host() -> None:
     """When it is lost."""
-    job = Joining(host="head").joins().settles()
+    job = JoinHistory(host="head").joins().settles()
     job.saw()
 
     assert job.loses_node(0).settles().saw()[0] == (
@@ -61,7 +61,7 @@ def test_node_0_is_known_by_its_host() -> None:
 
 def test_a_silent_caller_holds_a_complete_job_up_for_a_moment() -> None:
     """It may be one node too many, or a port scanner: a fifth of a second from the last node on."""
-    job, gone = Joining().connects().joins(), Joining().connects().joins()
+    job, gone = JoinHistory().connects().joins(), JoinHistory().connects().joins()
 
     assert job.passes(0.15).connects().settles().saw() == []
     assert job.passes(0.06).settles().saw()[1:] == [
@@ -74,7 +74,7 @@ def test_a_silent_caller_holds_a_complete_job_up_for_a_moment() -> None:
 
 def test_a_node_that_leaves_is_awaited_again() -> None:
     """Its scheduler may start it again, or another one in its place; a silent one is disconnected."""
-    gone, silent = (Joining(nodes=3).joins(rank=1) for _ in range(2))
+    gone, silent = (JoinHistory(nodes=3).joins(rank=1) for _ in range(2))
 
     gone.loses_node(1).joins(rank=2)
     silent.misses(1).joins(rank=2)
@@ -94,7 +94,7 @@ def test_a_node_that_leaves_is_awaited_again() -> None:
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
 def test_an_agent_that_calls_twice_is_one_node(order: tuple[int, int], rank: int | None) -> None:
     """What it says first may be late: it counts where it has connected last."""
-    job = Joining(nodes=3).connects().connects()
+    job = JoinHistory(nodes=3).connects().connects()
 
     for caller in order:
         job.introduces_itself(caller, identity="one", host="n1", rank=rank)
@@ -110,7 +110,7 @@ def test_an_agent_that_calls_twice_is_one_node(order: tuple[int, int], rank: int
 
 def test_a_node_that_reports_an_end_before_the_begin_is_disconnected() -> None:
     """It is no agent of ours; so is a caller that has said nothing for too long."""
-    job = Joining(nodes=3).joins().connects()
+    job = JoinHistory(nodes=3).joins().connects()
 
     assert job.reports_too_early(1).settles().saw() == [
         "node 0 prints: n1 (pid 11) has disconnected",
@@ -121,7 +121,7 @@ def test_a_node_that_reports_an_end_before_the_begin_is_disconnected() -> None:
 
 def test_node_0_may_end_while_it_waits() -> None:
     """Nodes that have joined hear why; one that calls later, too."""
-    job = Joining(nodes=3).joins()
+    job = JoinHistory(nodes=3).joins()
     why = "gives up: n0 (node 0) got SIGINT while it waited for other nodes"
 
     assert job.is_interrupted(signal.SIGINT).settles().saw() == [f"node 0 {why}", f"node 1 {why}"]
@@ -130,7 +130,7 @@ def test_node_0_may_end_while_it_waits() -> None:
 
 def test_waiting_is_visible() -> None:
     """First after 5 s, then each 30 s, on all nodes that have joined; in a large job on node 0."""
-    job, large = Joining(nodes=4).joins(), Joining(nodes=9).joins()
+    job, large = JoinHistory(nodes=4).joins(), JoinHistory(nodes=9).joins()
 
     for after, seconds in ((1, 5), (26, 35), (26, 65)):
         text = (
@@ -186,7 +186,7 @@ def test_missing_nodes_are_named(
     own: dict[str, Any], others: list[dict[str, Any]], joined: str, missing: str
 ) -> None:
     """By host if the scheduler lists the hosts, else by rank, else by their number."""
-    job = Joining(nodes=4, **own)
+    job = JoinHistory(nodes=4, **own)
     for says in others:
         job.joins(**says)
 
@@ -200,7 +200,7 @@ def test_missing_nodes_are_named(
 
 def test_variables_that_may_be_left_over_are_named() -> None:
     """While node 0 waits and at the end: no other node may ever join."""
-    job = Joining(exports=("RANK",))
+    job = JoinHistory(exports=("RANK",))
 
     assert job.passes(5).settles().saw() == [
         (
@@ -219,7 +219,7 @@ def test_variables_that_may_be_left_over_are_named() -> None:
 def test_long_lists_of_hosts_are_cut() -> None:
     """Two thousand names do not fill the screen: with more than eight, seven are named."""
     for nodes, names in ((9, "n0, n1, n2, n3, n4, n5, n6, n7"), (21, "n0, n1, n2, n3, n4, n5, n6")):
-        job = Joining(nodes=nodes)
+        job = JoinHistory(nodes=nodes)
         for _ in range(nodes - 2):
             job.joins()
         others = "" if nodes == 9 else " and 13 more"
@@ -234,7 +234,7 @@ def test_long_lists_of_hosts_are_cut() -> None:
 
 def test_a_node_that_stays_away_ends_the_job_for_the_others() -> None:
     """When the time is over, with who was refused meanwhile."""
-    job = Joining(nodes=3, rdzv_timeout=60).joins(rank=1)
+    job = JoinHistory(nodes=3, rdzv_timeout=60).joins(rank=1)
     job.connects().hangs_up("10.0.0.9: it has another token").saw()
     text = (
         "gives up: 2 of 3 nodes joined within 60 s: n0, n1; missing: 1 node (refused meanwhile:"
@@ -247,7 +247,7 @@ def test_a_node_that_stays_away_ends_the_job_for_the_others() -> None:
 
 def test_all_of_an_elastic_job_need_no_last_call() -> None:
     """--nnodes MIN:MAX: as soon as MAX nodes have joined, it begins."""
-    job = Joining(nodes=2, least=1)
+    job = JoinHistory(nodes=2, least=1)
 
     assert job.settles().saw() == []
     assert job.joins().settles().saw() == BEGINS_WITH_TWO
@@ -255,7 +255,7 @@ def test_all_of_an_elastic_job_need_no_last_call() -> None:
 
 def test_enough_nodes_wait_for_the_others() -> None:
     """For the last call, which no other node prolongs; who comes later waits for a place."""
-    job = Joining(nodes=4, least=2).passes(90).settles()
+    job = JoinHistory(nodes=4, least=2).passes(90).settles()
     assert job.saw()[-1] == (
         "node 0 prints: 1 of 4 nodes have joined: n0; waiting for 3 nodes (90 s of 600 s)"
     )
@@ -281,7 +281,7 @@ def test_enough_nodes_wait_for_the_others() -> None:
 
 def test_a_last_call_may_begin_late() -> None:
     """Enough nodes are never given up; too few are, as without a last call."""
-    enough, too_few = (Joining(nodes=4, least=2, rdzv_timeout=60).passes(59) for _ in range(2))
+    enough, too_few = (JoinHistory(nodes=4, least=2, rdzv_timeout=60).passes(59) for _ in range(2))
 
     enough.joins().passes(29)
     assert enough.passes(1).settles().saw()[-1] == "node 1 starts rank 1, attempt 0"
@@ -295,7 +295,7 @@ def test_a_last_call_may_begin_late() -> None:
 
 def test_who_leaves_during_the_last_call_is_missed() -> None:
     """With too few nodes it is over; the next one takes its whole time."""
-    job = Joining(nodes=4, least=2).joins().passes(20).loses_node(1).passes(20).joins()
+    job = JoinHistory(nodes=4, least=2).joins().passes(20).loses_node(1).passes(20).joins()
 
     assert "starts" not in "".join(job.passes(29.9).settles().saw())
     assert job.passes(0.1).settles().saw()[-1] == "node 2 starts rank 1, attempt 0"
@@ -303,7 +303,7 @@ def test_who_leaves_during_the_last_call_is_missed() -> None:
 
 def test_the_last_call_waits_for_a_caller_that_has_said_nothing() -> None:
     """For a moment: it may be one of the job's nodes."""
-    job = Joining(nodes=2, least=1).passes(29.9).connects().passes(0.15).settles()
+    job = JoinHistory(nodes=2, least=1).passes(29.9).connects().passes(0.15).settles()
     job.saw()
 
     assert job.passes(0.04).settles().saw() == []

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 ASKS = "node 0 asks its ranks for their stacks"
 NAMED = "failed 5 s ago and has not exited, in upload at train.py:7"

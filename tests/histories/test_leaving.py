@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 WAITS = "node 0 waits for what its ranks have left"
 KILLS = "node 0 kills what its ranks have left"

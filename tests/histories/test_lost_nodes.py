@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.histories.told_job import Job
-from tests.histories.told_joining import Joining
+from tests.histories.job_history import Job
+from tests.histories.join_history import JoinHistory
 from tests.histories.worlds import begun, of_node, starts, stops
 
 
@@ -37,7 +37,7 @@ def test_all_others_keep_their_places() -> None:
 
 def test_the_last_nodes_are_the_spares() -> None:
     """By the ranks that a scheduler has given, in whatever order nodes join."""
-    job = Joining(nodes=2, spares=1, endpoint=True)
+    job = JoinHistory(nodes=2, spares=1, endpoint=True)
 
     assert job.joins(rank=2).joins(rank=1).settles().saw() == [
         "node 0 starts rank 0, attempt 0",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 CLEANS = "node 0 kills what its ranks have left"
 KILLS = "node 0 sends SIGKILL to rank 0 and all they started"

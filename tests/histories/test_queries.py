@@ -2,7 +2,7 @@
 
 import signal
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 
 def test_all_other_nodes_answer_to_the_one_that_asks() -> None:

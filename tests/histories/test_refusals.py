@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.histories.told_joining import Joining
+from tests.histories.join_history import JoinHistory
 
 SAME_FLAGS = "run the same command on every node, each with its own --node-rank"
 OWN_RANK = "give each node its own --node-rank"
@@ -74,7 +74,7 @@ def test_a_node_contradicts_the_others(
     own: dict[str, Any], theirs: dict[str, Any], text: str
 ) -> None:
     """Anyone may call: it is refused alone. Who holds the token has made a mistake: all end."""
-    open_to_all, with_token = (Joining(token=token, **own) for token in (False, True))
+    open_to_all, with_token = (JoinHistory(token=token, **own) for token in (False, True))
     host = theirs.get("host", "n1")
     reason = text.rpartition(" (")[0]
 
@@ -91,7 +91,7 @@ def test_a_node_contradicts_the_others(
 
 def test_all_nodes_of_a_contradiction_hear_of_it() -> None:
     """Those that have joined, and those that call later: node 0 goes when all know."""
-    job = Joining(nodes=5, token=True).joins(rank=1, host="hostA", pid=12).joins(rank=2)
+    job = JoinHistory(nodes=5, token=True).joins(rank=1, host="hostA", pid=12).joins(rank=2)
 
     text = f"gives up: two nodes have node rank 1: hostA (pid 12) and hostB (pid 34) ({OWN_RANK})"
     assert job.joins(rank=1, host="hostB", pid=34).settles().saw() == [
@@ -107,7 +107,7 @@ def test_a_node_too_many() -> None:
     text = "nnodes is 2, but 3 nodes have called: n0 (pid 10), n1 (pid 11) and n2 (pid 12)"
     hint = "(start one node fewer, or give a higher --nnodes)"
     open_to_all, with_token = (
-        Joining(token=token).connects().connects().introduces_itself(1).introduces_itself(2)
+        JoinHistory(token=token).connects().connects().introduces_itself(1).introduces_itself(2)
         for token in (False, True)
     )
 
@@ -157,7 +157,7 @@ def test_a_node_of_another_job_is_refused_alone(
     own: Mapping[str, Any], theirs: dict[str, Any], text: str, noted: str, *, token: bool
 ) -> None:
     """Its own may be elsewhere. This one waits as before, and prints one line however often it calls."""
-    job = Joining(token=token, **own).joins(**theirs)
+    job = JoinHistory(token=token, **own).joins(**theirs)
 
     job.joins(**theirs, host="n1", pid=11)
 
@@ -171,7 +171,7 @@ def test_a_node_of_another_job_is_refused_alone(
 
 def test_node_0_of_another_job_only_asks() -> None:
     """Whether it is the only one: it waits for no place in a job that outlives its nodes."""
-    job = Joining(nodes=2, spares=1, endpoint=True).joins().joins().settles()
+    job = JoinHistory(nodes=2, spares=1, endpoint=True).joins().joins().settles()
     job.saw()
 
     assert job.joins(rank=0).settles().saw()[-1] == (
@@ -182,7 +182,7 @@ def test_node_0_of_another_job_only_asks() -> None:
 
 def test_node_0_may_reach_itself() -> None:
     """Through the address of a service: it notices, and prints nothing."""
-    job = Joining().joins(identity="agent 0", rank=0)
+    job = JoinHistory().joins(identity="agent 0", rank=0)
 
     assert job.settles().saw() == ["node 1 has called itself"]
     assert job.joins().settles().saw()[-1] == "node 2 starts rank 1, attempt 0"
@@ -195,7 +195,7 @@ def test_an_agent_of_an_earlier_start_is_refused_alone(
     changes: dict[str, Any], *, old_first: bool, token: bool
 ) -> None:
     """It has called for longer than this job runs; the new one of its host has its place."""
-    job = Joining(nodes=3, token=token).passes(2)
+    job = JoinHistory(nodes=3, token=token).passes(2)
     new: dict[str, Any] = {"host": "n1", "pid": 1, "rank": 1, "waited": 3.0}
     old = {"host": "n1", "pid": 2, "rank": 1, "waited": 40.0} | ({} if old_first else changes)
 
@@ -219,7 +219,7 @@ def test_an_agent_of_an_earlier_start_is_refused_alone(
 
 def test_an_agent_of_an_earlier_start_is_not_one_node_too_many() -> None:
     """Where nodes say no ranks, it is found once the job is complete."""
-    job = Joining(nodes=3).passes(2).connects()
+    job = JoinHistory(nodes=3).passes(2).connects()
 
     job.joins(host="n1", waited=40.0).joins(host="n3", waited=1.0).joins(host="n1", waited=1.0)
 
@@ -242,7 +242,7 @@ def test_an_agent_of_an_earlier_start_is_not_one_node_too_many() -> None:
 def test_none_of_two_nodes_is_left_over(one: dict[str, Any]) -> None:
     """They have one rank by mistake, or one claims the other's name: it takes no place by that."""
     with_token, open_to_all = (
-        Joining(nodes=3, token=token).passes(2).joins(rank=1, **one) for token in (True, False)
+        JoinHistory(nodes=3, token=token).passes(2).joins(rank=1, **one) for token in (True, False)
     )
 
     for job in (with_token, open_to_all):
@@ -285,7 +285,7 @@ def test_a_difference_is_printed_once(
     own: dict[str, str], theirs: dict[str, str], differ: str
 ) -> None:
     """The first one of the first node that differs: the job begins all the same."""
-    job = Joining(nodes=3, should=own).joins(should=theirs).joins(should={"torch": "2.11"})
+    job = JoinHistory(nodes=3, should=own).joins(should=theirs).joins(should={"torch": "2.11"})
 
     assert job.settles().saw() == [
         f"node 0 prints: warning: not the same {differ}",
@@ -298,7 +298,7 @@ def test_a_difference_is_printed_once(
 
 def test_a_port_scanner_causes_only_a_few_lines() -> None:
     """However often it calls; one that calls a job that runs is named, too."""
-    job, runs = Joining(), Joining(endpoint=True).joins().settles()
+    job, runs = JoinHistory(), JoinHistory(endpoint=True).joins().settles()
     runs.saw()
     for number in range(100):
         job.connects().hangs_up(f"10.0.1.{number}: it does not speak clusterrun's protocol")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 TRACEBACK = "Traceback (most recent call last):\n  File x, line 1\nValueError: it\n"
 ECHO = "Traceback (most recent call last):\n  File x\nRuntimeError: Connection closed by peer\n"

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.histories.told_job import Job, refused
+from tests.histories.job_history import Job, refused
 from tests.histories.worlds import starts, stops
 
 ERROR = "Traceback\n  File x\nValueError: no such file\n\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
 

@@ -2,7 +2,7 @@
 
 import signal
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 
 def test_a_job_succeeds_when_every_node_has_reported_it() -> None:

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 CLEANS = "node 0 kills what its ranks have left"
 INTERRUPTED = (

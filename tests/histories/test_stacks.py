@@ -2,7 +2,7 @@
 
 import signal
 
-from tests.histories.told_job import Job, refused
+from tests.histories.job_history import Job, refused
 
 ASKS = "node 0 asks its ranks for their stacks"
 

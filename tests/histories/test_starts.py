@@ -2,7 +2,7 @@
 
 import signal
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 CLEANS = "node 0 kills what its ranks have left"
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 THREADING = "/usr/lib/python3.11/threading.py"

@@ -2,7 +2,7 @@
 
 import signal
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 HOLD = ["node 0 holds its ranks", "node 1 holds its ranks"]
 TERM = signal.SIGTERM

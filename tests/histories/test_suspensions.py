@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 AGREED = (
     "node 0 prints: SIGUSR1 on n1: all ranks save at step 6 and end (--suspend-grace 30 s)",

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.histories.told_joining import Joining
+from tests.histories.join_history import JoinHistory
 
 
 def test_nodes_have_different_numbers_of_ranks() -> None:
     """2 + 3 + 1: all meet at one place, and logs go on after the most that any node has kept."""
-    job = Joining(nodes=3, workers=2, run_id="mine", kept_attempts=2)
+    job = JoinHistory(nodes=3, workers=2, run_id="mine", kept_attempts=2)
 
     job.joins(workers=3, kept_attempts=3).joins(workers=1).settles()
 
@@ -27,7 +27,7 @@ def test_nodes_have_different_numbers_of_ranks() -> None:
 
 def test_ranks_of_each_role_are_counted_apart() -> None:
     """As in torchrun: nodes of one role need not follow each other."""
-    job = Joining(nodes=4, workers=2, role="trainer").joins(workers=3, role="actor")
+    job = JoinHistory(nodes=4, workers=2, role="trainer").joins(workers=3, role="actor")
 
     job.joins(workers=1, role="trainer").joins(workers=1, role="actor").settles()
 
@@ -41,7 +41,7 @@ def test_ranks_of_each_role_are_counted_apart() -> None:
 
 def test_ranks_have_no_gap_if_some_nodes_stay_away() -> None:
     """Of four nodes one says rank 3, and one says none: it comes before that."""
-    job = Joining(nodes=4, least=3, rank=0).joins(rank=3).joins().passes(30).settles()
+    job = JoinHistory(nodes=4, least=3, rank=0).joins(rank=3).joins().passes(30).settles()
 
     assert job.saw()[-3:] == [
         "node 0 starts rank 0, attempt 0",
@@ -57,7 +57,7 @@ def test_ranks_are_counted_through(data: st.DataObject) -> None:
     total = len(workers)
     free = [0, *data.draw(st.permutations(range(1, total)))]
     says = [data.draw(st.sampled_from([None, rank])) for rank in free]
-    job = Joining(total, workers[0], rank=says[0])
+    job = JoinHistory(total, workers[0], rank=says[0])
     for size, said in list(zip(workers, says, strict=True))[1:]:
         job.joins(size, said)
     job.settles()
@@ -83,7 +83,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=30))
 def test_nodes_come_and_go_in_any_order(steps: list[tuple[object, ...]]) -> None:
     """All nodes begin once, each with its own rank, or none does; that is known in time."""
-    job, callers, members, silent = Joining(nodes=3), 0, list[int](), 0
+    job, callers, members, silent = JoinHistory(nodes=3), 0, list[int](), 0
     for step in steps:
         match step:
             case ("joins", int() | None as rank, str(nodes)):

@@ -2,7 +2,7 @@
 
 import signal
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 
 def stops(job: Job, *ranks: int) -> list[str]:

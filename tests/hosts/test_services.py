@@ -76,19 +76,19 @@ services:
     command: [{python}, {folder}/server.py]
     ready: {{path: /health, timeout: 20}}
     {place}
-    {fate}
+    {result}
 """
 
 
 def written(
-    folder: Path, script: str, *, more: str = "", place: str = "nnodes: 1", fate: str = ""
+    folder: Path, script: str, *, more: str = "", place: str = "nnodes: 1", result: str = ""
 ) -> str:
-    """Write the two programs and the job file; return its path. ``place`` and ``fate`` are the server's."""
+    """Write the two programs and the job file; return its path. ``place`` and ``result`` are the server's."""
     (folder / "train.py").write_text(dedent(script))
     (folder / "server.py").write_text(dedent(SERVER))
     file = folder / "job.yaml"
     file.write_text(
-        FILE.format(folder=folder, python=sys.executable, more=more, place=place, fate=fate)
+        FILE.format(folder=folder, python=sys.executable, more=more, place=place, result=result)
     )
     return str(file)
 
@@ -147,7 +147,7 @@ def test_a_server_that_fails(hosts: tuple[Host, ...], clusterrun: Launcher) -> N
 def test_a_server_that_starts_again_alone(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """The main program goes on, and finds it at the same address."""
     more = "node_ranks: 0\nmax_restarts: 2"
-    file = written(clusterrun.folder, OUTLIVES, more=more, fate="on_failure: restart")
+    file = written(clusterrun.folder, OUTLIVES, more=more, result="on_failure: restart")
 
     first, second = ended(started(clusterrun, hosts, file))
 
@@ -252,7 +252,7 @@ def test_a_server_that_fails_under_slurm(slurm: Slurm, clusterrun: Launcher) -> 
 
 def test_a_server_that_starts_again_under_slurm(slurm: Slurm, clusterrun: Launcher) -> None:
     more = "node_ranks: 0\nmax_restarts: 1"
-    file = written(clusterrun.folder, OUTLIVES, more=more, fate="on_failure: restart")
+    file = written(clusterrun.folder, OUTLIVES, more=more, result="on_failure: restart")
 
     end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
 

@@ -461,9 +461,9 @@ def test_tasks_have_a_token(slurm: Slurm, tmp_path: Path) -> None:
 
     done = slurm.srun("-N2", "--ntasks-per-node=1", "sh", "-c", line, folder=tmp_path)
 
-    contradiction = "clusterrun: error: max_restarts is 0 on n0, 1 on n1\n"
+    mismatch = "clusterrun: error: max_restarts is 0 on n0, 1 on n1\n"
     assert done.code == 4, done.err
-    assert done.err.count(contradiction) == 2
+    assert done.err.count(mismatch) == 2
     assert "the job at n0:29500 has a token, and this node has none\n" in done.err
     assert "stranger 4\n" in done.err
 

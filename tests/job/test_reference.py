@@ -39,5 +39,9 @@ def test_the_job_of_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     by_hand = describe(flags=flags).job
     by_slurm = describe(flags=flags | {"master_addr": "n0"}, environ=captured("node.1")).job
 
-    assert (by_hand.agents, by_hand.agent_rank, by_hand.meeting.master_addr) == (2, None, "node0")
-    assert (by_slurm.agents, by_slurm.agent_rank, by_slurm.meeting.master_addr) == (2, 1, "n0")
+    assert (by_hand.agents, by_hand.agent_rank, by_hand.rendezvous.master_addr) == (
+        2,
+        None,
+        "node0",
+    )
+    assert (by_slurm.agents, by_slurm.agent_rank, by_slurm.rendezvous.master_addr) == (2, 1, "n0")

@@ -81,7 +81,7 @@ def test_a_script_on_the_command_line_replaces_the_files(named: str) -> None:
 
     program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--new",))
     assert job.fact("script") == Fact(program, "command line")
-    assert job.failing.max_restarts == 1
+    assert job.failures.max_restarts == 1
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_each_scheduler_has_its_way_back(
 
     assert job.scheduler is not None
     assert " ".join(job.scheduler.requeue).startswith(command)
-    assert job.joining.run_id == next(iter(variables.values()))
+    assert job.join.run_id == next(iter(variables.values()))
 
 
 def test_kubernetes_needs_no_command() -> None:
@@ -151,7 +151,7 @@ def test_kubernetes_needs_no_command() -> None:
 
     assert job.scheduler is not None
     assert job.scheduler.requeue == ()
-    assert job.joining.run_id == "own"
+    assert job.join.run_id == "own"
 
 
 @pytest.mark.parametrize("variables", [{}, {**BATCH, "CLUSTERRUN_CLUSTER": "none"}])

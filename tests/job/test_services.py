@@ -596,7 +596,7 @@ def test_a_job_has_the_services_of_its_file() -> None:
 
     assert [service.name for service in job.services] == ["server"]
     assert job.main_nodes == RankSet(((0, 0),))
-    assert (job.script.name, job.workers.nproc_per_node, job.failing.max_restarts) == (
+    assert (job.script.name, job.workers.nproc_per_node, job.failures.max_restarts) == (
         "train.py",
         4,
         2,

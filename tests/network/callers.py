@@ -24,10 +24,10 @@ from tests.network.nodes import (
     PATIENCE,
     Notices,
     done,
-    fate,
     hello,
     opened_job,
     outside,
+    result,
     take_turns,
 )
 
@@ -61,7 +61,7 @@ class Running:
 
     def node_zero_sends(self, message: messages.AgentMessage) -> None:
         """Let node 0's own agent send a message."""
-        self.server.happens(MessageReceived(OWN, message, self.loop.clock()))
+        self.server.handle(MessageReceived(OWN, message, self.loop.clock()))
 
     def close(self) -> None:
         """Close all."""
@@ -181,7 +181,7 @@ GARBAGE = {
     "a long hello": OPENING + (LONGEST_HELLO + 1).to_bytes(4, "big"),
     "no message": OPENING + b"\0\0\0\4abcd",
     "a report without a hello": OPENING + framed(done(0, [])),
-    "half a report": OPENING + framed(messages.FirstFailure(0, fate(0, 1), 0.0))[:40],
+    "half a report": OPENING + framed(messages.FirstFailure(0, result(0, 1), 0.0))[:40],
     "a wrong hello": OPENING + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
 }
 """Bytes that no member sends, by their sender."""

@@ -11,7 +11,7 @@ from clusterrun.policy import messages, outcome, queries
 from msgspec import Struct
 from msgspec.msgpack import Decoder, encode
 
-from tests.network.nodes import done, fate, hello
+from tests.network.nodes import done, hello, result
 from tests.plans import world
 
 
@@ -56,9 +56,9 @@ def received(
     return found
 
 
-FAILED = fate(1, 1, tail="ValueError: it", error='{"message": "it"}')
-KILLED = fate(3, ending=outcome.Killed(9), tail="RuntimeError: no", error='{"message": "no"}')
-NOT_STARTED = fate(1, ending=outcome.NotStarted("output", "no such file"))
+FAILED = result(1, 1, tail="ValueError: it", error='{"message": "it"}')
+KILLED = result(3, ending=outcome.Killed(9), tail="RuntimeError: no", error='{"message": "no"}')
+NOT_STARTED = result(1, ending=outcome.NotStarted("output", "no such file"))
 HELPER_LOST = outcome.HelperFailed("relay", "was killed by SIGKILL", 9)
 
 OF_MEMBERS: list[messages.FromMember] = [
@@ -68,7 +68,7 @@ OF_MEMBERS: list[messages.FromMember] = [
     messages.EndedExternally(0, HELPER_LOST),
     messages.RanksSucceeded(0),
     messages.RanksExited(0, (messages.DatedExit(1, 0.5), messages.DatedExit(3, None))),
-    done(0, [FAILED, KILLED, fate(4)], outcome.OutputGone()),
+    done(0, [FAILED, KILLED, result(4)], outcome.OutputGone()),
     done(0, [NOT_STARTED]),
     done(0, [], outcome.Interrupted(15)),
     messages.Heartbeat(4.0),

@@ -32,7 +32,7 @@ from tests.network.hostile_sessions import (
     hello_of_kind,
     workers_of_kind,
 )
-from tests.network.nodes import fate
+from tests.network.nodes import result
 from tests.network.random_messages import changed, drawing
 
 SIGQUIT = 3
@@ -155,19 +155,19 @@ class Member(Peer):
             ]
         )
 
-    def _fate(self, rank: int, ending: outcome.Ending, **values: Any) -> outcome.Fate:
-        return fate(rank, ending=ending, host=f"n{self.number}", **values)
+    def _fate(self, rank: int, ending: outcome.Ending, **values: Any) -> outcome.WorkerResult:
+        return result(rank, ending=ending, host=f"n{self.number}", **values)
 
     def _done(
         self, ranks: range, ending: outcome.Ending, *, stopped_by_us: bool
     ) -> messages.FromMember:
         self.is_done = True
         assert self.world is not None
-        fates = (
-            messages.DatedFate(self._fate(it, ending, stopped_by_us=stopped_by_us), None)
+        results = (
+            messages.DatedResult(self._fate(it, ending, stopped_by_us=stopped_by_us), None)
             for it in ranks
         )
-        return messages.Done(self.world.attempt, tuple(fates), None)
+        return messages.Done(self.world.attempt, tuple(results), None)
 
     def _answer(self, query: queries.Query) -> messages.FromMember:
         assert self.world is not None
@@ -225,7 +225,7 @@ class OfNodeZero(Session):
                     self._acts(each)
 
     def has_ended(self, ended: outcome.Outcome) -> None:
-        failed = any(not it.ending.succeeded for it in ended.fates if not it.service)
+        failed = any(not it.ending.succeeded for it in ended.results if not it.service)
         is_suspended = isinstance(ended.reason, outcome.Suspended)
         if ended.exit_code == 0 and failed and not (is_suspended and self.seen["SaveAt"]):
             raise Unsafe(f"succeeds by {ended.reason}, though a rank has failed")
@@ -282,7 +282,7 @@ class NodeZero(Peer):
     def _world(self, attempt: int) -> World:
         self.attempt, self.is_stopped, self.is_done = attempt, False, False
         terms, kind = self.session.terms, self.session.kind
-        nodes = terms.nodes - terms.losing.spares
+        nodes = terms.nodes - terms.elasticity.spares
         own = workers_of_kind(kind, 1)
         size = WORKERS + own * (nodes - 1)
         programs: tuple[ProgramWorld, ...] = ()
@@ -337,7 +337,7 @@ class NodeZero(Peer):
             return messages.WorldFormed(self._world(1 if self.waits else 0), "n0")
         attempt = self.attempt
         if self.is_done:
-            cause = fate(0, 1, tail=FAILURE)
+            cause = result(0, 1, tail=FAILURE)
             if dice.random() < 0.7 and attempt < 3:
                 world = self._world(attempt + 1)
                 return messages.NextAttempt(

@@ -26,7 +26,7 @@ from clusterrun.loop import NEVER, Loop
 from clusterrun.network import membership, query_service, server
 from clusterrun.network.addresses import Address
 from clusterrun.network.channel import FROM_COORDINATOR, Channel
-from clusterrun.network.joining_node import JoiningNode, Outside
+from clusterrun.network.joining_node import JoinContext, JoiningNode
 from clusterrun.network.membership import Membership
 from clusterrun.network.server import CoordinatorServer
 from clusterrun.planning.plan import NodePlan, World
@@ -141,7 +141,7 @@ def _of_job(kind: str) -> dict[str, Any]:
     return {
         "nnodes": nodes - values.get("spares", 0),
         "run_id": "run",
-        "max_restarts": job.failing.max_restarts,
+        "max_restarts": job.failures.max_restarts,
         "no_fail_fast": True,
         "shutdown_timeout": 3.0,
         "rdzv_timeout": 60.0,
@@ -273,7 +273,7 @@ class Dialer:
     ) -> None:
         self._session = loop.session
         self._began = self.due = loop.clock()
-        self._gives_up = NEVER if patiently else self._began + node.terms.job.joining.rdzv_timeout
+        self._gives_up = NEVER if patiently else self._began + node.terms.job.join.rdzv_timeout
 
     def elapsed(self, now: float) -> float:
         return now - self._began
@@ -490,7 +490,7 @@ class Session:
             )
 
     def _lives(self) -> None:
-        where = Outside(
+        where = JoinContext(
             notice=self.prints,
             lease_clock=lambda: self.now,
             interfaces=dict,

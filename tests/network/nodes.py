@@ -13,11 +13,11 @@ from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import RendezvousError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Given
-from clusterrun.loop import NEVER, Loop, Rank
+from clusterrun.loop import NEVER, Loop, Priority
 from clusterrun.network.addresses import Interfaces, Resolve, all_addresses
 from clusterrun.network.channel import FROM_MEMBERS, Channel
 from clusterrun.network.handshake import coordinator_handshake, packed_address
-from clusterrun.network.joining_node import JoiningNode, Outside
+from clusterrun.network.joining_node import JoinContext, JoiningNode
 from clusterrun.network.membership import Membership
 from clusterrun.planning.plan import World
 from clusterrun.policy import events, messages, outcome
@@ -91,9 +91,9 @@ def opened_job(nodes: int = 2, **values: Any) -> Coordinator:
     return Coordinator(terms, hello(0, nodes, **of_hello), 29500, 0.0, has_token=has_token)
 
 
-def fate(rank: int, code: int = 0, **values: Any) -> outcome.Fate:
-    """Return the fate of a worker that ended with exit code ``code``."""
-    usual = outcome.Fate(
+def result(rank: int, code: int = 0, **values: Any) -> outcome.WorkerResult:
+    """Return the result of a worker that ended with exit code ``code``."""
+    usual = outcome.WorkerResult(
         rank=GlobalRank(rank),
         local_rank=LocalRank(0),
         host="somewhere",
@@ -111,10 +111,12 @@ def fate(rank: int, code: int = 0, **values: Any) -> outcome.Fate:
 
 
 def done(
-    attempt: int, fates: Iterable[outcome.Fate], cause: outcome.ExternalCause | None = None
+    attempt: int,
+    results: Iterable[outcome.WorkerResult],
+    cause: outcome.ExternalCause | None = None,
 ) -> messages.Done:
-    """Return the report of these fates, which their node can't date by node 0's clock."""
-    return messages.Done(attempt, tuple(messages.DatedFate(it, None) for it in fates), cause)
+    """Return the report of these results, which their node can't date by node 0's clock."""
+    return messages.Done(attempt, tuple(messages.DatedResult(it, None) for it in results), cause)
 
 
 def part(attempt: int = 0) -> World:
@@ -191,9 +193,9 @@ def outside(
     interfaces: Interfaces | None = None,
     resolve: Resolve = all_addresses,
     seconds_to_answer: float = 3.0,
-) -> Outside:
+) -> JoinContext:
     """Return what a node needs of its machine; its notices go to ``notices``."""
-    return Outside(
+    return JoinContext(
         notice=(Notices() if notices is None else notices).append,
         interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,
         resolve=resolve,
@@ -210,7 +212,7 @@ class Node:
         terms: Terms,
         introduction: messages.Hello,
         token: bytes = b"",
-        where: Outside | None = None,
+        where: JoinContext | None = None,
         *,
         inbox: QuietInbox | None = None,
     ) -> None:
@@ -219,7 +221,7 @@ class Node:
         """Seconds by which its clock is set forward."""
         self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
         if inbox is not None:
-            self.loop.watch(inbox.fileno(), inbox.events, Rank.SIGNALS)
+            self.loop.watch(inbox.fileno(), inbox.events, Priority.SIGNALS)
         node = JoiningNode(terms, introduction, token, where or outside())
         self.membership = Membership(node, self.loop)
         self.received: list[events.Event] = []
@@ -306,7 +308,7 @@ def open_descriptors() -> int:
 class Played:
     """A member whose node 0 is the test."""
 
-    def __init__(self, where: Outside | None = None, *, port: int = 0, **values: Any) -> None:
+    def __init__(self, where: JoinContext | None = None, *, port: int = 0, **values: Any) -> None:
         """Let it introduce itself; ``values`` are fields of its terms."""
         with socket.create_server(("127.0.0.1", port)) as listener:
             listener.settimeout(0)

@@ -14,7 +14,7 @@ from clusterrun.network.channel import (
     LONGEST_HELLO,
     MOST_UNSENT,
     Channel,
-    How,
+    ChannelEnd,
     Outgoing,
 )
 from clusterrun.network.handshake import (
@@ -33,7 +33,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.network.frames import OF_MEMBERS, as_frame, framed, received
-from tests.network.nodes import done, fate, hello
+from tests.network.nodes import done, hello, result
 
 Pair = tuple[socket.socket, socket.socket]
 STOP = messages.Stop(0, "because")
@@ -140,7 +140,7 @@ def test_the_first_message_of_a_stranger_has_a_tighter_bound() -> None:
 
 def test_the_longest_message_is_received() -> None:
     """The bound itself is inside."""
-    one = fate(1, 1, tail="x" * 8000)
+    one = result(1, 1, tail="x" * 8000)
     count = LONGEST_FRAME // len(framed(done(0, [one])))
     message = done(0, [one] * count)
     assert received(FROM_MEMBERS, framed(message)) == [message]
@@ -169,7 +169,7 @@ def test_garbage_is_refused(garbage: bytes) -> None:
         with pytest.raises(BadFrame, match="no message of clusterrun's"):
             channel.receive()
 
-        assert (channel.end, channel.receive(), channel.wants_write) == (How.BAD, [], False)
+        assert (channel.end, channel.receive(), channel.wants_write) == (ChannelEnd.BAD, [], False)
 
 
 Tamper = Callable[[list[bytes]], list[bytes]]
@@ -229,7 +229,7 @@ def test_no_frame_is_changed_on_its_way(tamper: Tamper) -> None:
             node_zero.receive()
 
         assert len(frames) == 3
-        assert node_zero.end is How.BAD
+        assert node_zero.end is ChannelEnd.BAD
 
 
 def test_a_frame_goes_in_one_direction() -> None:
@@ -257,7 +257,7 @@ def test_a_connection_that_another_process_holds(pair: Pair, *, shuts_down: bool
     found = receive(other)
 
     assert ends is shuts_down
-    assert (channel.end, other.end, found) == (How.OURS, How.CLOSED, [])
+    assert (channel.end, other.end, found) == (ChannelEnd.OURS, ChannelEnd.CLOSED, [])
 
 
 def test_a_channel_that_is_shut_down_twice(pair: Pair) -> None:
@@ -266,7 +266,7 @@ def test_a_channel_that_is_shut_down_twice(pair: Pair) -> None:
     channel.shut_down()
     channel.shut_down()
 
-    assert channel.end is How.OURS
+    assert channel.end is ChannelEnd.OURS
 
 
 @pytest.mark.parametrize(("seconds", "between"), [(15.0, 5), (0.5, 1), (604_800.0, 32_767)])
@@ -300,7 +300,7 @@ def test_a_stranger_is_found_out_at_its_first_wrong_byte(pair: Pair, first_words
     with pytest.raises(HandshakeFailed) as caught:
         receive(channel)
 
-    assert (caught.value.fault, channel.end) == (Fault.NOT_CLUSTERRUN, How.BAD)
+    assert (caught.value.fault, channel.end) == (Fault.NOT_CLUSTERRUN, ChannelEnd.BAD)
     channel.close()
     assert pair[1].recv(100) == b""
 
@@ -324,7 +324,7 @@ def test_half_a_message_at_the_end_is_noticed(pair: Pair) -> None:
     pair[1].shutdown(socket.SHUT_WR)
 
     assert receive(channel) + channel.receive() == [hello(1)]
-    assert (channel.end, channel.has_unfinished_input) == (How.CLOSED, True)
+    assert (channel.end, channel.has_unfinished_input) == (ChannelEnd.CLOSED, True)
 
 
 def test_the_end_of_file_is_the_end_of_a_process(pair: Pair) -> None:
@@ -336,16 +336,16 @@ def test_the_end_of_file_is_the_end_of_a_process(pair: Pair) -> None:
     assert receive(channel) == []
     assert channel.is_closed_by_peer()
     channel.close()
-    assert (channel.end, channel.trouble) == (How.CLOSED, "")
+    assert (channel.end, channel.trouble) == (ChannelEnd.CLOSED, "")
 
 
 def test_what_this_side_closes_is_its_own(pair: Pair) -> None:
     """The owner may know better why."""
     ours, named = of_members(pair[0]), of_members(pair[1])
     ours.close()
-    named.close(How.SLOW)
+    named.close(ChannelEnd.SLOW)
 
-    assert (ours.end, named.end) == (How.OURS, How.SLOW)
+    assert (ours.end, named.end) == (ChannelEnd.OURS, ChannelEnd.SLOW)
 
 
 def test_a_reset_is_no_end_of_a_process(pair: Pair) -> None:
@@ -354,7 +354,7 @@ def test_a_reset_is_no_end_of_a_process(pair: Pair) -> None:
     reset(pair[1])
 
     assert receive(channel) == []
-    assert (channel.end, channel.trouble) == (How.RESET, "connection reset by peer")
+    assert (channel.end, channel.trouble) == (ChannelEnd.RESET, "connection reset by peer")
 
 
 def test_a_reset_that_a_send_finds_is_one(pair: Pair) -> None:
@@ -366,7 +366,7 @@ def test_a_reset_that_a_send_finds_is_one(pair: Pair) -> None:
     open_still = channel.end is None
 
     assert channel.receive() == []
-    assert (open_still, channel.end) == (True, How.RESET)
+    assert (open_still, channel.end) == (True, ChannelEnd.RESET)
 
 
 def test_what_was_sent_before_the_end_is_received_though_we_were_sending(pair: Pair) -> None:
@@ -411,7 +411,7 @@ def test_a_reader_that_does_not_read_is_given_up(pair: Pair) -> None:
         sent += 1 << 20
 
     assert sent > MOST_UNSENT
-    assert (channel.end, channel.trouble) == (How.SLOW, "does not read what it is sent")
+    assert (channel.end, channel.trouble) == (ChannelEnd.SLOW, "does not read what it is sent")
 
 
 def test_an_address_without_a_program_refuses() -> None:
@@ -423,4 +423,4 @@ def test_an_address_without_a_program_refuses() -> None:
     outgoing.close()
 
     assert (outgoing.address, outgoing.port, outgoing.connected) == (address, port, False)
-    assert (outgoing.end, outgoing.trouble) == (How.REFUSED, "connection refused")
+    assert (outgoing.end, outgoing.trouble) == (ChannelEnd.REFUSED, "connection refused")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.cli.main import run_command_line
-from clusterrun.loop import NEVER, Loop, Rank
+from clusterrun.loop import NEVER, Loop, Priority
 from clusterrun.network import control
 from clusterrun.network.channel import Channel
 from clusterrun.network.control_client import find_jobs
@@ -413,7 +413,7 @@ def test_strangers_do_not_hold_it_up(
         # Each has always sent something.
         ready = os.eventfd(1)
         stack.callback(os.close, ready)
-        agent.loop.watch(ready, Stranger().events, Rank.STRANGERS)
+        agent.loop.watch(ready, Stranger().events, Priority.STRANGERS)
 
     assert len(call().asks(StopJob(at_once=False))) == 1
 

@@ -19,7 +19,7 @@ from clusterrun.processes import allow_descriptors
 
 from tests.network.callers import GARBAGE, OPENING, Caller, Running, caller, joined, running
 from tests.network.frames import framed, taken
-from tests.network.nodes import PATIENCE, done, fate, hello, take_turns
+from tests.network.nodes import PATIENCE, done, hello, result, take_turns
 
 
 @pytest.fixture
@@ -177,9 +177,9 @@ def test_all_members_hear_of_the_end_before_node_zero_goes(stack: ExitStack) -> 
     job = running(stack, nodes=3)
     members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
     assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
-    job.node_zero_sends(done(0, [fate(0)]))
+    job.node_zero_sends(done(0, [result(0)]))
     for number, member in enumerate(members, start=1):
-        member.sends(done(0, [fate(number)]))
+        member.sends(done(0, [result(number)]))
     verdicts = [member.receives() for member in members]
     for member in members:
         member.socket.close()

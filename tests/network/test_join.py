@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from clusterrun.errors import LauncherError, MachineError, RendezvousError
 from clusterrun.network.addresses import Address, Interfaces
-from clusterrun.network.joining_node import Outside
+from clusterrun.network.joining_node import JoinContext
 from clusterrun.planning.plan import World
 from clusterrun.policy import events, messages, outcome
 from clusterrun.policy.terms import Terms
@@ -57,15 +57,15 @@ class Nodes:
         self,
         terms: Terms,
         introduction: messages.Hello,
-        where: Outside | None = None,
+        where: JoinContext | None = None,
         token: bytes = b"",
         *,
         inbox: QuietInbox | None = None,
     ) -> Future[Joined]:
         """Let one node join."""
-        run_id = introduction.run_id or terms.job.joining.run_id
-        joining = replace(terms.job.joining, run_id=run_id)
-        terms = replace(terms, job=replace(terms.job, joining=joining))
+        run_id = introduction.run_id or terms.job.join.run_id
+        joining = replace(terms.job.join, run_id=run_id)
+        terms = replace(terms, job=replace(terms.job, join=joining))
 
         def joined() -> Joined:
             node = Node(terms, introduction, token, where, inbox=inbox)

@@ -14,9 +14,9 @@ from clusterrun.job.job import ProgramKind, WorkerProgram
 from clusterrun.job.services import Service
 from clusterrun.loop import NEVER
 from clusterrun.network.addresses import Address
-from clusterrun.network.channel import FROM_COORDINATOR, FROM_MEMBERS, Channel, How, Outgoing
+from clusterrun.network.channel import FROM_COORDINATOR, FROM_MEMBERS, Channel, ChannelEnd, Outgoing
 from clusterrun.network.handshake import BadFrame, coordinator_handshake
-from clusterrun.network.joining_node import JoiningNode, Outside
+from clusterrun.network.joining_node import JoinContext, JoiningNode
 from clusterrun.network.member import Loss, Member, MemberPhase, check_world
 from clusterrun.planning.plan import ProgramOnNode, ProgramWorld
 from clusterrun.policy import events, messages, outcome, queries
@@ -400,11 +400,14 @@ def test_dates_are_node_zeros(pair: Pair) -> None:
     ("end", "loss"),
     [
         (None, None),
-        (How.UNREACHABLE, Loss(SILENCE, is_silent=True)),
-        *((how, Loss("is gone")) for how in (How.CLOSED, How.RESET, How.BAD, How.SLOW)),
+        (ChannelEnd.UNREACHABLE, Loss(SILENCE, is_silent=True)),
+        *(
+            (how, Loss("is gone"))
+            for how in (ChannelEnd.CLOSED, ChannelEnd.RESET, ChannelEnd.BAD, ChannelEnd.SLOW)
+        ),
     ],
 )
-def test_how_node_zero_is_lost(pair: Pair, end: How | None, loss: Loss | None) -> None:
+def test_how_node_zero_is_lost(pair: Pair, end: ChannelEnd | None, loss: Loss | None) -> None:
     """Its kernel has told of its end, or its host answers no more."""
     pair.member.channel.end = end
 
@@ -465,7 +468,7 @@ def test_the_kernel_gives_up_node_zeros_host_as_late(pair: Pair) -> None:
 class Leased(Played):
     """A member whose job may go on without it, in the loop of its agent."""
 
-    def __init__(self, where: Outside | None = None, **values: Any) -> None:
+    def __init__(self, where: JoinContext | None = None, **values: Any) -> None:
         self.leases: list[float | None] = []
         where = (where or outside())._replace(renew_lease=self.leases.append)
         super().__init__(where, **{"rhythm": RHYTHM, "spares": 1, **values})
@@ -623,7 +626,7 @@ def test_a_node_zero_that_contradicts_itself_is_lost(
     assert isinstance(lost, events.CoordinatorLost)
     assert (lost.node, lost.at_once) == (outcome.NodeLost(0, "n0", how), False)
     assert member.coordinator.receive() == []
-    assert member.coordinator.end is How.CLOSED
+    assert member.coordinator.end is ChannelEnd.CLOSED
 
 
 def test_lines_of_node_zero_without_end(stack: ExitStack, notices: Notices) -> None:
@@ -676,8 +679,8 @@ def test_the_fork_server_holds_the_connection(
         member.node.membership.rejoin()
     member.hears()
 
-    assert before is (How.CLOSED if is_orderly else None)
-    assert member.coordinator.end is How.CLOSED
+    assert before is (ChannelEnd.CLOSED if is_orderly else None)
+    assert member.coordinator.end is ChannelEnd.CLOSED
 
 
 @pytest.mark.parametrize(

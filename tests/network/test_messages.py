@@ -10,14 +10,14 @@ from clusterrun.network.channel import FROM_COORDINATOR, FROM_MEMBERS
 from clusterrun.network.handshake import BadFrame
 from clusterrun.network.joining_node import bounded_value
 from clusterrun.policy import answers, messages, outcome, queries
-from clusterrun.policy.fates import bounded
+from clusterrun.policy.results import bounded
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 from msgspec.msgpack import encode
 
 from tests.network.frames import KILLED, OF_THE_COORDINATOR, as_frame, framed, received
-from tests.network.nodes import fate, hello
+from tests.network.nodes import hello, result
 from tests.plans import world
 
 
@@ -48,7 +48,7 @@ FAILURE = messages.FirstFailure(0, KILLED, 0.0)
 def of_member(
     message: messages.FromMember, **wrong: object
 ) -> tuple[messages.FromMember, dict[str, object]]:
-    """Return a message and what is put into its fields, or into those of the fate in it."""
+    """Return a message and what is put into its fields, or into those of the result in it."""
     return message, wrong
 
 
@@ -93,7 +93,7 @@ def test_members_can_not_say_what_can_not_be(
 ) -> None:
     """A rank below 0, a time that no calendar has, a name that plays with the terminal."""
     fields = msgspec.to_builtins(message)
-    inner = fields.get("fate", {})
+    inner = fields.get("result", {})
     fields |= {name: value for name, value in wrong.items() if name not in inner}
     inner |= {name: value for name, value in wrong.items() if name in inner}
 
@@ -203,14 +203,14 @@ anything = st.text(st.characters(exclude_categories=()), max_size=60)
 @given(anything, anything, st.floats(allow_nan=False))
 def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) -> None:
     """Its own values are made to fit before they travel."""
-    ended = fate(
+    ended = result(
         0, ending=outcome.NotStarted(text, other), host=other, tail=text, log=other, error=text
     )
     ended = msgspec.structs.replace(ended, out_of_memory=text, clock=number, ran_for=number)
     sent: list[messages.FromMember] = [
         hello(1, host=as_name(text), should={"script": bounded_value(other)}),
         bounded(messages.FirstFailure(0, ended, number)),
-        bounded(messages.Done(0, (messages.DatedFate(ended, number),), None)),
+        bounded(messages.Done(0, (messages.DatedResult(ended, number),), None)),
     ]
 
     assert received(FROM_MEMBERS, b"".join(framed(each) for each in sent)) == sent

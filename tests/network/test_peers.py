@@ -21,11 +21,11 @@ from tests.network.nodes import (
     Notices,
     Played,
     done,
-    fate,
     job_terms,
     outside,
     part,
     ranked_hello,
+    result,
     take_turns,
 )
 
@@ -128,11 +128,11 @@ def job(stack: ExitStack) -> Job:
 
 def test_a_failure_on_one_node_stops_all(job: Job) -> None:
     """And all report the same."""
-    cause = fate(1, 7, tail="ValueError: it", clock=100.0)
+    cause = result(1, 7, tail="ValueError: it", clock=100.0)
     job.nodes[1].sends(messages.FirstFailure(0, cause, None))
     orders = [job.receives(number)[0] for number in range(3)]
     for number in (0, 2):
-        stopped = fate(number, ending=outcome.Killed(15), stopped_by_us=True)
+        stopped = result(number, ending=outcome.Killed(15), stopped_by_us=True)
         job.nodes[number].sends(done(0, [stopped]))
     job.nodes[1].sends(done(0, [cause]))
 
@@ -168,7 +168,7 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
         take_turns(lambda: False, late, *job.nodes)
     assert job.notices[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
     for number in range(2):
-        job.nodes[number].sends(done(0, [fate(number)]))
+        job.nodes[number].sends(done(0, [result(number)]))
     assert job.reasons() == [outcome.Succeeded()] * 2
 
 
@@ -216,7 +216,7 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
     tail = "x" * (16 << 10)
     for number, peers in enumerate(job.nodes):
         ranks = range(64 * number, 64 * (number + 1))
-        peers.sends(done(0, [fate(rank, 1, tail=tail) for rank in ranks]))
+        peers.sends(done(0, [result(rank, 1, tail=tail) for rank in ranks]))
 
     (first, *others) = job.reasons()
 
@@ -226,13 +226,13 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
 
 def test_last_words_that_no_frame_has_room_for(job: Job) -> None:
     """Node 0's own agent sends as much of them as the others do: they get the verdict with them."""
-    cause = fate(0, 1, tail="x" * (LONGEST_FRAME + 1))
+    cause = result(0, 1, tail="x" * (LONGEST_FRAME + 1))
     job.nodes[0].sends(messages.FirstFailure(0, cause, 0.0))
     for number in range(3):
-        fates = [
-            cause if number == 0 else fate(number, ending=outcome.Killed(15), stopped_by_us=True)
+        results = [
+            cause if number == 0 else result(number, ending=outcome.Killed(15), stopped_by_us=True)
         ]
-        job.nodes[number].sends(done(0, fates))
+        job.nodes[number].sends(done(0, results))
 
     (first, *others) = job.reasons()
 
@@ -245,15 +245,15 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     job = Job(2, job_terms(free_port(), 2, keeps_joining_port=True, max_restarts=1))
     stack.callback(job.close)
     before = job.worlds
-    cause = fate(1, 7, tail="ValueError: it", clock=100.0)
+    cause = result(1, 7, tail="ValueError: it", clock=100.0)
 
     job.nodes[1].sends(messages.FirstFailure(0, cause, None))
-    job.nodes[0].sends(done(0, [fate(0, ending=outcome.Killed(15), stopped_by_us=True)]))
+    job.nodes[0].sends(done(0, [result(0, ending=outcome.Killed(15), stopped_by_us=True)]))
     job.nodes[1].sends(done(0, [cause]))
     orders = [job.receives(number, 2)[1] for number in (0, 1)]
     after = [node.world for node in job.nodes if node.world]
     for number in (0, 1):
-        job.nodes[number].sends(done(1, [fate(number)]))
+        job.nodes[number].sends(done(1, [result(number)]))
 
     reasons = [order.reason for order in orders if isinstance(order, messages.NextAttempt)]
     assert reasons == [outcome.WorkerFailed(cause)] * 2
@@ -304,9 +304,9 @@ def test_a_given_port_is_kept(stack: ExitStack) -> None:
     job = Job(2, job_terms(port, 2, max_restarts=1))
     stack.callback(job.close)
 
-    job.nodes[1].sends(messages.FirstFailure(0, fate(1, 7), None))
+    job.nodes[1].sends(messages.FirstFailure(0, result(1, 7), None))
     for number in (0, 1):
-        job.nodes[number].sends(done(0, [fate(number, 7)]))
+        job.nodes[number].sends(done(0, [result(number, 7)]))
     for number in (0, 1):
         job.receives(number, 2)
 
@@ -321,7 +321,7 @@ def test_the_coordinators_messages_to_its_own_agent_keep_their_order(job: Job) -
     before = events.CoordinatorSent(messages.Stop(0, "before"), 0.0)
     node_zero.loop.add([before])
 
-    assert node_zero.membership.send(messages.FirstFailure(0, fate(0, 1), 0.0)) == ()
+    assert node_zero.membership.send(messages.FirstFailure(0, result(0, 1), 0.0)) == ()
     first, second = node_zero.loop.next_event(), node_zero.loop.next_event()
 
     assert first == before
@@ -346,9 +346,9 @@ def test_a_chosen_port_is_held_for_the_whole_job(stack: ExitStack) -> None:
     left = stack.enter_context(closing(bound_everywhere(port)))
     left.listen()
 
-    job.nodes[1].sends(messages.FirstFailure(0, fate(1, 7), None))
+    job.nodes[1].sends(messages.FirstFailure(0, result(1, 7), None))
     for number in (0, 1):
-        job.nodes[number].sends(done(0, [fate(number, 7)]))
+        job.nodes[number].sends(done(0, [result(number, 7)]))
     for number in (0, 1):
         job.receives(number, 2)
 

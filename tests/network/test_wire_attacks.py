@@ -47,10 +47,10 @@ from tests.network.nodes import (
     PATIENCE,
     Played,
     done,
-    fate,
     hello,
     open_descriptors,
     part,
+    result,
     take_turns,
 )
 from tests.rounds import in_all_rounds, numbers
@@ -80,8 +80,8 @@ class RunningJob:
 
     def succeeds(self) -> bool:
         """Let both nodes end; return whether node 1 receives a success."""
-        self.node_zero.node_zero_sends(done(0, [fate(0)]))
-        verdict = self.member.sends(done(0, [fate(1)])).receives()
+        self.node_zero.node_zero_sends(done(0, [result(0)]))
+        verdict = self.member.sends(done(0, [result(1)])).receives()
         return verdict == messages.Verdict(outcome.Succeeded(), "")
 
 
@@ -365,12 +365,12 @@ def test_a_hundred_thousand_frames_of_members(seed: int) -> None:
             node_zero = running(opened, nodes=3)
             members = [caller(opened, node_zero).joins(hello(each, 3)) for each in (1, 2)]
             assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
-            node_zero.node_zero_sends(done(0, [fate(0)]))
+            node_zero.node_zero_sends(done(0, [result(0)]))
 
             members[0].sends_bytes(bunch + b"\xff\xff\xff\xff")
 
             assert members[0].is_disconnected()
-            members[1].sends(done(0, [fate(2)])).receives_at_last(messages.Verdict)
+            members[1].sends(done(0, [result(2)])).receives_at_last(messages.Verdict)
 
     assert watch.saw_nothing()
 

@@ -964,7 +964,7 @@ def test_a_dry_run_has_ranks_but_no_ports() -> None:
     """They are chosen at the start."""
     spec = job(services=(service(nproc_per_node=2),), nproc_per_node=2, nnodes=2, node_rank=1)
 
-    plan = planned(replace(spec, meeting=replace(spec.meeting, master_addr="node0")), NO_GPUS)
+    plan = planned(replace(spec, rendezvous=replace(spec.rendezvous, master_addr="node0")), NO_GPUS)
 
     assert [ranks(worker) for worker in plan.workers] == [
         "2 0 4 2 2 4 1 1 2 node0 - -",

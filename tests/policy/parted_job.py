@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from clusterrun.network import membership, server
-from clusterrun.network.channel import How
+from clusterrun.network.channel import ChannelEnd
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.server import CoordinatorServer
 from clusterrun.policy import events, messages, outcome
@@ -371,9 +371,9 @@ class PartedJob:
             return
         self._notes(f"the connection of {agent.number} is reset: {member=} {zero=}")
         if zero:
-            wire.zero.ends(How.RESET)
+            wire.zero.ends(ChannelEnd.RESET)
         if member:
-            wire.member.ends(How.RESET)
+            wire.member.ends(ChannelEnd.RESET)
 
     def kills(self, agent: Agent) -> None:
         """Kill an agent; not while its fork server is stopped for long."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 from clusterrun.bounds import LocalRank
 from clusterrun.errors import LauncherError
 from clusterrun.loop import NEVER, Loop, Timed
-from clusterrun.network.joining_node import JoiningNode, Outside
+from clusterrun.network.joining_node import JoinContext, JoiningNode
 from clusterrun.network.membership import Membership
 from clusterrun.network.server import CoordinatorServer
 from clusterrun.planning.plan import World
 from clusterrun.policy import actions, events, messages, outcome
-from clusterrun.policy.fates import fates_of
 from clusterrun.policy.leases import MOST_PAST_LEASE
 from clusterrun.policy.node import Attempt
+from clusterrun.policy.results import results_of
 from clusterrun.policy.waiting import Waiting
 from clusterrun.signals import SignalReceived
 from msgspec.structs import replace
@@ -353,7 +353,7 @@ class Agent:
 
     def begins(self) -> None:
         """Begin to join."""
-        outside = Outside(
+        outside = JoinContext(
             notice=self.notices.append,
             renew_lease=self._renews_lease,
             hold_connection=self._holds,
@@ -428,12 +428,12 @@ class Agent:
                 self.reasons.append(reason)
             case _:
                 pass
-        for action in self.attempt.happens(event):
+        for action in self.attempt.handle(event):
             self._performs(action, self.attempt)
 
     def _takes_waiting(self, event: events.Event) -> None:
         waiting = self.waiting
-        match waiting.happens(event):
+        match waiting.handle(event):
             case actions.SendToCoordinator(message):
                 self._sends(message)
             case _:
@@ -458,16 +458,16 @@ class Agent:
             case actions.SendToCoordinator(message):
                 self._sends(message)
             case actions.ReportFailure(rank):
-                [fate] = [it for it in self._fates(attempt) if it.local_rank == rank]
+                [result] = [it for it in self._fates(attempt) if it.local_rank == rank]
                 at = self._with.date(now - attempt.ended[rank].failed_at)
-                self._sends(messages.FirstFailure(attempt.number, fate, at))
+                self._sends(messages.FirstFailure(attempt.number, result, at))
             case actions.ReportEnd():
-                fates = (
-                    messages.DatedFate(it, self._with.date(now - it.clock))
+                results = (
+                    messages.DatedResult(it, self._with.date(now - it.clock))
                     for it in self._fates(attempt)
                 )
                 cause, lease_over = attempt.external_cause, attempt.lease_over
-                self._sends(messages.Done(attempt.number, tuple(fates), cause, lease_over))
+                self._sends(messages.Done(attempt.number, tuple(results), cause, lease_over))
             case actions.SetDeadline(seconds):
                 self.loop.at(events.DeadlinePassed, now + seconds, events.DeadlinePassed)
             case actions.SignalWorkers(_, number):
@@ -501,8 +501,8 @@ class Agent:
         assert self.membership is not None
         return self.membership
 
-    def _fates(self, attempt: Attempt) -> tuple[outcome.Fate, ...]:
-        return fates_of(attempt, {}, {}, 0.0)
+    def _fates(self, attempt: Attempt) -> tuple[outcome.WorkerResult, ...]:
+        return results_of(attempt, {}, {}, 0.0)
 
     def _sends(self, message: messages.AgentMessage) -> None:
         self.loop.add_first(self._with.send(message))

@@ -7,10 +7,10 @@ from socket import AF_INET
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.errors import RendezvousError
-from clusterrun.loop import NEVER, Rank
+from clusterrun.loop import NEVER, Priority
 from clusterrun.network import channel
 from clusterrun.network.addresses import Address
-from clusterrun.network.channel import How
+from clusterrun.network.channel import ChannelEnd
 from clusterrun.network.joining_node import JoiningNode
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class End:
         self._wire, self._agent, self._number = wire, agent, number
         self.patience = 0.0
         self.unread: list[Any] = []
-        self.end: How | None = None
-        self._known: How | None = None
+        self.end: ChannelEnd | None = None
+        self._known: ChannelEnd | None = None
         """What its kernel knows of the connection's end, and the agent has not read."""
         self._is_gone = False
         """Its kernel has forgotten the connection."""
@@ -60,7 +60,7 @@ class End:
         return "10.0.0.0", 29500
 
     def watch(
-        self, loop: "ModelLoop", ready: Any, rank: Rank = Rank.KNOWN, *, reads: bool = True
+        self, loop: "ModelLoop", ready: Any, rank: Priority = Priority.KNOWN, *, reads: bool = True
     ) -> None:
         self._forget = loop.forget
         loop.watch(self._number, ready, rank, reads=reads)
@@ -86,7 +86,7 @@ class End:
         self.end = self._known
         return read
 
-    def close(self, how: How = How.OURS) -> None:
+    def close(self, how: ChannelEnd = ChannelEnd.OURS) -> None:
         self.end = self.end or how
         self._forget(self._number)
         self._has_agent = False
@@ -112,21 +112,21 @@ class End:
     def arrives(self, item: object) -> None:
         """Take what has come from the other end."""
         if item is FIN:
-            self.ends(How.CLOSED)
+            self.ends(ChannelEnd.CLOSED)
         elif item is RST:
-            self.ends(How.RESET)
+            self.ends(ChannelEnd.RESET)
         elif self._is_gone:
             self._wire.resets(self)
         else:
             self.unread.append(item)
             self._agent.wake()
 
-    def ends(self, how: How) -> None:
+    def ends(self, how: ChannelEnd) -> None:
         """Take note that the connection has ended."""
         if not self.is_open:
             return
         self._known = how
-        if how is not How.CLOSED:
+        if how is not ChannelEnd.CLOSED:
             self._is_gone = True
             self._wire.is_probed(self)
         self._agent.wake()
@@ -217,7 +217,7 @@ class Wire:
 
     def _probes(self, end: End) -> None:
         if not self._is_broken:
-            self.other(end).ends(How.RESET)
+            self.other(end).ends(ChannelEnd.RESET)
         self.is_probed(end)
 
     def update(self) -> None:
@@ -241,7 +241,7 @@ class Wire:
 
     def _gives_up(self, end: End, breaks: int) -> None:
         if self._is_broken and breaks == self._breaks:
-            end.ends(How.UNREACHABLE)
+            end.ends(ChannelEnd.UNREACHABLE)
 
 
 class ModelPort:
@@ -281,7 +281,7 @@ class ModelDialer:
     ) -> None:
         self._agent = loop.agent
         self._began = self.due = loop.clock()
-        self._gives_up = NEVER if patiently else self._began + node.terms.job.joining.rdzv_timeout
+        self._gives_up = NEVER if patiently else self._began + node.terms.job.join.rdzv_timeout
 
     def elapsed(self, now: float) -> float:
         return now - self._began

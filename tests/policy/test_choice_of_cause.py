@@ -7,7 +7,7 @@ import pytest
 from clusterrun.policy import outcome
 from clusterrun.policy.cause import LAST_LINES, choose_cause, is_consequence
 
-from tests.network.nodes import fate
+from tests.network.nodes import result
 
 GLOO = (
     "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error"
@@ -32,19 +32,19 @@ IGNORED = (
     '  File "store.py", line 3, in __del__\n'
     "ConnectionResetError: [Errno 104] Connection reset by peer\n"
 )
-FAILED = fate(0, 1, tail=OWN)
-STRUCK = fate(1, ending=outcome.Killed(signal.SIGSEGV))
-STARVED = fate(
+FAILED = result(0, 1, tail=OWN)
+STRUCK = result(1, ending=outcome.Killed(signal.SIGSEGV))
+STARVED = result(
     2, ending=outcome.Killed(signal.SIGKILL), out_of_memory="the OOM killer has struck once"
 )
-CONSEQUENCE = fate(3, 1, tail=GLOO)
-SLOW = fate(4, 1, tail=OWN, stopped_by_us=True)
-STOPPED = fate(5, ending=outcome.Killed(signal.SIGTERM), stopped_by_us=True)
-WELL = fate(6, 0)
-STRUCK_LATE = fate(7, ending=outcome.Killed(signal.SIGSEGV), stopped_by_us=True)
-IGNORED_AT_EXIT = fate(8, 1, tail=IGNORED, stopped_by_us=True)
-WATCHDOG = fate(9, ending=outcome.Killed(signal.SIGABRT), tail=NCCL_REMOTE)
-NOT_EXECUTED = fate(10, ending=outcome.NotStarted("execute train", "No such file or directory"))
+CONSEQUENCE = result(3, 1, tail=GLOO)
+SLOW = result(4, 1, tail=OWN, stopped_by_us=True)
+STOPPED = result(5, ending=outcome.Killed(signal.SIGTERM), stopped_by_us=True)
+WELL = result(6, 0)
+STRUCK_LATE = result(7, ending=outcome.Killed(signal.SIGSEGV), stopped_by_us=True)
+IGNORED_AT_EXIT = result(8, 1, tail=IGNORED, stopped_by_us=True)
+WATCHDOG = result(9, ending=outcome.Killed(signal.SIGABRT), tail=NCCL_REMOTE)
+NOT_EXECUTED = result(10, ending=outcome.NotStarted("execute train", "No such file or directory"))
 
 OF_STOPPED = (
     outcome.Exited(1),
@@ -56,16 +56,16 @@ OF_STOPPED = (
 
 
 @pytest.mark.parametrize(
-    ("fates", "cause"),
+    ("results", "cause"),
     [
         ([WELL, FAILED], FAILED),
-        ([FAILED, fate(1, 2, tail=OWN)], FAILED),
+        ([FAILED, result(1, 2, tail=OWN)], FAILED),
         ([CONSEQUENCE, FAILED], FAILED),
         ([FAILED, STRUCK], STRUCK),
         ([STRUCK, STARVED], STARVED),
         ([CONSEQUENCE, STOPPED], CONSEQUENCE),
         ([SLOW, FAILED], FAILED),
-        ([CONSEQUENCE, fate(1, 1, tail=NCCL)], CONSEQUENCE),
+        ([CONSEQUENCE, result(1, 1, tail=NCCL)], CONSEQUENCE),
         ([NOT_EXECUTED, STOPPED], NOT_EXECUTED),
         # It was failing when it was stopped, as its peer's consequence shows.
         ([CONSEQUENCE, SLOW], SLOW),
@@ -77,12 +77,14 @@ OF_STOPPED = (
         ([], None),
         ([WELL], None),
         ([WELL, STOPPED], None),
-        *(([fate(0, ending=ending, stopped_by_us=True)], None) for ending in OF_STOPPED),
+        *(([result(0, ending=ending, stopped_by_us=True)], None) for ending in OF_STOPPED),
     ],
 )
-def test_the_cause(fates: Sequence[outcome.Fate], cause: outcome.Fate | None) -> None:
+def test_the_cause(
+    results: Sequence[outcome.WorkerResult], cause: outcome.WorkerResult | None
+) -> None:
     """Out of memory, then a signal from outside, then a reason of its own; then the earliest."""
-    assert choose_cause(fates) is cause
+    assert choose_cause(results) is cause
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,9 @@ def test_the_cause(fates: Sequence[outcome.Fate], cause: outcome.Fate | None) ->
 )
 def test_lines_that_blame_a_peer(line: str) -> None:
     """Messages of the libraries, in the last lines."""
-    assert is_consequence(fate(0, 1, tail=f"Traceback (most recent call last):\n{line}\n  more\n"))
+    assert is_consequence(
+        result(0, 1, tail=f"Traceback (most recent call last):\n{line}\n  more\n")
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def test_lines_that_blame_a_peer(line: str) -> None:
 )
 def test_lines_that_blame_no_peer(tail: str) -> None:
     """A reason of its own, or an old warning that had no effect."""
-    assert not is_consequence(fate(0, 1, tail=tail))
+    assert not is_consequence(result(0, 1, tail=tail))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,7 @@ def test_lines_that_blame_no_peer(tail: str) -> None:
     ],
 )
 def test_whose_worker_the_cause_is(reason: outcome.Reason, ran_here: bool) -> None:
-    """A node's report has the fates of its own workers."""
-    ended = outcome.Outcome(reason, attempt=0, fates=(FAILED, STOPPED), survivors=())
+    """A node's report has the results of its own workers."""
+    ended = outcome.Outcome(reason, attempt=0, results=(FAILED, STOPPED), survivors=())
 
     assert ended.cause_ran_here == ran_here

@@ -6,18 +6,18 @@ import pytest
 from clusterrun.errors import UsageError
 from clusterrun.policy import end_report, outcome
 
-from tests.network.nodes import fate
+from tests.network.nodes import result
 
 MARK = "0f3c"
 EndReport = end_report.EndReport
 
 
-def ended(reason: outcome.Reason, *fates: outcome.Fate) -> outcome.Outcome:
-    return outcome.Outcome(reason, attempt=0, fates=fates, survivors=())
+def ended(reason: outcome.Reason, *results: outcome.WorkerResult) -> outcome.Outcome:
+    return outcome.Outcome(reason, attempt=0, results=results, survivors=())
 
 
-FAILED, KILLED = fate(3, 7), fate(2, ending=outcome.Killed(signal.SIGSEGV))
-NOT_STARTED = fate(1, ending=outcome.NotStarted("fork", "no"))
+FAILED, KILLED = result(3, 7), result(2, ending=outcome.Killed(signal.SIGSEGV))
+NOT_STARTED = result(1, ending=outcome.NotStarted("fork", "no"))
 
 REPORTS = [
     (EndReport.of_job(0, ended(outcome.Succeeded()), ""), EndReport(0, "Succeeded")),

@@ -15,7 +15,7 @@ from clusterrun.policy.coordinator import Coordinator, Over, Reforming, Running
 from clusterrun.policy.notices import LineLimit
 from msgspec.msgpack import encode
 
-from tests.network.nodes import fate, hello, opened_job
+from tests.network.nodes import hello, opened_job, result
 
 BEGAN = 1000.0
 """When the attempts of these tests begin."""
@@ -33,14 +33,14 @@ def running(nodes: int = 2, **values: Any) -> Coordinator:
 
 def calls(job: Coordinator, number: int, nodes: int = 2, **says: Any) -> list[job_events.Action]:
     said = hello(number, nodes, **says)
-    job.happens(job_events.CallerConnected(BEGAN))
-    return job.happens(job_events.HelloReceived(number, f"10.0.0.{number}", said, BEGAN))
+    job.handle(job_events.CallerConnected(BEGAN))
+    return job.handle(job_events.HelloReceived(number, f"10.0.0.{number}", said, BEGAN))
 
 
 def sends(
     job: Coordinator, number: int, message: messages.AgentMessage, later: float = 8.0
 ) -> list[job_events.Action]:
-    return job.happens(job_events.MessageReceived(number, message, BEGAN + later))
+    return job.handle(job_events.MessageReceived(number, message, BEGAN + later))
 
 
 def lines(done: Iterable[job_events.Action]) -> list[str]:
@@ -73,7 +73,7 @@ def disconnects(done: Iterable[job_events.Action], number: int) -> bool:
 @pytest.mark.parametrize(
     "message",
     [
-        messages.FirstFailure(0, fate(1, 0), None),
+        messages.FirstFailure(0, result(1, 0), None),
         messages.EndedExternally(0, SUSPENDED),
         messages.EndedExternally(0, outcome.NotSuspended("x", 3, 60.0, ())),
         messages.Done(0, (), SUSPENDED),
@@ -96,7 +96,7 @@ def test_what_no_agent_says(message: messages.AgentMessage) -> None:
 def test_what_no_agent_says_between_two_attempts() -> None:
     """The job would have been suspended."""
     job = running(nodes=2, max_restarts=1, check="true")
-    sends(job, 1, messages.Done(0, (messages.DatedFate(fate(1, 1), None),), None))
+    sends(job, 1, messages.Done(0, (messages.DatedResult(result(1, 1), None),), None))
     sends(job, 0, messages.Done(0, (), None))
     assert isinstance(job.state, Reforming)
 
@@ -122,7 +122,7 @@ def test_a_timeout_for_hangs_that_is_not_the_jobs() -> None:
     for number in range(200):
         told += lines(sends(job, 1, messages.Idle(0, 1e-9), later=8.0 + number / 100))
         told += lines(sends(job, 1, messages.Idle(0, 0.0), later=8.0 + number / 100))
-        told += lines(job.happens(job_events.TimePassed(BEGAN + 8.0 + number / 100)))
+        told += lines(job.handle(job_events.TimePassed(BEGAN + 8.0 + number / 100)))
         for node in (0, 1):
             for query in range(1, 9):
                 stacks = queries.Answer(query, node, f"n{node}", problem="no")
@@ -142,9 +142,9 @@ def test_exits_before_the_attempt_began() -> None:
 def test_a_failure_before_the_attempt_began_is_not_the_first() -> None:
     """Node 0's rank failed as the attempt began."""
     job = running()
-    sends(job, 0, messages.FirstFailure(0, fate(0, 1), BEGAN - 1.0))
-    sends(job, 0, messages.Done(0, (messages.DatedFate(fate(0, 1), BEGAN - 1.0),), None))
-    done = sends(job, 1, messages.Done(0, (messages.DatedFate(fate(1, 7), 5.0),), None))
+    sends(job, 0, messages.FirstFailure(0, result(0, 1), BEGAN - 1.0))
+    sends(job, 0, messages.Done(0, (messages.DatedResult(result(0, 1), BEGAN - 1.0),), None))
+    done = sends(job, 1, messages.Done(0, (messages.DatedResult(result(1, 7), 5.0),), None))
 
     [verdict] = sent(done, messages.Verdict)
     assert verdict.reason.cause.rank == 0
@@ -184,8 +184,8 @@ def test_more_ranks_have_not_saved_than_one_message_names(*, are_silent: bool) -
     for node in range(3):
         late = (node,) * outcome.MOST_RANKS
         sends(job, node, messages.Saves(0, 4, () if are_silent else late, late))
-    done = job.happens(job_events.TimePassed(BEGAN + 10_000.0))
-    done += job.happens(job_events.TimePassed(BEGAN + 20_000.0))
+    done = job.handle(job_events.TimePassed(BEGAN + 10_000.0))
+    done += job.handle(job_events.TimePassed(BEGAN + 20_000.0))
 
     assert isinstance(sent(done, messages.Stop)[0].external_cause, outcome.NotSuspended) or (
         are_silent
@@ -210,7 +210,7 @@ def test_the_longest_reasons_of_refused_nodes() -> None:
         calls(job, number + 20, 9, must={"nnodes": long})
     job._refused = [long] * 8  # noqa: SLF001 - as checks that fail would leave it
 
-    done = job.happens(job_events.TimePassed(BEGAN + 600.0))
+    done = job.handle(job_events.TimePassed(BEGAN + 600.0))
 
     assert sent(done, messages.Refused)
 
@@ -258,8 +258,8 @@ def test_who_joins_and_leaves_without_end() -> None:
     done = []
     for number in range(2, 1000):
         said = hello(number)
-        done += job.happens(job_events.HelloReceived(number, "10.0.0.2", said, BEGAN))
-        done += job.happens(job_events.MemberGone(number, "", BEGAN))
+        done += job.handle(job_events.HelloReceived(number, "10.0.0.2", said, BEGAN))
+        done += job.handle(job_events.MemberGone(number, "", BEGAN))
 
     assert 0 < len(lines(done)) <= notices.MOST_AT_ONCE
 
@@ -293,10 +293,10 @@ def test_causes_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def overdue(job: Coordinator) -> list[job_events.Action]:
     """Let node 0 fail and end, and node 1 be silent about its end for long enough."""
-    sends(job, 0, messages.FirstFailure(0, fate(0, 1), None))
-    sends(job, 0, messages.Done(0, (messages.DatedFate(fate(0, 1), None),), None))
-    grace = job.terms.job.failing.shutdown_timeout
-    return job.happens(job_events.TimePassed(BEGAN + 8.0 + grace + 20.0))
+    sends(job, 0, messages.FirstFailure(0, result(0, 1), None))
+    sends(job, 0, messages.Done(0, (messages.DatedResult(result(0, 1), None),), None))
+    grace = job.terms.job.failures.shutdown_timeout
+    return job.handle(job_events.TimePassed(BEGAN + 8.0 + grace + 20.0))
 
 
 def test_a_member_that_never_reports_its_end() -> None:
@@ -323,7 +323,7 @@ def test_a_member_whose_rank_is_debugged() -> None:
 def test_a_rank_that_asks_in_a_job_that_ends(message: messages.AgentMessage) -> None:
     """It was on its way when another rank failed: nobody saves any more."""
     job = running()
-    sends(job, 0, messages.FirstFailure(0, fate(0, 1), None))
+    sends(job, 0, messages.FirstFailure(0, result(0, 1), None))
 
     assert sends(job, 1, message) == []
     assert isinstance(job.state, Running)
@@ -336,10 +336,10 @@ def test_a_paused_member_has_the_time_of_its_pause() -> None:
     overdue(job)
     assert isinstance(job.state, Running)
     sends(job, 1, messages.Paused(paused=False), later=108.0)
-    job.happens(job_events.TimePassed(BEGAN + 120.0))
+    job.handle(job_events.TimePassed(BEGAN + 120.0))
     assert isinstance(job.state, Running)
 
-    job.happens(job_events.TimePassed(BEGAN + 200.0))
+    job.handle(job_events.TimePassed(BEGAN + 200.0))
 
     assert isinstance(job.state, Over)
 
@@ -409,5 +409,5 @@ def test_a_role_of_services_alone() -> None:
 
 def test_a_long_line_is_searched_in_no_time() -> None:
     """It could keep node 0 busy for minutes, while the others lose it."""
-    assert not is_consequence(fate(1, 1, tail="gloo" * 16000))
-    assert is_consequence(fate(1, 1, tail="gloo: connection timed out"))
+    assert not is_consequence(result(1, 1, tail="gloo" * 16000))
+    assert is_consequence(result(1, 1, tail="gloo: connection timed out"))

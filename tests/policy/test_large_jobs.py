@@ -10,7 +10,7 @@ from clusterrun.policy.coordinator import Coordinator, Running
 from clusterrun.policy.stacks import StackGroup
 from msgspec.msgpack import encode
 
-from tests.network.nodes import fate, hello, opened_job
+from tests.network.nodes import hello, opened_job, result
 
 MEMBERS = 20_000
 WORKERS = 8
@@ -35,8 +35,8 @@ def joined(*, have_ranks: bool) -> Coordinator:
     job = opened_job(MEMBERS, workers=WORKERS, max_restarts=1, **own)
     with limit(300):
         for number, each in enumerate(hellos[1:], start=1):
-            job.happens(job_events.CallerConnected(1.0))
-            job.happens(job_events.HelloReceived(number, "10.0.0.1", each, 1.0))
+            job.handle(job_events.CallerConnected(1.0))
+            job.handle(job_events.HelloReceived(number, "10.0.0.1", each, 1.0))
     assert isinstance(job.state, Running)
     return job
 
@@ -47,8 +47,8 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
     job = joined(have_ranks=have_ranks)
     stopped = [
         tuple(
-            messages.DatedFate(
-                fate(first + rank, ending=outcome.Killed(15), stopped_by_us=True), 0.0
+            messages.DatedResult(
+                result(first + rank, ending=outcome.Killed(15), stopped_by_us=True), 0.0
             )
             for rank in range(WORKERS)
         )
@@ -56,18 +56,18 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
     ]
 
     with limit(1000):
-        job.happens(job_events.MessageReceived(0, messages.FirstFailure(0, fate(0, 1), 0.0), 2.0))
-        job.happens(
+        job.handle(job_events.MessageReceived(0, messages.FirstFailure(0, result(0, 1), 0.0), 2.0))
+        job.handle(
             job_events.MessageReceived(
-                0, messages.Done(0, (messages.DatedFate(fate(0, 1), 0.0),), None), 2.0
+                0, messages.Done(0, (messages.DatedResult(result(0, 1), 0.0),), None), 2.0
             )
         )
-        for number, fates in enumerate(stopped[1:], start=1):
-            last = job.happens(
-                job_events.MessageReceived(number, messages.Done(0, fates, None), 3.0)
+        for number, results in enumerate(stopped[1:], start=1):
+            last = job.handle(
+                job_events.MessageReceived(number, messages.Done(0, results, None), 3.0)
             )
     with limit(300):
-        restart = job.happens(job_events.PortReady(29501, 0.0))
+        restart = job.handle(job_events.PortReady(29501, 0.0))
 
     assert last == [job_events.PreparePort()]
     assert len(restart) == MEMBERS
@@ -81,10 +81,10 @@ def test_members_leave_and_join_again_while_others_join() -> None:
 
     with limit(300):
         for number in range(1, MEMBERS):
-            job.happens(job_events.HelloReceived(number, "10.0.0.1", hellos[number], 1.0))
+            job.handle(job_events.HelloReceived(number, "10.0.0.1", hellos[number], 1.0))
         for number in range(1, MEMBERS):
-            job.happens(job_events.MemberGone(number, "", 2.0))
-            job.happens(job_events.HelloReceived(nodes + number, "10.0.0.1", hellos[number], 3.0))
+            job.handle(job_events.MemberGone(number, "", 2.0))
+            job.handle(job_events.HelloReceived(nodes + number, "10.0.0.1", hellos[number], 3.0))
 
     assert len(job.members.by_connection) == MEMBERS
 
@@ -96,7 +96,7 @@ def test_all_members_are_suspended() -> None:
     with limit(300):
         for paused in (True, False):
             for number in range(MEMBERS):
-                job.happens(job_events.MessageReceived(number, messages.Paused(paused), 2.0))
+                job.handle(job_events.MessageReceived(number, messages.Paused(paused), 2.0))
 
     assert not any(each.paused for each in job.members.places)
 
@@ -107,12 +107,12 @@ def test_stacks_of_all_members_are_collected() -> None:
 
     with limit(300):
         for number in range(MEMBERS):
-            asked = job.happens(job_events.MessageReceived(number, messages.Idle(0, 30.0), 2.0))
+            asked = job.handle(job_events.MessageReceived(number, messages.Idle(0, 30.0), 2.0))
         for number, first in enumerate([each.first_rank for each in job.members.places]):
             group = StackGroup(tuple(range(first, first + WORKERS)), "in train")
             body = encode(answers.NodeStacks((group,)))
             answer = queries.Answer(1, number, "n", body)
-            shown = job.happens(job_events.MessageReceived(number, answer, 3.0))
+            shown = job.handle(job_events.MessageReceived(number, answer, 3.0))
 
     query = queries.Query(1, queries.Topic.STACKS, 4.0)
     assert asked[1:] == [job_events.Send(tuple(range(MEMBERS)), query)]
@@ -124,11 +124,11 @@ def test_no_member_sends_its_stacks() -> None:
     """As many are named as a message has room for, and of these as many as a screen has."""
     job = joined(have_ranks=True)
     query = queries.Query(1, queries.Topic.RANKS, 1.2)
-    job.happens(job_events.MessageReceived(0, messages.RequestStacks(), 2.0))
-    job.happens(job_events.MessageReceived(1, query, 2.0))
+    job.handle(job_events.MessageReceived(0, messages.RequestStacks(), 2.0))
+    job.handle(job_events.MessageReceived(1, query, 2.0))
 
-    [ended] = job.happens(job_events.TimePassed(job.due))
-    shown, *_ = job.happens(job_events.TimePassed(job.due))
+    [ended] = job.handle(job_events.TimePassed(job.due))
+    shown, *_ = job.handle(job_events.TimePassed(job.due))
 
     assert isinstance(ended, job_events.Send)
     assert isinstance(ended.message, queries.EndOfAnswers)
@@ -145,22 +145,22 @@ def test_many_nodes_are_lost_at_once() -> None:
     job = opened_job(nodes, workers=WORKERS, spares=spares)
     for number in range(1, nodes):
         said = hello(number, nodes, workers=WORKERS)
-        job.happens(job_events.CallerConnected(1.0))
-        job.happens(job_events.HelloReceived(number, "10.0.0.1", said, 1.0))
+        job.handle(job_events.CallerConnected(1.0))
+        job.handle(job_events.HelloReceived(number, "10.0.0.1", said, 1.0))
     lost = range(1, nodes - spares, 99)[:spares]
     began = time.process_time()
 
     for number in lost:
-        job.happens(job_events.MemberGone(number, "", 2.0))
+        job.handle(job_events.MemberGone(number, "", 2.0))
     for each in [each for each in job.members.places if each.here]:
         number = each.connection or 0
-        stopped = messages.DatedFate(
-            fate(each.first_rank, ending=outcome.Killed(15), stopped_by_us=True), 0.0
+        stopped = messages.DatedResult(
+            result(each.first_rank, ending=outcome.Killed(15), stopped_by_us=True), 0.0
         )
-        last = job.happens(
+        last = job.handle(
             job_events.MessageReceived(number, messages.Done(0, (stopped,), None), 3.0)
         )
-    orders = job.happens(job_events.PortReady(29501, 3.0))
+    orders = job.handle(job_events.PortReady(29501, 3.0))
 
     assert time.process_time() - began < 5
     assert last == [job_events.PreparePort()]

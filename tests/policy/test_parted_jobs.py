@@ -349,14 +349,14 @@ def dating_from_sending(patch: Patch) -> None:
 
 
 def resets_that_are_no_ends(patch: Patch) -> None:
-    happens = CoordinatorServer.happens
+    happens = CoordinatorServer.handle
 
     def believes(server: CoordinatorServer, event: job_events.CoordinatorEvent) -> None:
         if isinstance(event, job_events.MemberGone):
             event = replace(event, has_ended=True)
         happens(server, event)
 
-    patch.setattr(CoordinatorServer, "happens", believes)
+    patch.setattr(CoordinatorServer, "handle", believes)
 
 
 def waiting_for_leases(patch: Patch) -> None:
@@ -397,14 +397,14 @@ def two_intervals_for_leases(patch: Patch) -> None:
 
 
 def ends_that_name_the_lease(patch: Patch) -> None:
-    happens = Attempt.happens
+    happens = Attempt.handle
 
     def forgets(attempt: Attempt, event: events.Event) -> object:
         if isinstance(event, events.WorkerEnded):
             event = replace(event, by_lease=False)
         return happens(attempt, event)
 
-    patch.setattr(Attempt, "happens", forgets)
+    patch.setattr(Attempt, "handle", forgets)
 
 
 def nodes_that_come_back(patch: Patch) -> None:
@@ -420,8 +420,8 @@ def own_workers_that_have_ended(patch: Patch) -> None:
     ends = vars(Coordinator)[name]
 
     def hurries(job: Coordinator, running: coordinator.Running, at: float) -> object:
-        if job.members.own not in running.findings.reported:
-            running.findings.reported.append(job.members.own)
+        if job.members.own not in running.evidence.reported:
+            running.evidence.reported.append(job.members.own)
         return ends(job, running, at)
 
     patch.setattr(Coordinator, name, hurries)
@@ -437,14 +437,14 @@ def time_spent_listening(patch: Patch) -> None:
 
 
 def time_to_report_after_a_stop(patch: Patch) -> None:
-    happens = Coordinator.happens
+    happens = Coordinator.handle
 
     def counts_it(job: Coordinator, event: job_events.CoordinatorEvent) -> object:
         if isinstance(event, job_events.WasStopped):
             event = replace(event, seconds=0.0)
         return happens(job, event)
 
-    patch.setattr(Coordinator, "happens", counts_it)
+    patch.setattr(Coordinator, "handle", counts_it)
 
 
 def leases_after_a_pause_of_node_zero(patch: Patch) -> None:

@@ -33,14 +33,14 @@ def test_answers_are_read_with_those_that_are_missing() -> None:
 def watched() -> Coordinator:
     """Return a job of two nodes that looks for hangs."""
     job = opened_job(2, hang_timeout=60.0)
-    job.happens(job_events.CallerConnected(1.0))
-    job.happens(job_events.HelloReceived(1, "10.0.0.1", hello(1, 2), 1.0))
+    job.handle(job_events.CallerConnected(1.0))
+    job.handle(job_events.HelloReceived(1, "10.0.0.1", hello(1, 2), 1.0))
     return job
 
 
 def shown(job: Coordinator, number: int, message: messages.AgentMessage) -> list[str]:
     """Return what node 0 prints after a message."""
-    actions = job.happens(job_events.MessageReceived(number, message, 22.0))
+    actions = job.handle(job_events.MessageReceived(number, message, 22.0))
     sent = [each.message for each in actions if isinstance(each, job_events.Send)]
     return [each.text for each in sent if isinstance(each, messages.PrintStacks)]
 
@@ -48,9 +48,9 @@ def shown(job: Coordinator, number: int, message: messages.AgentMessage) -> list
 def test_nccl_is_asked_once_for_two_reasons() -> None:
     """It is being asked whether ranks are behind, when a user wants to see what it says."""
     job = watched()
-    asked = job.happens(job_events.TimePassed(21.0))
+    asked = job.handle(job_events.TimePassed(21.0))
     assert asked == [job_events.Send((OWN,), queries.Query(1, queries.Topic.NCCL, 22.0, rank=0))]
-    job.happens(job_events.MessageReceived(0, messages.RequestStacks(), 22.0))
+    job.handle(job_events.MessageReceived(0, messages.RequestStacks(), 22.0))
 
     shown(job, 0, queries.Answer(2, 0, "n0", encode(STACKS)))
     first = shown(job, 1, queries.Answer(2, 1, "n1", problem="does not know"))
@@ -63,7 +63,7 @@ def test_nccl_is_asked_once_for_two_reasons() -> None:
 def test_flight_records_are_named_below_the_stacks() -> None:
     """With the host that has them."""
     job = watched()
-    job.happens(job_events.MessageReceived(1, messages.RequestStacks(), 2.0))
+    job.handle(job_events.MessageReceived(1, messages.RequestStacks(), 2.0))
     shown(job, 0, queries.Answer(1, 0, "n0", encode(STACKS)))
     written = answers.NodeStacks((), records="torch's flight recorder: /tmp/rank_1")
 
@@ -75,7 +75,7 @@ def test_flight_records_are_named_below_the_stacks() -> None:
 def test_a_node_that_can_not_ask_nccl() -> None:
     """Nothing is said of it; the next question follows."""
     job = watched()
-    job.happens(job_events.TimePassed(21.0))
+    job.handle(job_events.TimePassed(21.0))
 
     assert shown(job, 0, queries.Answer(1, 0, "n0", problem="is busy")) == []
     assert job.due == 41.0

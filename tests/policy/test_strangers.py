@@ -11,7 +11,7 @@ from clusterrun.policy.members import OWN
 from clusterrun.policy.stacks import StackGroup
 from msgspec.msgpack import encode
 
-from tests.network.nodes import fate, hello, opened_job
+from tests.network.nodes import hello, opened_job, result
 
 
 def running(nodes: int) -> Coordinator:
@@ -33,12 +33,12 @@ def ended(nodes: int) -> Coordinator:
 
 def calls(job: Coordinator, number: int) -> list[job_events.Action]:
     said = hello(number, job.terms.nodes)
-    job.happens(job_events.CallerConnected(1.0))
-    return job.happens(job_events.HelloReceived(number, f"10.0.0.{number}", said, 1.0))
+    job.handle(job_events.CallerConnected(1.0))
+    return job.handle(job_events.HelloReceived(number, f"10.0.0.{number}", said, 1.0))
 
 
 def sends(job: Coordinator, number: int, message: messages.AgentMessage) -> list[job_events.Action]:
-    return job.happens(job_events.MessageReceived(number, message, 2.0))
+    return job.handle(job_events.MessageReceived(number, message, 2.0))
 
 
 def dropped(kind: str) -> list[job_events.Action]:
@@ -72,7 +72,9 @@ def test_a_message_of_an_attempt_to_come() -> None:
     "message",
     [
         messages.Done(
-            0, (messages.DatedFate(fate(1, 1), 0.0), messages.DatedFate(fate(2, 1), 0.0)), None
+            0,
+            (messages.DatedResult(result(1, 1), 0.0), messages.DatedResult(result(2, 1), 0.0)),
+            None,
         ),
         messages.Saves(0, 0, (3,), ()),
         messages.Saves(0, 0, (1,), (0,)),
@@ -90,7 +92,7 @@ def test_ranks_that_a_node_cannot_have(message: messages.AgentMessage) -> None:
     sends(job, 0, SIGQUIT)
 
     assert sends(job, 1, message) == dropped(type(message).__name__)
-    assert job.happens(job_events.MemberGone(1, "", 3.0, has_ended=False)) == [
+    assert job.handle(job_events.MemberGone(1, "", 3.0, has_ended=False)) == [
         job_events.Send((0, 2), messages.Stop(0, "node 1 (n1) is gone"))
     ]
 
@@ -102,7 +104,7 @@ def test_what_a_node_without_ranks_says_of_them() -> None:
 
     assert isinstance(job.state, Running)
     for message in (
-        messages.FirstFailure(0, fate(0, 1), 0.0),
+        messages.FirstFailure(0, result(0, 1), 0.0),
         messages.Done(0, (), None),
         messages.Paused(paused=True),
     ):
@@ -135,7 +137,7 @@ def test_a_check_that_nothing_asked_for() -> None:
 
     assert sends(job, 1, found) == []
     for number in (0, 1):
-        failed = (messages.DatedFate(fate(1, 1), 0.0),) if number else ()
+        failed = (messages.DatedResult(result(1, 1), 0.0),) if number else ()
         sends(job, number, messages.Done(0, failed, None))
     assert sends(job, 0, found) == []
     assert isinstance(job.state, Reforming)
@@ -163,7 +165,7 @@ def test_what_comes_after_the_end_changes_nothing() -> None:
     """All agents have the verdict, and their own way to the end; node 0 cannot refuse them any more."""
     job = ended(2)
     late = (
-        messages.FirstFailure(0, fate(1, 1), 0.0),
+        messages.FirstFailure(0, result(1, 1), 0.0),
         messages.Paused(paused=True),
         SIGQUIT,
         messages.Idle(0, 9.0),
@@ -175,7 +177,7 @@ def test_what_comes_after_the_end_changes_nothing() -> None:
         job_events.Abandoned("n0 got SIGINT", 3.0),
         job_events.TimePassed(1000.0),
     ):
-        assert job.happens(event) == []
+        assert job.handle(event) == []
 
 
 def test_a_port_that_nothing_asked_for() -> None:
@@ -183,7 +185,7 @@ def test_a_port_that_nothing_asked_for() -> None:
     for job in (opened_job(2), running(2), ended(2)):
         before = job.attempt
 
-        assert job.happens(job_events.PortReady(29501, 3.0)) == []
+        assert job.handle(job_events.PortReady(29501, 3.0)) == []
         assert job.attempt == before
 
 
@@ -194,7 +196,7 @@ def test_external_causes_without_end() -> None:
         sends(job, 1, messages.EndedExternally(0, outcome.Interrupted(number)))
 
     assert isinstance(job.state, Running)
-    assert list(job.state.findings.external) == list(
+    assert list(job.state.evidence.external) == list(
         map(outcome.Interrupted, range(MOST_EXTERNAL_CAUSES))
     )
 
@@ -219,9 +221,9 @@ def test_the_longest_refusal_is_sent() -> None:
     job = opened_job(400, hosts=tuple(f"{number:0>250}" for number in range(400)))
     for number in range(1, 300):
         said = hello(number, 400, host=f"{number:1>250}", user_id=7 if number < 50 else 1000)
-        job.happens(job_events.HelloReceived(number, "10.0.0.1", said, 1.0))
+        job.handle(job_events.HelloReceived(number, "10.0.0.1", said, 1.0))
 
-    refusal, *_ = job.happens(job_events.TimePassed(600.0))
+    refusal, *_ = job.handle(job_events.TimePassed(600.0))
 
     assert isinstance(refusal, job_events.Send)
     assert isinstance(refusal.message, messages.Refused)

@@ -65,11 +65,11 @@ def test_what_ends_the_wait(
     """Whether the job runs already, or waits for all nodes."""
     waiting = Waiting(SIGUSR1)
     for each in before:
-        waiting.happens(each)
+        waiting.handle(each)
     began = waiting.end
 
     assert began is None
-    assert waiting.happens(event) is NOTHING
+    assert waiting.handle(event) is NOTHING
     assert waiting.end == end
     assert waiting.kept == []
 
@@ -95,7 +95,7 @@ def test_what_does_not(event: events.Event, done: object, is_kept: bool) -> None
     """It goes on waiting, and the first attempt learns of it or not."""
     waiting = Waiting(SIGUSR1)
 
-    assert waiting.happens(event) == done
+    assert waiting.handle(event) == done
     assert waiting.end is None
     assert waiting.kept == ([event] if is_kept else [])
 
@@ -128,10 +128,10 @@ def test_signals_of_a_node_that_waits_for_a_place(
     """The job runs elsewhere: it may be suspended from here."""
     waiting = Waiting(SIGUSR1)
     for event in happened[:-1]:
-        waiting.happens(event)
+        waiting.handle(event)
         assert waiting.end is None
 
-    assert waiting.happens(happened[-1]) == done
+    assert waiting.handle(happened[-1]) == done
     assert waiting.end == end
 
 
@@ -140,7 +140,7 @@ def test_what_is_kept_is_in_order() -> None:
     waiting = Waiting(SIGUSR1)
     save = events.CoordinatorSent(messages.SaveAt(0, 7), NOW)
     for event in (READY, signal(SIGUSR1), AWAITED, signal(SIGUSR1), POSSIBLE, save, JOINED):
-        waiting.happens(event)
+        waiting.handle(event)
 
     assert waiting.kept == [READY, signal(SIGUSR1), POSSIBLE, save]
     assert waiting.end == WORLD
@@ -149,9 +149,9 @@ def test_what_is_kept_is_in_order() -> None:
 def test_a_job_without_a_suspend_signal() -> None:
     """No signal is a request, unless a rank may be suspended."""
     waiting = Waiting(None)
-    waiting.happens(AWAITED)
+    waiting.handle(AWAITED)
 
-    assert waiting.happens(signal(SIGUSR1)) is NOTHING
+    assert waiting.handle(signal(SIGUSR1)) is NOTHING
     assert waiting.kept == []
 
 
@@ -159,7 +159,7 @@ def test_a_rank_asks_without_end() -> None:
     """Once is enough to know it: no memory grows."""
     waiting = Waiting(None)
     for _ in range(100):
-        waiting.happens(POSSIBLE)
+        waiting.handle(POSSIBLE)
 
     assert waiting.kept == [POSSIBLE]
 
@@ -173,10 +173,10 @@ def test_a_check_is_asked_for_without_end() -> None:
         events.OutputEnded(RANK, "", "", NOW),
         events.NothingLeft(NOW),
     ):
-        attempt.happens(event)
+        attempt.handle(event)
     asked = events.CoordinatorSent(messages.CheckNode(), NOW)
 
-    assert [attempt.happens(asked) for _ in range(3)] == [[actions.RunCheck()], [], []]
+    assert [attempt.handle(asked) for _ in range(3)] == [[actions.RunCheck()], [], []]
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -188,6 +188,6 @@ def test_workers_that_wait_for_a_service_are_stopped(*, at_once: bool) -> None:
     attempt = Attempt(spec, plan_of(2), foreground=False)
     stop = messages.Stop(0, "n1 got SIGTERM", outcome.Interrupted(SIGTERM), at_once)
 
-    done = attempt.happens(events.CoordinatorSent(stop, NOW))
+    done = attempt.handle(events.CoordinatorSent(stop, NOW))
 
     assert actions.CleanUp() in done

@@ -12,7 +12,6 @@ from clusterrun.policy.outcome import (
     EarlierExits,
     Ending,
     Exited,
-    Fate,
     HangSign,
     HelperFailed,
     Hung,
@@ -29,6 +28,7 @@ from clusterrun.policy.outcome import (
     Succeeded,
     Suspended,
     WorkerFailed,
+    WorkerResult,
 )
 from clusterrun.report.ending import losses_text, report_text, restart_text
 from msgspec.structs import replace
@@ -47,9 +47,9 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "localtime", time.gmtime)
 
 
-def fate(rank: int, ending: Ending, *, by_us: bool = False, tail: str = "") -> Fate:
-    """Return the fate of a worker on host gpu-07 that ended at 14:13:22 UTC."""
-    return Fate(
+def result(rank: int, ending: Ending, *, by_us: bool = False, tail: str = "") -> WorkerResult:
+    """Return the result of a worker on host gpu-07 that ended at 14:13:22 UTC."""
+    return WorkerResult(
         rank=GlobalRank(rank),
         local_rank=LocalRank(rank % 8),
         host="gpu-07",
@@ -65,11 +65,11 @@ def fate(rank: int, ending: Ending, *, by_us: bool = False, tail: str = "") -> F
     )
 
 
-def outcome(reason: Reason, *fates: Fate, survivors: tuple[str, ...] = ()) -> Outcome:
-    return Outcome(reason, attempt=0, fates=fates, survivors=survivors)
+def outcome(reason: Reason, *results: WorkerResult, survivors: tuple[str, ...] = ()) -> Outcome:
+    return Outcome(reason, attempt=0, results=results, survivors=survivors)
 
 
-def failed(cause: Fate, *others: Fate, survivors: tuple[str, ...] = ()) -> Outcome:
+def failed(cause: WorkerResult, *others: WorkerResult, survivors: tuple[str, ...] = ()) -> Outcome:
     return outcome(WorkerFailed(cause), cause, *others, survivors=survivors)
 
 
@@ -87,9 +87,9 @@ def lines(text: str) -> str:
 
 def test_a_rank_with_hidden_output_is_explained() -> None:
     """The report has its last output, and the option that hid it."""
-    cause = replace(fate(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
+    cause = replace(result(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
 
-    text = report_of(failed(cause, fate(0, Exited(0))), hidden="--ranks 0")
+    text = report_of(failed(cause, result(0, Exited(0))), hidden="--ranks 0")
 
     assert text.endswith(
         "    ValueError: boom\n\n"
@@ -104,12 +104,12 @@ def test_a_rank_with_hidden_output_is_explained() -> None:
 @pytest.mark.parametrize("exception", ["EOFError: EOF when reading a line", "bdb.BdbQuit"])
 def test_a_rank_without_standard_input_is_explained(exception: str) -> None:
     """For a question or a debugger that met the end of its input, the report says so."""
-    ended = failed(fate(1, Exited(1), tail=TRACEBACK.replace("ValueError: boom", exception)))
+    ended = failed(result(1, Exited(1), tail=TRACEBACK.replace("ValueError: boom", exception)))
     hint = "  its standard input was /dev/null; rank 0 has clusterrun's\n"
 
     assert hint in report_of(ended, had_input=False)
     assert hint not in report_of(ended)
-    assert hint not in report_of(failed(fate(1, Exited(1), tail=TRACEBACK)), had_input=False)
+    assert hint not in report_of(failed(result(1, Exited(1), tail=TRACEBACK)), had_input=False)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_rank_without_standard_input_is_explained(exception: str) -> None:
 )
 def test_peers_that_had_exited_are_in_the_first_line(exits: EarlierExits, words: str) -> None:
     """Of the report, and between two attempts; of a service, with its name."""
-    cause = fate(3, Exited(1), tail=TRACEBACK)
+    cause = result(3, Exited(1), tail=TRACEBACK)
     of_service = replace(cause, service="eval", rank_in_service=1)
     first = f"clusterrun: rank 3 on gpu-07 failed: ValueError: boom ({words})"
 
@@ -141,12 +141,12 @@ def test_peers_that_had_exited_are_in_the_first_line(exits: EarlierExits, words:
 def test_a_failed_rank_is_named_with_all_that_is_known() -> None:
     """The cause comes first, then its output and log, the other workers, and the exit code."""
     cause = replace(
-        fate(11, Exited(7), tail=f"loading\n{TRACEBACK}"),
+        result(11, Exited(7), tail=f"loading\n{TRACEBACK}"),
         log="/logs/r/attempt-0/gpu-07-1/rank-11.err",
     )
-    stopped = [fate(rank, Killed(signal.SIGTERM), by_us=True) for rank in (8, 9, 10, 13, 14, 15)]
+    stopped = [result(rank, Killed(signal.SIGTERM), by_us=True) for rank in (8, 9, 10, 13, 14, 15)]
 
-    assert report_of(failed(cause, *stopped, fate(12, Exited(0)))) == lines("""
+    assert report_of(failed(cause, *stopped, result(12, Exited(0)))) == lines("""
         clusterrun: rank 11 on gpu-07 failed: ValueError: boom
           exit code 7, local rank 3, pid 4011, at 2026-09-21 14:13:22, 12.3 s after its start
 
@@ -164,7 +164,7 @@ def test_a_failed_rank_is_named_with_all_that_is_known() -> None:
 
 def test_output_without_a_traceback_is_shown() -> None:
     """``sys.exit("text")`` prints its text."""
-    cause = fate(0, Exited(1), tail="step 1\nno data in /data\n")
+    cause = result(0, Exited(1), tail="step 1\nno data in /data\n")
 
     assert report_of(failed(cause)) == lines("""
         clusterrun: rank 0 on gpu-07 failed: exit code 1
@@ -205,20 +205,22 @@ def test_a_script_that_wants_its_local_rank(complaint: str, what_to_type: str) -
     """Argparse's error shows it, and the hint names the option."""
     tail = f"usage: train.py [-h] --local_rank N\ntrain.py: error: {complaint}\n"
 
-    assert f"  {what_to_type}" in report_of(failed(fate(3, Exited(2), tail=tail))).splitlines()
+    assert f"  {what_to_type}" in report_of(failed(result(3, Exited(2), tail=tail))).splitlines()
 
 
 def test_a_crash_that_tells_where_it_was_needs_no_guess() -> None:
     """Faulthandler was on: the hint to switch it on is left out."""
     tail = "Fatal Python error: Segmentation fault\n\n  File x\n"
 
-    assert "PYTHONFAULTHANDLER" not in report_of(failed(fate(1, Killed(signal.SIGSEGV), tail=tail)))
+    assert "PYTHONFAULTHANDLER" not in report_of(
+        failed(result(1, Killed(signal.SIGSEGV), tail=tail))
+    )
 
 
 def test_a_kill_by_the_kernel_is_called_out_of_memory() -> None:
     """The evidence takes the place of guesses."""
     cause = replace(
-        fate(2, Killed(signal.SIGKILL)),
+        result(2, Killed(signal.SIGKILL)),
         out_of_memory="the cgroup /job (limit 64 MiB) counts 1 kill",
     )
 
@@ -233,7 +235,7 @@ def test_a_kill_by_the_kernel_is_called_out_of_memory() -> None:
 def test_a_data_loader_that_ran_out_of_memory_is_evidence_for_its_rank() -> None:
     """The rank fails with an exception; the report also has the kernel's kill."""
     tail = f"{TRACEBACK.replace('ValueError: boom', 'RuntimeError: DataLoader worker died')}"
-    cause = replace(fate(2, Exited(1), tail=tail), out_of_memory="1 kill in the cgroup /job")
+    cause = replace(result(2, Exited(1), tail=tail), out_of_memory="1 kill in the cgroup /job")
 
     assert report_of(failed(cause), already_shown=True) == lines("""
         clusterrun: rank 2 on gpu-07 failed: RuntimeError: DataLoader worker died
@@ -246,8 +248,8 @@ def test_a_data_loader_that_ran_out_of_memory_is_evidence_for_its_rank() -> None
 def test_a_worker_that_was_not_started_tells_the_step() -> None:
     """The failed step of the start is the message; there is no pid and no duration."""
     ending = NotStarted("binding to CPUs 0-3", "Invalid argument")
-    cause = replace(fate(3, ending), pid=0, ran_for=0.0)
-    other = fate(4, NotStarted("", ""), by_us=True)
+    cause = replace(result(3, ending), pid=0, ran_for=0.0)
+    other = result(4, NotStarted("", ""), by_us=True)
 
     assert report_of(failed(cause, other)) == lines("""
         clusterrun: rank 3 on gpu-07 could not be started: binding to CPUs 0-3: Invalid argument
@@ -260,7 +262,7 @@ def test_a_worker_that_was_not_started_tells_the_step() -> None:
 def test_the_error_file_is_shown_where_standard_error_tells_nothing() -> None:
     """What ``@record`` wrote is as good as a traceback on standard error."""
     written = {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": TRACEBACK}}}
-    cause = replace(fate(0, Exited(1)), error=json.dumps(written))
+    cause = replace(result(0, Exited(1)), error=json.dumps(written))
 
     assert report_of(failed(cause)) == lines("""
         clusterrun: rank 0 on gpu-07 failed: ValueError: boom
@@ -278,7 +280,7 @@ def test_the_error_file_is_shown_where_standard_error_tells_nothing() -> None:
 
 def test_the_error_file_is_not_shown_twice() -> None:
     """Standard error has the same exception already."""
-    cause = replace(fate(0, Exited(1), tail=TRACEBACK), error=TRACEBACK)
+    cause = replace(result(0, Exited(1), tail=TRACEBACK), error=TRACEBACK)
 
     assert report_of(failed(cause)).count("Traceback") == 1
 
@@ -286,19 +288,19 @@ def test_the_error_file_is_not_shown_twice() -> None:
 def test_other_ranks_are_grouped_by_how_they_ended() -> None:
     """Failed, stopped, killed and stopped while saving: each has its line."""
     others = [
-        fate(1, Exited(1), tail=TRACEBACK.replace("boom", "1 is gone")),
-        fate(2, Exited(1), tail=TRACEBACK.replace("boom", "2 is gone")),
-        fate(3, Killed(signal.SIGABRT)),
-        fate(4, Killed(signal.SIGKILL), by_us=True),
-        fate(5, Exited(0), by_us=True),
-        fate(6, Exited(3), by_us=True, tail=TRACEBACK),
-        fate(7, NotStarted("exec", "Permission denied")),
-        replace(fate(8, Killed(signal.SIGKILL)), out_of_memory="evidence"),
-        fate(9, Exited(1), tail=TRACEBACK.replace("boom", "connection reset by peer")),
-        fate(10, Killed(signal.SIGABRT), tail="terminate called: Connection closed by peer"),
+        result(1, Exited(1), tail=TRACEBACK.replace("boom", "1 is gone")),
+        result(2, Exited(1), tail=TRACEBACK.replace("boom", "2 is gone")),
+        result(3, Killed(signal.SIGABRT)),
+        result(4, Killed(signal.SIGKILL), by_us=True),
+        result(5, Exited(0), by_us=True),
+        result(6, Exited(3), by_us=True, tail=TRACEBACK),
+        result(7, NotStarted("exec", "Permission denied")),
+        replace(result(8, Killed(signal.SIGKILL)), out_of_memory="evidence"),
+        result(9, Exited(1), tail=TRACEBACK.replace("boom", "connection reset by peer")),
+        result(10, Killed(signal.SIGABRT), tail="terminate called: Connection closed by peer"),
     ]
 
-    report = report_of(failed(fate(0, Exited(7)), *others))
+    report = report_of(failed(result(0, Exited(7)), *others))
 
     assert report.splitlines()[2:-1] == [
         "  ranks 1-2: failed too, exit code 1; rank 1: ValueError: 1 is gone",
@@ -315,29 +317,31 @@ def test_other_ranks_are_grouped_by_how_they_ended() -> None:
 
 def test_an_interrupted_job_names_ranks_that_needed_sigkill() -> None:
     """A worker that needed more than the grace period has a line; not one that others killed."""
-    killed = fate(0, Killed(signal.SIGKILL), by_us=True)
-    by_others = replace(fate(2, Killed(signal.SIGKILL), by_us=True), killed_by_others=True)
-    fates = [killed, fate(1, Exited(0), by_us=True), by_others]
+    killed = result(0, Killed(signal.SIGKILL), by_us=True)
+    by_others = replace(result(2, Killed(signal.SIGKILL), by_us=True), killed_by_others=True)
+    results = [killed, result(1, Exited(0), by_us=True), by_others]
 
-    assert report_of(outcome(Interrupted(signal.SIGINT), *fates)).splitlines() == [
+    assert report_of(outcome(Interrupted(signal.SIGINT), *results)).splitlines() == [
         "  rank 0 needed SIGKILL; --shutdown-timeout gives workers more time"
     ]
 
 
 def test_a_job_ended_from_outside_names_the_signal() -> None:
     """Workers that ended in order need no mention."""
-    fates = [fate(0, Killed(signal.SIGTERM), by_us=True), fate(1, Exited(0), by_us=True)]
+    results = [result(0, Killed(signal.SIGTERM), by_us=True), result(1, Exited(0), by_us=True)]
 
-    assert report_of(outcome(Interrupted(signal.SIGTERM), *fates)) == (
+    assert report_of(outcome(Interrupted(signal.SIGTERM), *results)) == (
         "clusterrun: exit code 143: clusterrun received SIGTERM"
     )
 
 
 def test_a_worker_that_failed_while_saving_is_named() -> None:
     """A handler that raised lost its checkpoint: the user must learn of it."""
-    saving = fate(1, Exited(1), by_us=True, tail=TRACEBACK)
+    saving = result(1, Exited(1), by_us=True, tail=TRACEBACK)
 
-    report = report_of(outcome(Interrupted(signal.SIGTERM), fate(0, Exited(0), by_us=True), saving))
+    report = report_of(
+        outcome(Interrupted(signal.SIGTERM), result(0, Exited(0), by_us=True), saving)
+    )
 
     assert report.splitlines() == [
         "  rank 1: stopped by clusterrun, exit code 1: ValueError: boom",
@@ -360,7 +364,7 @@ def test_a_worker_that_failed_while_saving_is_named() -> None:
 )
 def test_a_lost_process_of_ours_is_no_workers_fault(reason: HelperFailed, last_line: str) -> None:
     """The report says which of our processes ended, and how."""
-    report = report_of(outcome(reason, fate(0, Killed(signal.SIGKILL), by_us=True)))
+    report = report_of(outcome(reason, result(0, Killed(signal.SIGKILL), by_us=True)))
 
     assert report.splitlines() == [
         f"clusterrun: error: its {reason.name} {reason.how}; the job was stopped",
@@ -373,7 +377,7 @@ def test_what_could_not_be_killed_is_named() -> None:
     survivors = ("pid 12 (python, state D in nfs_wait)",)
 
     reports = [
-        report_of(failed(fate(0, Exited(7)), survivors=survivors)),
+        report_of(failed(result(0, Exited(7)), survivors=survivors)),
         report_of(outcome(Succeeded(), survivors=survivors)),
     ]
 
@@ -393,15 +397,15 @@ def test_what_could_not_be_killed_is_named() -> None:
 )
 def test_durations_have_readable_units(ran_for: float, text: str) -> None:
     """Seconds, minutes or hours, as precise as matters."""
-    report = report_of(failed(replace(fate(0, Exited(7)), ran_for=ran_for)))
+    report = report_of(failed(replace(result(0, Exited(7)), ran_for=ran_for)))
 
     assert text in report
 
 
 def test_a_restart_has_few_lines() -> None:
     """Between two attempts there are the rank, its failure, and the number of restarts."""
-    cause = replace(fate(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
-    ended = failed(cause, fate(0, Killed(signal.SIGTERM), by_us=True))
+    cause = replace(result(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
+    ended = failed(cause, result(0, Killed(signal.SIGTERM), by_us=True))
 
     assert restart_text(ended, 3) == lines("""
         clusterrun: rank 3 on gpu-07 failed: ValueError: boom
@@ -412,7 +416,7 @@ def test_a_restart_has_few_lines() -> None:
 
 
 def test_a_restart_quotes_the_last_line_where_there_is_no_exception() -> None:
-    ended = failed(fate(3, Exited(1), tail="one\ntwo\n"))
+    ended = failed(result(3, Exited(1), tail="one\ntwo\n"))
 
     report = restart_text(ended, 3)
 
@@ -443,7 +447,7 @@ HANG = Hung(
 
 def test_a_hang_that_ended_the_job() -> None:
     """Who was waited for, where; the exit code is the launcher's own. What was stopped is left out."""
-    ended = outcome(HANG, fate(0, Killed(signal.SIGTERM), by_us=True))
+    ended = outcome(HANG, result(0, Killed(signal.SIGTERM), by_us=True))
 
     assert report_of(ended) == lines("""
         clusterrun: error: the job hung: no rank printed or exited for 600 s (--hang-timeout)
@@ -461,10 +465,10 @@ def test_what_ranks_did_at_a_suspension_is_named() -> None:
     """Those that never called, and those that failed when they had saved."""
     ended = outcome(
         Suspended("SIGTERM", 12, 6.0, 99, silent=(2, 3)),
-        fate(0, Exited(9), by_us=True),
-        fate(1, Exited(9), by_us=True),
-        fate(2, Killed(signal.SIGTERM), by_us=True),
-        fate(4, Exited(0), by_us=True),
+        result(0, Exited(9), by_us=True),
+        result(1, Exited(9), by_us=True),
+        result(2, Killed(signal.SIGTERM), by_us=True),
+        result(4, Exited(0), by_us=True),
     )
 
     assert report_of(ended) == lines("""
@@ -479,7 +483,7 @@ def test_what_ranks_did_at_a_suspension_is_named() -> None:
 )
 def test_ranks_that_have_not_saved_in_time_are_named(unsaved: tuple[int, ...], who: str) -> None:
     """The job has not been suspended."""
-    ended = outcome(NotSuspended("SIGTERM", 12, 30.0, unsaved), fate(0, Exited(0), by_us=True))
+    ended = outcome(NotSuspended("SIGTERM", 12, 30.0, unsaved), result(0, Exited(0), by_us=True))
 
     assert report_of(ended) == lines(f"""
         clusterrun: error: not suspended: {who} had not saved 30 s (--suspend-grace) after all were to save at step 12
@@ -502,7 +506,7 @@ def test_ranks_that_have_not_saved_in_time_are_named(unsaved: tuple[int, ...], w
     ],
 )
 def test_every_ending_has_a_text(ending: Ending, words: str) -> None:
-    headline, *_ = report_of(failed(fate(0, ending))).splitlines()
+    headline, *_ = report_of(failed(result(0, ending))).splitlines()
 
     assert headline == f"clusterrun: rank 0 on gpu-07 {words}"
 
@@ -521,7 +525,7 @@ def test_every_ending_has_a_text(ending: Ending, words: str) -> None:
 )
 def test_common_causes(ending: Ending, hint: str) -> None:
     """Users don't know that SIGBUS means a full /dev/shm."""
-    assert hint in report_of(failed(fate(0, ending))).splitlines()[2]
+    assert hint in report_of(failed(result(0, ending))).splitlines()[2]
 
 
 @pytest.mark.parametrize(
@@ -529,7 +533,7 @@ def test_common_causes(ending: Ending, hint: str) -> None:
 )
 def test_no_cause_is_guessed_where_none_is_common(ending: Ending) -> None:
     """Only the script knows what another code means."""
-    assert report_of(failed(fate(0, ending))).count("\n") == 2
+    assert report_of(failed(result(0, ending))).count("\n") == 2
 
 
 # One report of those of all nodes.

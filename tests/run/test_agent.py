@@ -265,9 +265,9 @@ def test_late_news_of_the_attempt_before(job: ToldJob) -> None:
     )
 
     assert job.signalled == []
-    assert [fate.ending for fate in outcome.fates] == [Exited(0), Exited(0)]
+    assert [result.ending for result in outcome.results] == [Exited(0), Exited(0)]
     # The monotonic clock was at 50 s when the other was at 1050.
-    assert [fate.clock for fate in outcome.fates] == [1010.0, 1010.0]
+    assert [result.clock for result in outcome.results] == [1010.0, 1010.0]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,10 @@ def test_the_oom_counters_are_read_at_the_first_failure(
     outcome = job.run(start, ends=ends)
 
     assert job.kills_read == 1
-    assert [fate.out_of_memory for fate in outcome.fates] == ["", "the OOM killer struck once"]
+    assert [result.out_of_memory for result in outcome.results] == [
+        "",
+        "the OOM killer struck once",
+    ]
 
 
 def test_other_nodes_receive_failure_and_end(job: ToldJob) -> None:
@@ -295,9 +298,9 @@ def test_other_nodes_receive_failure_and_end(job: ToldJob) -> None:
 
     failure, end = job.sent
     assert isinstance(failure, FirstFailure)
-    assert (failure.fate.rank, failure.fate.ending, failure.at) == (1, Exited(3), 310.0)
+    assert (failure.result.rank, failure.result.ending, failure.at) == (1, Exited(3), 310.0)
     assert isinstance(end, Done)
-    assert [(each.fate.rank, each.at) for each in end.fates] == [(1, 310.0), (0, 310.0)]
+    assert [(each.result.rank, each.at) for each in end.results] == [(1, 310.0), (0, 310.0)]
     assert not end.lease_over
 
 

@@ -105,7 +105,7 @@ def test_output_is_shown_when_it_asks(called: Called) -> None:
 def test_a_report_that_nobody_reads(called: Called) -> None:
     """Nothing is raised: the command ends by its own exit code."""
     called.caller.close()
-    outcome = Outcome(Succeeded(), attempt=0, fates=(), survivors=())
+    outcome = Outcome(Succeeded(), attempt=0, results=(), survivors=())
 
     called.program.ended(end_report.EndReport.of_job(0, outcome, ""))
     called.program.refused(UsageError("no", "yes"))

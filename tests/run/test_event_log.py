@@ -26,7 +26,7 @@ from clusterrun.policy.outcome import (
 from clusterrun.run.event_log import REASON_NAMES, EventLog
 from msgspec.structs import replace
 
-from tests.network.nodes import fate
+from tests.network.nodes import result
 from tests.plans import job, plan_of
 from tests.run.happenings import (
     FORK_SERVER_LOST,
@@ -67,7 +67,7 @@ def written(state: Attempt, *events: Event) -> list[dict[str, Any]]:
     """Return what is new after each of these, without what all lines say of this node."""
     lines = Lines()
     for event in events:
-        state.happens(event)
+        state.handle(event)
         lines.log.notes(state, event.at)
     of_all = {**OF_THIS_NODE, "to": 0}
     return [
@@ -200,7 +200,7 @@ def test_a_lost_node_is_named_once() -> None:
 def test_from_joining_to_the_end() -> None:
     """What all nodes have in common has the reason and its cause."""
     lines = Lines()
-    cause = fate(1, 3, host="node9", pid=77)
+    cause = result(1, 3, host="node9", pid=77)
     failed = WorkerFailed(cause)
     lines.log.begins(PLAN)
     lines.log.restarts(Outcome(failed, 0, (), ()))
@@ -221,7 +221,7 @@ def test_the_end_has_what_the_report_says() -> None:
     traceback = (
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: boom\n'
     )
-    cause = fate(1, 3, tail=traceback)
+    cause = result(1, 3, tail=traceback)
     left = ("pid 12 (python, state D in nfs_wait)",)
     lines = Lines()
 

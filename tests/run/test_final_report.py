@@ -11,7 +11,7 @@ from clusterrun.policy.outcome import WorkerFailed as Failed
 from clusterrun.run.final_report import exit_code_and_rest
 from clusterrun.workers.relay.client import RelayClient
 
-from tests.network.nodes import fate
+from tests.network.nodes import result
 
 REPORT = "clusterrun: exit code 3, from rank 0"
 LOST_RELAY = HelperFailed("relay", "exited with code 1", 0)
@@ -32,7 +32,7 @@ def ended(reason: Reason, losses: tuple[LostOutput, ...] | None) -> tuple[int, s
 
 
 @pytest.mark.parametrize(
-    ("reason", "code"), [(Succeeded(), 0), (Failed(fate(0, 3)), 3), (Interrupted(15), 143)]
+    ("reason", "code"), [(Succeeded(), 0), (Failed(result(0, 3)), 3), (Interrupted(15), 143)]
 )
 def test_nothing_is_left_to_print(reason: Reason, code: int) -> None:
     """The relay has printed everything."""
@@ -44,7 +44,7 @@ def test_output_that_could_not_be_written() -> None:
     losses = (LostOutput("standard output", 10, "No space left on device"),)
 
     assert ended(Succeeded(), losses)[0] == ExitCode.MACHINE
-    code, rest = ended(Failed(fate(0, 3)), losses)
+    code, rest = ended(Failed(result(0, 3)), losses)
     assert code == 3
     assert "No space left on device" in rest
     assert REPORT not in rest
@@ -61,7 +61,7 @@ def test_a_closed_output_makes_a_success_end_as_by_sigpipe() -> None:
 
 def test_a_relay_that_did_not_answer() -> None:
     """The report may not have been printed; a lost relay is in the report already."""
-    assert ended(Failed(fate(0, 3)), None)[1].endswith(f"\n{REPORT}")
+    assert ended(Failed(result(0, 3)), None)[1].endswith(f"\n{REPORT}")
     code, rest = ended(LOST_RELAY, None)
     assert code == ExitCode.INTERNAL
     assert rest.startswith("clusterrun: error: its relay exited with code 1; the job was stopped")

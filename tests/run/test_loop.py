@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from clusterrun.loop import NEVER, Loop, Rank
+from clusterrun.loop import NEVER, Loop, Priority
 
 Serve = Callable[[float], Iterable[str]]
 
@@ -59,17 +59,17 @@ def loop(stack: ExitStack) -> Loop[str]:
 
 def test_a_turn_serves_by_rank(loop: Loop[str], stack: ExitStack) -> None:
     """Signals first, strangers last, whatever was ready or registered first."""
-    for rank in reversed(Rank):
+    for rank in reversed(Priority):
         pipe = Pipe(stack)
         loop.watch(pipe.reads, pipe.says(rank.name), rank)
 
-    assert [loop.next_event() for _ in Rank] == ["SIGNALS", "KNOWN", "LISTENERS", "STRANGERS"]
+    assert [loop.next_event() for _ in Priority] == ["SIGNALS", "KNOWN", "LISTENERS", "STRANGERS"]
 
 
 def test_signals_are_read_in_each_turn(loop: Loop[str], stack: ExitStack) -> None:
     """Also if their descriptor was not ready yet when the loop woke up."""
     inbox, other = Pipe(stack), Pipe(stack)
-    loop.watch(inbox.reads, lambda _now: ["signal"], Rank.SIGNALS)
+    loop.watch(inbox.reads, lambda _now: ["signal"], Priority.SIGNALS)
     loop.watch(other.reads, other.says("other"))
 
     assert [loop.next_event(), loop.next_event()] == ["signal", "other"]
@@ -79,7 +79,7 @@ def test_few_strangers_are_served_in_a_turn(loop: Loop[str], stack: ExitStack) -
     """The others wait, and are served in the turns that follow."""
     for number in range(40):
         pipe = Pipe(stack)
-        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Rank.STRANGERS)
+        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Priority.STRANGERS)
     member = Pipe(stack)
 
     first = [loop.next_event() for _ in range(16)]
@@ -93,10 +93,10 @@ def test_few_strangers_are_served_in_a_turn(loop: Loop[str], stack: ExitStack) -
 def test_nobody_is_accepted_while_many_strangers_wait(loop: Loop[str], stack: ExitStack) -> None:
     """Those that are here first: a crowd that calls at once does not slow itself down."""
     listener = Pipe(stack)
-    loop.watch(listener.reads, listener.says("accepted"), Rank.LISTENERS)
+    loop.watch(listener.reads, listener.says("accepted"), Priority.LISTENERS)
     for number in range(17):
         pipe = Pipe(stack)
-        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Rank.STRANGERS)
+        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Priority.STRANGERS)
 
     happened = [loop.next_event() for _ in range(18)]
 
@@ -110,7 +110,7 @@ def test_strangers_take_turns(loop: Loop[str], stack: ExitStack) -> None:
         pipe = Pipe(stack)
         pipe.says("")
         name = f"stranger {number}"
-        loop.watch(pipe.reads, lambda _now, name=name: [name], Rank.STRANGERS)  # type: ignore[misc]
+        loop.watch(pipe.reads, lambda _now, name=name: [name], Priority.STRANGERS)  # type: ignore[misc]
 
     assert len({loop.next_event() for _ in range(5 * 16)}) == 20
 

@@ -12,7 +12,7 @@ from clusterrun.loop import Loop
 from clusterrun.planning.plan import World
 from clusterrun.policy import messages
 from clusterrun.policy.events import CoordinatorSent, Event, WorldJoined
-from clusterrun.policy.outcome import Exited, Fate, RestartProgress, WorkerFailed
+from clusterrun.policy.outcome import Exited, RestartProgress, WorkerFailed, WorkerResult
 from clusterrun.run.one_node import OneNode, hello_of_one_node
 from free_ports import free_port
 
@@ -21,9 +21,9 @@ from tests.plans import job
 NOW = 100.0
 
 
-def fate(rank: int, code: int = 0, tail: str = "") -> Fate:
-    """Return the fate of a worker that ended with exit code ``code``."""
-    return Fate(
+def result(rank: int, code: int = 0, tail: str = "") -> WorkerResult:
+    """Return the result of a worker that ended with exit code ``code``."""
+    return WorkerResult(
         rank=GlobalRank(rank),
         local_rank=LocalRank(rank),
         host="n0",
@@ -39,12 +39,12 @@ def fate(rank: int, code: int = 0, tail: str = "") -> Fate:
     )
 
 
-FAILED = fate(1, 3, "ValueError: it")
+FAILED = result(1, 3, "ValueError: it")
 
 
-def done(attempt: int, failed: Fate) -> messages.Done:
+def done(attempt: int, failed: WorkerResult) -> messages.Done:
     """Return the report of a node on which this worker has failed."""
-    return messages.Done(attempt, (messages.DatedFate(failed, NOW),), None)
+    return messages.Done(attempt, (messages.DatedResult(failed, NOW),), None)
 
 
 class Told:
@@ -185,7 +185,7 @@ def test_leaving(node: Told) -> None:
 
 def test_the_whole_output_of_a_failed_worker_is_kept(node: Told) -> None:
     """It travels nowhere, and needs no bounds."""
-    failed = fate(1, 3, "x" * 100_000)
+    failed = result(1, 3, "x" * 100_000)
     node.sends(messages.FirstFailure(0, failed, 0.0))
     [again] = node.sends(done(0, failed))
 

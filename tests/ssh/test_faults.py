@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.clients.ssh.faults import HostFault, LastWords, describe, fault_of, printed_there
+from clusterrun.clients.ssh.faults import HostFault, LastOutput, describe, fault_of, printed_there
 from clusterrun.clients.ssh.remote import Reached
 from msgspec.structs import replace
 
 PAGE = (Path(__file__).parents[2] / "docs/several_nodes.md").read_text()
 
-FAILED = LastWords(
+FAILED = LastOutput(
     host="gpu-02",
     python="/opt/venv/bin/python",
     reached=Reached.NOTHING,
@@ -94,7 +94,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("last", "expected"), OTHERS)
-def test_other_ends(last: LastWords, expected: HostFault) -> None:
+def test_other_ends(last: LastOutput, expected: HostFault) -> None:
     """What was printed is shown."""
     assert fault_of(last) == expected
     assert expected.message.partition(";")[0] in PAGE or not last.noise

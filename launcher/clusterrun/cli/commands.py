@@ -12,7 +12,7 @@ from clusterrun.cli.splitting import PRINTING, split
 from clusterrun.errors import UsageError, shell_line
 from clusterrun.job.declaring import Row, by_any_name, rows_of
 from clusterrun.job.file_kinds import FileKind, kind_of
-from clusterrun.job.options import NAMES, OPTIONS, Meeting, Placing, Reaching, Workers
+from clusterrun.job.options import NAMES, OPTIONS, Placing, Rendezvous, Ssh, Workers
 from clusterrun.job.sources import CommandLine, typed
 from clusterrun.job.suggestions import closest
 
@@ -193,7 +193,7 @@ COMMANDS = (
         own=("clients.doctor.doctor:Doctor",),
         takes=ALL_THAT_RUNS,
         shows=("log_dir", "json"),
-        groups=(Workers, Meeting, Reaching),
+        groups=(Workers, Rendezvous, Ssh),
         about="Check this machine: shared memory, folders, limits, names, interfaces, CPUs, GPUs;"
         " or, started as a job of several nodes is, with its options, all of them: also versions,"
         " connections, clocks, shared folders, speed. What is wrong is named, with what to do;"

@@ -21,6 +21,15 @@ COMMANDS = "commands"
 GROUPS = {subject.__name__.lower(): subject for subject in SUBJECTS}
 """The subjects of options, by the word that shows each alone: ``--help program``."""
 
+OLD_GROUPS = {
+    "failing": "failures",
+    "joining": "join",
+    "losing": "elasticity",
+    "meeting": "rendezvous",
+    "reaching": "ssh",
+}
+"""Their names in 0.1, which are answered until 0.3."""
+
 TOPICS = (*GROUPS, COMMANDS, ALL, OVERVIEW, *WORDS)
 
 ABOUT = """\
@@ -47,7 +56,7 @@ MOST_USED = (
 """The options that most jobs need, in words that fit one line."""
 
 LEAST_LIKENESS = 0.65
-"""Below it a topic is not meant: "nothing" is no "losing"."""
+"""Below it a topic is not meant: "nothing" is not "joining"."""
 
 WIDEST_FIRST_COLUMN = 24
 """What is longer has a line of its own."""
@@ -60,6 +69,7 @@ def help_text(topic: str = OVERVIEW) -> str:
         UsageError: ``topic`` is neither one of ``TOPICS`` nor the name of a script.
 
     """
+    topic = OLD_GROUPS.get(topic, topic)
     if topic not in TOPICS and not _is_script(topic):
         if row := NAMES.get(topic.replace("-", "_")):
             group = row.subject.__name__.lower()

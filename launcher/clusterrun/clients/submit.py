@@ -22,7 +22,7 @@ from clusterrun.errors import ExitCode, MachineError, UsageError, exit_code_of_s
 from clusterrun.job.declaring import Option, Row, Value, by_any_name, rows_of, words_of
 from clusterrun.job.gone import GONE_FROM_SUBMIT
 from clusterrun.job.job import ProgramKind, WorkerProgram
-from clusterrun.job.options import OPTIONS, Launcher, NodeLauncher, Reaching
+from clusterrun.job.options import OPTIONS, Launcher, NodeLauncher, Ssh
 from clusterrun.job.place import asked_nodes
 from clusterrun.job.program import (
     default_interpreter,
@@ -278,7 +278,7 @@ OF_THIS_CALL = set(rows_of(Launcher))
 
 FROM_SLURM = {
     *("hosts", "hostfile", "node_rank", "cluster", "master_addr", "master_port", "rdzv_endpoint"),
-    *rows_of(Reaching),
+    *rows_of(Ssh),
 }
 """Options by which nodes find each other without a scheduler: only typed ones are kept."""
 

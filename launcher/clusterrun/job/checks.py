@@ -23,7 +23,7 @@ def check_possible(job: Job) -> None:
             f" --no-python runs {script.name}",
             "leave one of the two out",
         )
-    if job.failing.on_hang is not OnHang.REPORT and not job.failing.hang_timeout:
+    if job.failures.on_hang is not OnHang.REPORT and not job.failures.hang_timeout:
         raise UsageError(
             f"{job.origin('on_hang')}: nothing finds a hang, as --hang-timeout is not set",
             "add --hang-timeout SECONDS",
@@ -43,7 +43,7 @@ def _check_read_once(job: Job) -> None:
         return
     if job.agents > 1:
         trouble = f"nnodes is {job.fact('nnodes')}"
-    elif job.failing.max_restarts:
+    elif job.failures.max_restarts:
         trouble = f"max_restarts is {job.fact('max_restarts')}"
     elif job.starting.start_method is StartMethod.FORK:
         trouble = f"start_method is fork ({job.origin('start_method')})"
@@ -57,7 +57,7 @@ def _check_read_once(job: Job) -> None:
 
 def _check_pdb(job: Job) -> None:
     """Check that a job with ``--pdb`` has one node, and runs a Python script or module of a file."""
-    if not job.failing.pdb:
+    if not job.failures.pdb:
         return
     origin, script = job.origin("pdb"), job.script
     if job.agents > 1:
@@ -88,7 +88,7 @@ def _check_replaceable(job: Job) -> None:
             f"{job.origin('exec')} leaves no agent, but {name} ({fact.origin}) needs one",
             f"leave one out: {job.origin('exec')} or {fact.origin}",
         )
-    if job.agents > 1 and job.meeting.rdzv_endpoint is not None:
+    if job.agents > 1 and job.rendezvous.rdzv_endpoint is not None:
         raise UsageError(
             f"{job.origin('exec')} leaves no agent, but an agent must listen at {job.fact('rdzv_endpoint')}",
             "give --master-addr and --master-port instead",

@@ -1,6 +1,6 @@
 """How an option is declared: one field of a subject.
 
-    class Failing(Struct, frozen=True):
+    class Failures(Struct, frozen=True):
         title: ClassVar = "When a worker fails"
 
         max_restarts: Annotated[

@@ -11,14 +11,14 @@ from clusterrun.job.declaring import Fact
 from clusterrun.job.options import (
     OPTIONS,
     SUBJECTS,
-    Failing,
+    Elasticity,
+    Failures,
     Files,
-    Joining,
-    Losing,
-    Meeting,
+    Join,
     Output,
     Placing,
     Program,
+    Rendezvous,
     Starting,
     Suspending,
     Workers,
@@ -130,12 +130,12 @@ class Job(Struct, frozen=True, kw_only=True):
     workers: Workers
     """``nnodes`` counts the nodes that work, without spares; ``cluster`` is the one whose variables
     were read, or "none"; ``hosts`` are those of the option or of the cluster, by rank, or ()."""
-    meeting: Meeting
+    rendezvous: Rendezvous
     """``master_port`` is None on one node, for a free port at each attempt, or for one of
     ``port_candidates``."""
-    joining: Joining
-    failing: Failing
-    losing: Losing
+    join: Join
+    failures: Failures
+    elasticity: Elasticity
     suspending: Suspending
     starting: Starting
     placing: Placing
@@ -210,12 +210,14 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def agents(self) -> int:
         """The number of agents in the job, spares included."""
-        return self.nnodes + self.losing.spares if self.tasks is None else self.tasks.size
+        return self.nnodes + self.elasticity.spares if self.tasks is None else self.tasks.size
 
     @property
     def outlives_nodes(self) -> bool:
         """Whether the job may go on without a lost node."""
-        has_rules = self.losing.spares > 0 or self.losing.rejoin_timeout > 0 or self.is_elastic
+        has_rules = (
+            self.elasticity.spares > 0 or self.elasticity.rejoin_timeout > 0 or self.is_elastic
+        )
         return self.agents > 1 and has_rules
 
     @property
@@ -227,16 +229,16 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def watched_for(self) -> float:
         """``hang_timeout``; 0.0: never, as a user may be in pdb for hours."""
-        return 0.0 if self.failing.pdb else self.failing.hang_timeout or 0.0
+        return 0.0 if self.failures.pdb else self.failures.hang_timeout or 0.0
 
     @property
     def last_call(self) -> LastCall | None:
         """When the job starts with fewer than ``nnodes`` nodes; None: never."""
-        if self.losing.spares > 0:
-            return LastCall(self.nnodes, self.joining.last_call_timeout)
+        if self.elasticity.spares > 0:
+            return LastCall(self.nnodes, self.join.last_call_timeout)
         if not self.is_elastic:
             return None
-        return LastCall(self.workers.nnodes.fewest, self.joining.last_call_timeout)
+        return LastCall(self.workers.nnodes.fewest, self.join.last_call_timeout)
 
     @property
     def agent_rank(self) -> int | None:

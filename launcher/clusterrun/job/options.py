@@ -1,6 +1,6 @@
 """What a job and its launch may be asked for: each option is a field of its subject.
 
-A subject's class is its topic, ``--help failing``; its title is the heading.
+A subject's class is its topic, ``--help failures``; its title is the heading.
 """
 
 from enum import Enum
@@ -309,7 +309,7 @@ class Placing(Struct, frozen=True):
     ] = False
 
 
-class Reaching(Struct, frozen=True):
+class Ssh(Struct, frozen=True):
     title: ClassVar = "How other hosts are reached"
 
     launcher: Annotated[
@@ -331,7 +331,7 @@ class Reaching(Struct, frozen=True):
     ] = ()
 
 
-class Meeting(Struct, frozen=True):
+class Rendezvous(Struct, frozen=True):
     title: ClassVar = "How nodes find each other"
 
     master_addr: Annotated[
@@ -377,7 +377,7 @@ class Meeting(Struct, frozen=True):
     ] = None
 
 
-class Joining(Struct, frozen=True):
+class Join(Struct, frozen=True):
     title: ClassVar = "How nodes become one job"
 
     rdzv_timeout: Annotated[values.Seconds, Option("How long to wait for all nodes to join")] = (
@@ -419,7 +419,7 @@ class Joining(Struct, frozen=True):
     ] = ""
 
 
-class Failing(Struct, frozen=True):
+class Failures(Struct, frozen=True):
     title: ClassVar = "When a worker fails"
 
     max_restarts: Annotated[
@@ -485,7 +485,7 @@ class Failing(Struct, frozen=True):
     ] = False
 
 
-class Losing(Struct, frozen=True):
+class Elasticity(Struct, frozen=True):
     title: ClassVar = "When a node is lost"
 
     spares: Annotated[
@@ -730,7 +730,7 @@ class Launcher(Struct, frozen=True):
 
 
 SUBJECTS: tuple[type[Struct], ...] = (
-    *(Program, Starting, Workers, Placing, Reaching, Meeting, Joining, Failing, Losing),
+    *(Program, Starting, Workers, Placing, Ssh, Rendezvous, Join, Failures, Elasticity),
     *(Suspending, Output, Files, Torchrun, Launcher),
 )
 """In the order of --help."""

@@ -308,7 +308,7 @@ def working_nodes(shape: Shape) -> Layer:
 # Where the nodes meet
 
 
-def settle_meeting(
+def settle_rendezvous(
     shape: Shape, variables: Mapping[str, str], launch: Launch
 ) -> tuple[Layer, Fact[tuple[int, ...]]]:
     """Return the address and the port where nodes meet, or ports to try in this order.

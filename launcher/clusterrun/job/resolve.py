@@ -31,7 +31,7 @@ from clusterrun.job.output import (
     unknown_in_prefix,
     where_logs_go,
 )
-from clusterrun.job.place import Shape, settle_meeting, settle_shape, working_nodes
+from clusterrun.job.place import Shape, settle_rendezvous, settle_shape, working_nodes
 from clusterrun.job.program import (
     COMMAND_LINE,
     another_environment,
@@ -232,7 +232,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
     rank = found.tasks.value.rank if found.tasks else value_of("node_rank", options).value
     of_scheduler, no_end = scheduler_facts(options, variables, launch.process, found.cluster, rank)
     run_id = find("run_id", options) or default_run_id(of_scheduler["scheduler"], options)
-    meeting, ports = settle_meeting(shape, variables, launch)
+    rendezvous, ports = settle_rendezvous(shape, variables, launch)
     log_dir = find_log_dir(options)
     known = layer_of(
         cluster=found.cluster,
@@ -244,7 +244,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         python=default_interpreter(script.value, launch.process, variables),
         base_port=variables.number("PADDLE_PORT", "PADDLE_START_PORT") if is_paddle else None,
     )
-    layers = (meeting, working_nodes(shape), known, *options, weak)
+    layers = (rendezvous, working_nodes(shape), known, *options, weak)
     facts: dict[str, Fact[Any] | None] = {
         "script": script,
         "tasks": found.tasks,

@@ -347,7 +347,7 @@ def with_services(job: Job, job_file: JobFile, *, counts_main: bool) -> Job:
                 f" {job.fact('nnodes')}",
                 f"give {job.nnodes} or fewer",
             )
-        if service.on_failure is OnFailure.RESTART and not job.failing.max_restarts:
+        if service.on_failure is OnFailure.RESTART and not job.failures.max_restarts:
             raise UsageError(
                 f"{service.origin('on_failure')}: restarts none, as max_restarts is"
                 f" {job.fact('max_restarts')}",

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from clusterrun.loop import EventT, Loop, Rank, Ready
+from clusterrun.loop import EventT, Loop, Priority, Ready
 from clusterrun.network.addresses import Address, plain_address
 from clusterrun.network.handshake import (
     MAC_BYTES,
@@ -56,7 +56,7 @@ def framed(body: bytes) -> bytes:
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 
 
-class How(Enum):
+class ChannelEnd(Enum):
     """How a channel ended: what is known of the other process differs."""
 
     CLOSED = "is gone"
@@ -74,11 +74,11 @@ class How(Enum):
 
 
 _OF_ERRORS = {
-    errno.ECONNRESET: How.RESET,
-    errno.ECONNREFUSED: How.REFUSED,
-    errno.ETIMEDOUT: How.UNREACHABLE,
-    errno.EHOSTUNREACH: How.UNREACHABLE,
-    errno.ENETUNREACH: How.UNREACHABLE,
+    errno.ECONNRESET: ChannelEnd.RESET,
+    errno.ECONNREFUSED: ChannelEnd.REFUSED,
+    errno.ETIMEDOUT: ChannelEnd.UNREACHABLE,
+    errno.EHOSTUNREACH: ChannelEnd.UNREACHABLE,
+    errno.ENETUNREACH: ChannelEnd.UNREACHABLE,
 }
 
 FROM_MEMBERS: msgspec.msgpack.Decoder[FromMember] = msgspec.msgpack.Decoder(FromMember)
@@ -106,7 +106,7 @@ class Channel(Generic[MessageT]):
             if sock.family != socket.AF_UNIX:
                 self._tcp = sock
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.end: How | None = None
+        self.end: ChannelEnd | None = None
         """How it ended; None while it is open."""
         self.trouble = ""
         """The system's words for that; "" if there are none."""
@@ -148,7 +148,7 @@ class Channel(Generic[MessageT]):
         self,
         loop: Loop[EventT],
         ready: Ready[EventT],
-        rank: Rank = Rank.KNOWN,
+        rank: Priority = Priority.KNOWN,
         *,
         reads: bool = True,
     ) -> None:
@@ -234,11 +234,11 @@ class Channel(Generic[MessageT]):
             self._advance_handshake()
             return [self._decoded(body) for body in self._bodies()] if self.is_ready else []
         except BadFrame:
-            self.end = How.BAD
+            self.end = ChannelEnd.BAD
             self._incoming.clear()
             raise
 
-    def close(self, how: How = How.OURS) -> None:
+    def close(self, how: ChannelEnd = ChannelEnd.OURS) -> None:
         """Close the socket; what is queued is dropped. ``how`` counts if nothing has ended it yet."""
         self.end = self.end or how
         self._forget(self.fileno())
@@ -257,7 +257,7 @@ class Channel(Generic[MessageT]):
         self._outgoing += data
         self.flush()
         if len(self._outgoing) > self.most_unsent:
-            self.end, self.trouble = How.SLOW, How.SLOW.value
+            self.end, self.trouble = ChannelEnd.SLOW, ChannelEnd.SLOW.value
 
     def _read(self) -> None:
         # Once: a sender that is quicker than this process would keep all else waiting. Most often that is
@@ -272,7 +272,7 @@ class Channel(Generic[MessageT]):
             self._fail(error)
             return
         if not data:
-            self.end = How.RESET if self._was_reset else How.CLOSED
+            self.end = ChannelEnd.RESET if self._was_reset else ChannelEnd.CLOSED
         self._incoming += data
 
     def _bodies(self) -> Iterator[bytes]:
@@ -318,8 +318,8 @@ class Channel(Generic[MessageT]):
         self._send(step.send)
 
     def _fail(self, error: OSError) -> None:
-        how = _OF_ERRORS.get(error.errno or 0, How.OURS)
-        self.end = How.RESET if self._was_reset else how
+        how = _OF_ERRORS.get(error.errno or 0, ChannelEnd.OURS)
+        self.end = ChannelEnd.RESET if self._was_reset else how
         text = os.strerror(error.errno or 0)
         self.trouble = text[:1].lower() + text[1:]
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterrun.loop import NEVER, Loop, Rank
+from clusterrun.loop import NEVER, Loop, Priority
 from clusterrun.policy.events import Event, StopWanted, SuspensionWanted
 from clusterrun.policy.messages import BY_COMMAND
 from clusterrun.policy.queries import Query
@@ -171,7 +171,7 @@ class ControlSocket:
         if self._listener is None:
             return
         has_room = len(self._callers) < MOST_CALLERS and self._accept_again == NEVER
-        self._loop.watch(self._listener.fileno(), self._accept, Rank.LISTENERS, reads=has_room)
+        self._loop.watch(self._listener.fileno(), self._accept, Priority.LISTENERS, reads=has_room)
 
     def _accept(self, now: float) -> Iterable[Event]:
         if self._listener is None:

@@ -44,7 +44,7 @@ class Dialer:
         self._ready = ready
         self._lookup = Lookup(node.terms.host.value, loop, ready, now, node.outside.resolve)
         self._began = now
-        self._gives_up = NEVER if patiently else now + node.terms.job.joining.rdzv_timeout
+        self._gives_up = NEVER if patiently else now + node.terms.job.join.rdzv_timeout
         self._next_notice = NEVER if patiently else now + SECONDS_TO_FIRST_NOTICE
         self._look_up_again = now + SECONDS_BETWEEN_LOOKUPS
         self._outgoing: list[Outgoing] = []
@@ -121,7 +121,7 @@ class Dialer:
             raise not_connected(terms, progress, self._node.hello.rank)
         if now >= self._next_notice:
             self._next_notice = now + SECONDS_BETWEEN_NOTICES
-            elapsed = f"{self.elapsed(now):.0f} s of {terms.job.joining.rdzv_timeout:g} s"
+            elapsed = f"{self.elapsed(now):.0f} s of {terms.job.join.rdzv_timeout:g} s"
             self._node.outside.notice(not_connected_yet(terms, progress, elapsed))
 
     def _connect_to_all(self, now: float) -> None:

@@ -56,7 +56,7 @@ def not_connected_yet(terms: Terms, progress: DialProgress, elapsed: str) -> str
 
 def not_connected(terms: Terms, progress: DialProgress, rank: int | None) -> RendezvousError:
     """Return the error of the node ``rank`` (None: without a rank) that has tried long enough."""
-    within = f"within {terms.job.joining.rdzv_timeout:g} s"
+    within = f"within {terms.job.join.rdzv_timeout:g} s"
     one_node = f"if this is one node: {terms.exports}\n" if terms.exports else ""
     if not progress.addresses:
         return RendezvousError(

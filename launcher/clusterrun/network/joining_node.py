@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from clusterrun.bounds import as_line, as_name
 from clusterrun.job.job import Job
-from clusterrun.job.options import OPTIONS, Losing
+from clusterrun.job.options import OPTIONS, Elasticity
 from clusterrun.network.addresses import Interfaces, Resolve, all_addresses, own_interfaces
 from clusterrun.network.resolver import resolves_for_others
 from clusterrun.policy.joining import VERSION
@@ -28,7 +28,7 @@ def seconds_since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Outside(NamedTuple):
+class JoinContext(NamedTuple):
     """What belongs to the agent and its machine, and how long the agent waits for an answer."""
 
     notice: Callable[[str], object]
@@ -55,7 +55,7 @@ class JoiningNode(NamedTuple):
     hello: Hello
     token: bytes
     """b"" if the job has none."""
-    outside: Outside
+    outside: JoinContext
 
 
 def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[str, str]) -> Hello:
@@ -69,10 +69,10 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
         versions: those of the interpreter and of torch, by name, as far as they are known.
 
     """
-    minimum = f"{job.last_call.minimum}:" if job.last_call and not job.losing.spares else ""
+    minimum = f"{job.last_call.minimum}:" if job.last_call and not job.elasticity.spares else ""
     return Hello(
         identity=os.urandom(8).hex(),
-        run_id=job.joining.run_id if job.given.run_id else "",
+        run_id=job.join.run_id if job.given.run_id else "",
         user_id=os.getuid(),
         host=as_name(host),
         pid=os.getpid(),
@@ -80,12 +80,12 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
         workers=workers,
         must={
             VERSION: bounded_value(version),
-            "nnodes": f"{minimum}{job.agents - job.losing.spares}",
+            "nnodes": f"{minimum}{job.agents - job.elasticity.spares}",
             **({"services": _digest(_described(job))} if job.services else {}),
             **{
                 row.name: row.in_words(job.fact(row.name).value)
                 for row in OPTIONS.values()
-                if row.option.agree and (job.outlives_nodes or row.subject is not Losing)
+                if row.option.agree and (job.outlives_nodes or row.subject is not Elasticity)
             },
         },
         should={

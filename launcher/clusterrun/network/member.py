@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from clusterrun.bounds import MOST_WORKERS
 from clusterrun.job.job import MAIN
-from clusterrun.network.channel import How, Outgoing
+from clusterrun.network.channel import ChannelEnd, Outgoing
 from clusterrun.network.handshake import BadFrame
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.planning.plan import World
@@ -146,9 +146,9 @@ class Member:
 
     def loss(self, now: float) -> Loss | None:
         """Return how node 0 is lost; None if it is not."""
-        if self.channel.end not in {None, How.UNREACHABLE}:
-            return Loss(How.CLOSED.value)
-        if self.channel.end is How.UNREACHABLE or self._heartbeat.is_silent(now):
+        if self.channel.end not in {None, ChannelEnd.UNREACHABLE}:
+            return Loss(ChannelEnd.CLOSED.value)
+        if self.channel.end is ChannelEnd.UNREACHABLE or self._heartbeat.is_silent(now):
             return Loss(silence(self._node.terms.node_zero_silence), is_silent=True)
         return None
 
@@ -176,7 +176,7 @@ def check_world(world: World, hello: Hello, terms: Terms, attempt: int) -> None:
         and world.first_role_rank + world.local_size <= world.role_size <= world.size
         and world.run_id == (hello.run_id or world.run_id)
         and attempt in {-1, world.attempt - 1}
-        and (terms.job.outlives_nodes or world.attempt <= terms.job.failing.max_restarts)
+        and (terms.job.outlives_nodes or world.attempt <= terms.job.failures.max_restarts)
         and world.kept_attempts <= MOST_KEPT_ATTEMPTS
         and world.master_port is not None
         and _has_programs(world, hello, terms)

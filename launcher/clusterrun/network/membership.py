@@ -10,7 +10,7 @@ from clusterrun.errors import LauncherError
 from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.addresses import Address, interface_of, is_own
-from clusterrun.network.channel import How, Outgoing
+from clusterrun.network.channel import ChannelEnd, Outgoing
 from clusterrun.network.dialer import Dialer
 from clusterrun.network.handshake import BadFrame
 from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, error_of, node_zero_silent
@@ -28,7 +28,6 @@ from clusterrun.policy.events import (
     QueryReceived,
     WorldJoined,
 )
-from clusterrun.policy.fates import bounded
 from clusterrun.policy.messages import (
     AgentMessage,
     EndedExternally,
@@ -48,6 +47,7 @@ from clusterrun.policy.messages import (
 from clusterrun.policy.notices import LineLimit, ended_while_waiting
 from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost, Reason, Succeeded
 from clusterrun.policy.queries import EndOfAnswers, Query
+from clusterrun.policy.results import bounded
 
 SPARE = "this node is a spare: it waits to take the place of a lost node"
 ELASTIC = "this node waits for a place: it is let in when all workers restart"
@@ -281,7 +281,7 @@ class Membership:
         waited, sent = dialing.dialer.elapsed(now), self._outside.lease_clock()
         hello = replace(self._node.hello, waited=waited, at=sent)
         member = Member(channel, self._node, hello, now)
-        until = now + self._terms.job.joining.rdzv_timeout + SECONDS_AFTER_TIMEOUT
+        until = now + self._terms.job.join.rdzv_timeout + SECONDS_AFTER_TIMEOUT
         introduced = Introduced(member, dialing, min(until, dialing.latest_end))
         self._state = introduced
         yield from self._exchange(introduced, now)
@@ -341,7 +341,7 @@ class Membership:
                 how = loss.how
                 if loss.is_silent:
                     how = f"node 0 {how}"
-                elif how == How.CLOSED.value:
+                elif how == ChannelEnd.CLOSED.value:
                     how = channel.trouble or CLOSED_BY_NODE_ZERO
                 dialing.dialer.reject(channel, how, now)
                 if not is_refused:

@@ -14,14 +14,14 @@ import msgspec
 from msgspec import Struct
 
 from clusterrun.errors import LauncherError, MachineError
-from clusterrun.loop import NEVER, Loop, Rank, Ready
+from clusterrun.loop import NEVER, Loop, Priority, Ready
 from clusterrun.network.addresses import is_own, loopback_address, plain_address
 from clusterrun.network.channel import (
     FROM_MEMBERS,
     LONGEST_FRAME,
     LONGEST_HELLO,
     Channel,
-    How,
+    ChannelEnd,
 )
 from clusterrun.network.duplicate_check import DuplicateCheck
 from clusterrun.network.handshake import (
@@ -85,7 +85,7 @@ class Connection(Struct, eq=False):
     """It ends once all that was sent has left; what comes by it counts no more."""
 
     def watch(self, loop: Loop[Event]) -> None:
-        rank = Rank.KNOWN if self.is_member else Rank.STRANGERS
+        rank = Priority.KNOWN if self.is_member else Priority.STRANGERS
         self.channel.watch(loop, self.serve, rank)
 
 
@@ -176,9 +176,9 @@ class CoordinatorServer:
         if now >= self._accept_again:
             self._listen()
         for number in self._silence_watch.lost(now):
-            self.happens(job_events.MemberSilent(number, now))
+            self.handle(job_events.MemberSilent(number, now))
         if now >= self.coordinator.due:
-            self.happens(job_events.TimePassed(now))
+            self.handle(job_events.TimePassed(now))
         self._close_what_is_due(now)
         return self._look(now)
 
@@ -189,11 +189,11 @@ class CoordinatorServer:
 
     def abandon(self, why: str, now: float, hint: str = "") -> None:
         """Tell all members that the job does not begin."""
-        self.happens(job_events.Abandoned(why, now, hint))
+        self.handle(job_events.Abandoned(why, now, hint))
 
-    def happens(self, event: job_events.CoordinatorEvent) -> None:
+    def handle(self, event: job_events.CoordinatorEvent) -> None:
         """Take an event of the job."""
-        self._perform(self.coordinator.happens(event), event.at)
+        self._perform(self.coordinator.handle(event), event.at)
 
     def finish(self, seconds: float) -> None:
         """Let members read what was sent last, for at most ``seconds``, and close everything."""
@@ -228,7 +228,7 @@ class CoordinatorServer:
                             self._close_later(connection)
                 case job_events.PreparePort():
                     ready = job_events.PortReady(self._next_port(), at)
-                    self._perform(self.coordinator.happens(ready), at)
+                    self._perform(self.coordinator.handle(ready), at)
                 case job_events.StopListening():
                     self._forget_port()
                     self._port.close()
@@ -267,7 +267,7 @@ class CoordinatorServer:
                     self._refused_until = now + SECONDS_TO_REFUSE_LATECOMERS
                     if refusal is Refusal.CHECK_FAILED:
                         # The others may run their checks, for as long as they may.
-                        self._refused_until = now + self._terms.job.joining.rdzv_timeout
+                        self._refused_until = now + self._terms.job.join.rdzv_timeout
                 case _:
                     events += self._event(message, now)
                     if isinstance(message, WorldFormed):
@@ -301,7 +301,7 @@ class CoordinatorServer:
     def _listen(self) -> None:
         self._accept_again = NEVER
         for descriptor in self._port.descriptors:
-            self._loop.watch(descriptor, self._accept, Rank.LISTENERS)
+            self._loop.watch(descriptor, self._accept, Priority.LISTENERS)
 
     def _forget_port(self) -> None:
         for descriptor in self._port.descriptors:
@@ -334,7 +334,7 @@ class CoordinatorServer:
         connection = Connection(number, channel, peer, deadline, serve)
         self._connections[number] = self._strangers[number] = connection
         connection.watch(self._loop)
-        self.happens(job_events.CallerConnected(now))
+        self.handle(job_events.CallerConnected(now))
 
     def _is_own(self, address: str) -> bool:
         return is_own(address, self._node.outside.interfaces())
@@ -358,7 +358,7 @@ class CoordinatorServer:
         self._answer(connection.number, hello.at)
         if not self.reached_at and connection.channel.local_address != connection.peer:
             self.reached_at = connection.channel.local_address
-        self.happens(job_events.HelloReceived(connection.number, connection.peer, hello, now))
+        self.handle(job_events.HelloReceived(connection.number, connection.peer, hello, now))
 
     # Members.
 
@@ -367,7 +367,7 @@ class CoordinatorServer:
         seconds, self._last_turn = now - self._last_turn, now
         # Others may have heard it an interval before its last turn.
         if seconds > self._terms.rhythm.after(SILENT_NODE_ZERO - 1.0):
-            self.happens(job_events.WasStopped(seconds, now))
+            self.handle(job_events.WasStopped(seconds, now))
 
     def _serve(self, number: int, now: float) -> Iterable[Event]:
         """Send what is queued for a connection, and read what it has sent."""
@@ -414,7 +414,7 @@ class CoordinatorServer:
         if isinstance(message, Paused) and message.paused:
             # Silent on purpose, until its next message.
             self._silence_watch.forget(number)
-        self.happens(job_events.MessageReceived(number, message, now))
+        self.handle(job_events.MessageReceived(number, message, now))
 
     def _answer(self, number: int, sent: float) -> None:
         """Answer a heartbeat, unless the job goes on without that node."""
@@ -433,14 +433,14 @@ class CoordinatorServer:
             return
         why = f"{connection.peer}: {refused}" if refused else ""
         if was_stranger:
-            self.happens(job_events.CallerGone(why, now))
+            self.handle(job_events.CallerGone(why, now))
             return
         end = connection.channel.end
         # A reset tells nothing of the workers: see ``policy/leases.py``.
-        has_ended = end is How.CLOSED
-        is_unreachable = end is How.UNREACHABLE
+        has_ended = end is ChannelEnd.CLOSED
+        is_unreachable = end is ChannelEnd.UNREACHABLE
         gone = job_events.MemberGone(connection.number, why, now, has_ended, is_unreachable)
-        self.happens(gone)
+        self.handle(gone)
         if not self.coordinator.is_lost(connection.number):
             # It had no place, and no workers.
             self.coordinator.grants.has_ended(connection.number)

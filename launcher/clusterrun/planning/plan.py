@@ -230,9 +230,9 @@ def assumed_world(job: Job, workers: int) -> World:
     if programs:
         size = max(1, programs[0].size)
     # If nodes may join late, they keep the master port, and workers get another.
-    nodes_keep_port = job.last_call is not None and job.meeting.rdzv_endpoint is None
+    nodes_keep_port = job.last_call is not None and job.rendezvous.rdzv_endpoint is None
     return World(
-        run_id=job.joining.run_id,
+        run_id=job.join.run_id,
         attempt=0,
         node_rank=node_rank,
         nodes=job.nnodes,
@@ -242,13 +242,13 @@ def assumed_world(job: Job, workers: int) -> World:
         first_role_rank=first,
         role_size=size,
         master_addr=_address(job),
-        master_port=None if nodes_keep_port else job.meeting.master_port,
+        master_port=None if nodes_keep_port else job.rendezvous.master_port,
         programs=programs,
     )
 
 
 def _address(job: Job) -> str:
-    if job.meeting.master_addr is not None:
-        return job.meeting.master_addr
-    endpoint = job.meeting.rdzv_endpoint if job.agents > 1 else None
+    if job.rendezvous.master_addr is not None:
+        return job.rendezvous.master_addr
+    endpoint = job.rendezvous.rdzv_endpoint if job.agents > 1 else None
     return LOOPBACK if endpoint is None else Endpoint.parse(endpoint).host

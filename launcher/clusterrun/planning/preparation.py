@@ -58,7 +58,7 @@ def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Pr
     workers = [worker for worker in assumed.workers if worker.service is None]
     is_spawned = script.kind is ProgramKind.EXECUTABLE or script.is_standard_input
     # With --pdb, a program of ours runs the user's.
-    if method is StartMethod.SPAWN or is_spawned or job.failing.pdb or not workers:
+    if method is StartMethod.SPAWN or is_spawned or job.failures.pdb or not workers:
         return None
     known = {name: value for name, value in assumed.env.items() if name in _KNOWN_EARLY}
     # The job's own are in the fork server's environment from the start.

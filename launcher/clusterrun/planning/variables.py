@@ -63,7 +63,7 @@ def job_variables(
         **job.env,
         "ROLE_NAME": job.program.role,
         "TORCHELASTIC_RUN_ID": world.run_id,
-        "TORCHELASTIC_MAX_RESTARTS": str(job.failing.max_restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(job.failures.max_restarts),
         RESUMED_VARIABLE: str(job.resumed),
         # True would make rank 0 wait for a store that no agent serves.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
@@ -289,5 +289,5 @@ def _endpoints(job: Job, world: World) -> list[str]:
             f" workers, and this one {world.local_size}",
             "give the same --nproc-per-node on all",
         )
-    first = job.meeting.base_port
+    first = job.rendezvous.base_port
     return [f"{host}:{first + index}" for host in hosts for index in range(world.local_size)]

@@ -8,11 +8,10 @@ from enum import IntEnum
 from msgspec import Struct, field
 
 from clusterrun.loop import NEVER
-from clusterrun.policy.members import Node, TimedFate
+from clusterrun.policy.members import Node, TimedResult
 from clusterrun.policy.outcome import (
     Exited,
     ExternalCause,
-    Fate,
     HelperFailed,
     Hung,
     Interrupted,
@@ -21,6 +20,7 @@ from clusterrun.policy.outcome import (
     Reason,
     Succeeded,
     WorkerFailed,
+    WorkerResult,
 )
 from clusterrun.policy.tracebacks import (
     exception_after,
@@ -56,10 +56,10 @@ what http.client, requests, aiohttp, httpx and openai print where a service is g
 
 OUR_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGKILL})
 
-ReasonToStop = Fate | ExternalCause | NodeLost | Hung
+ReasonToStop = WorkerResult | ExternalCause | NodeLost | Hung
 
 
-class Findings(Struct):
+class FailureEvidence(Struct):
     """What is known of why an attempt ends."""
 
     first: ReasonToStop | None = None
@@ -106,9 +106,9 @@ class Findings(Struct):
             return self.first
         if self.stopped is not None:
             return self.stopped
-        dated = self._dated_fates()
-        cause = choose_cause([fate for _, fate in dated])
-        failed_at = next((at for at, fate in dated if fate == cause), NEVER)
+        dated = self._dated_results()
+        cause = choose_cause([result for _, result in dated])
+        failed_at = next((at for at, result in dated if result == cause), NEVER)
         if self.lost and not (cause and self._failed_before_the_loss(cause, failed_at)):
             return _loss_of(self.lost[0])
         began_with_it = cause is not None and cause == self.first and not is_consequence(cause)
@@ -116,17 +116,17 @@ class Findings(Struct):
             return self.leases_over[0]
         if isinstance(self.first, Hung):
             # Ranks that fail when they are stopped have no other reason for it. A worker that even
-            # SIGKILL did not end has no fate.
+            # SIGKILL did not end has no result.
             return self.first
         if cause and not self._is_explained_from_outside(cause, failed_at):
             return WorkerFailed(cause)
         if external_cause := self.external_cause():
             return external_cause
-        return WorkerFailed(self.first) if isinstance(self.first, Fate) else Succeeded()
+        return WorkerFailed(self.first) if isinstance(self.first, WorkerResult) else Succeeded()
 
-    def failed_at(self, cause: Fate) -> float:
+    def failed_at(self, cause: WorkerResult) -> float:
         """Return when a worker failed, by the coordinator's clock; NEVER if no node has reported it."""
-        return next((at for at, fate in self._dated_fates() if fate == cause), NEVER)
+        return next((at for at, result in self._dated_results() if result == cause), NEVER)
 
     def external_cause(self) -> ExternalCause | None:
         """Return what ended the workers of a node from outside, as far as any has reported it."""
@@ -137,15 +137,15 @@ class Findings(Struct):
         reports = (each.report for each in self.reported)
         yield from (each.external_cause for each in reports if each and each.external_cause)
 
-    def _dated_fates(self) -> list[TimedFate]:
-        """Return all fates that are known, in the order of their ends or failures."""
+    def _dated_results(self) -> list[TimedResult]:
+        """Return all results that are known, in the order of their ends or failures."""
         reports = (each.report for each in self.reported)
-        dated = [pair for report in reports if report for pair in report.fates]
+        dated = [pair for report in reports if report for pair in report.results]
         dated += [each.failure for each in self.lost if each.failure]
         # Those of one node are in the order of their ends, however close these are.
         return sorted(dated, key=lambda each: each[0])
 
-    def _failed_before_the_loss(self, cause: Fate, failed_at: float) -> bool:
+    def _failed_before_the_loss(self, cause: WorkerResult, failed_at: float) -> bool:
         """Return whether a worker failed clearly before a node was lost, or was the reason for it.
 
         The latter is so if the stop began with this failure, and the one lost node is its own. If more
@@ -157,7 +157,7 @@ class Findings(Struct):
                 return True
         return failed_at < self.lost_at - SECONDS_OF_TOLERANCE
 
-    def _is_explained_from_outside(self, cause: Fate, failed_at: float) -> bool:
+    def _is_explained_from_outside(self, cause: WorkerResult, failed_at: float) -> bool:
         """Return whether the rank, or a peer that it lost, was ended together with an agent or a helper.
 
         A signal that ended a rank, and that an agent got at that time, ends the job; one that comes later
@@ -200,62 +200,62 @@ class Weight(IntEnum):
     """Failed because a peer is gone."""
 
 
-def choose_cause(fates: Sequence[Fate]) -> Fate | None:
-    """Return the fate that caused the others; None if all failed workers were stopped.
+def choose_cause(results: Sequence[WorkerResult]) -> WorkerResult | None:
+    """Return the result that caused the others; None if all failed workers were stopped.
 
-    ``fates`` are in the order in which the workers failed, or ended.
+    ``results`` are in the order in which the workers failed, or ended.
     """
-    weights = [(_weight(fate), order) for order, fate in enumerate(fates)]
+    weights = [(_weight(result), order) for order, result in enumerate(results)]
     suspects = [(weight, order) for weight, order in weights if weight is not None]
-    return fates[min(suspects)[1]] if suspects else None
+    return results[min(suspects)[1]] if suspects else None
 
 
-def may_be_cause(fate: Fate) -> bool:
-    """Return whether ``choose_cause`` could return this fate."""
-    return _weight(fate) is not None
+def may_be_cause(result: WorkerResult) -> bool:
+    """Return whether ``choose_cause`` could return this result."""
+    return _weight(result) is not None
 
 
-def _weight(fate: Fate) -> Weight | None:
+def _weight(result: WorkerResult) -> Weight | None:
     """Return the weight of a failure; None for a success or a stopped worker."""
-    if fate.ending.succeeded:
+    if result.ending.succeeded:
         return None
-    if fate.stopped_by_us:
-        return _weight_of_stopped(fate)
-    match fate.ending:
-        case Killed() if fate.out_of_memory:
+    if result.stopped_by_us:
+        return _weight_of_stopped(result)
+    match result.ending:
+        case Killed() if result.out_of_memory:
             return Weight.OUT_OF_MEMORY
-        case Killed(signal.SIGABRT) if is_consequence(fate):
+        case Killed(signal.SIGABRT) if is_consequence(result):
             return Weight.CONSEQUENCE
         case Killed():
             return Weight.BY_SIGNAL
         case _:
-            return Weight.CONSEQUENCE if is_consequence(fate) else Weight.FAILED
+            return Weight.CONSEQUENCE if is_consequence(result) else Weight.FAILED
 
 
-def _weight_of_stopped(fate: Fate) -> Weight | None:
-    match fate.ending:
-        case Killed(signal.SIGKILL) if fate.killed_by_others:
+def _weight_of_stopped(result: WorkerResult) -> Weight | None:
+    match result.ending:
+        case Killed(signal.SIGKILL) if result.killed_by_others:
             # While the kernel takes a large process apart, its peers fail, and all are being stopped.
             return Weight.FAILED_WHILE_STOPPED
-        case Killed(number) if number not in OUR_SIGNALS and not is_consequence(fate):
+        case Killed(number) if number not in OUR_SIGNALS and not is_consequence(result):
             return Weight.FAILED_WHILE_STOPPED
-        case Exited() if _has_traceback(fate) and not is_consequence(fate):
+        case Exited() if _has_traceback(result) and not is_consequence(result):
             return Weight.FAILED_WHILE_STOPPED
         case _:
             return None
 
 
-def is_consequence(fate: Fate) -> bool:
+def is_consequence(result: WorkerResult) -> bool:
     """Return whether the last lines of a failed worker are about a peer that is gone."""
-    lines = without_ignored(fate.tail.splitlines())
+    lines = without_ignored(result.tail.splitlines())
     return any(
         re.search(CONSEQUENCE, line[:LONGEST_SEARCHED], re.IGNORECASE)
         for line in lines[-LAST_LINES:]
     )
 
 
-def _has_traceback(fate: Fate) -> bool:
-    return any("Traceback" in line for line in without_ignored(fate.tail.splitlines()))
+def _has_traceback(result: WorkerResult) -> bool:
+    return any("Traceback" in line for line in without_ignored(result.tail.splitlines()))
 
 
 def ends_in_exception(tail: str) -> bool:

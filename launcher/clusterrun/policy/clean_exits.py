@@ -13,7 +13,7 @@ from clusterrun.cpuset import runs
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.cause import SECONDS_OF_TOLERANCE, is_consequence
-from clusterrun.policy.outcome import MOST_RANKS, EarlierExits, Exited, Fate, Killed
+from clusterrun.policy.outcome import MOST_RANKS, EarlierExits, Exited, Killed, WorkerResult
 
 SECONDS_UNTIL_NAMED = 60.0
 """From the first exit: in most jobs the other ranks exit within this time."""
@@ -94,7 +94,7 @@ class CleanExits:
         """Whether a notice has named some."""
         return any(each.is_named for each in self._worlds)
 
-    def before(self, cause: Fate, failed_at: float) -> EarlierExits | None:
+    def before(self, cause: WorkerResult, failed_at: float) -> EarlierExits | None:
         """Return the peers of a failed worker that had exited with 0; None if that does not matter.
 
         It may matter if they exited shortly before, or if the worker lost a connection: then also at
@@ -117,7 +117,7 @@ class CleanExits:
         return None
 
 
-def _may_lack_a_peer(cause: Fate) -> bool:
+def _may_lack_a_peer(cause: WorkerResult) -> bool:
     """Return whether a worker may have failed because a peer is gone: by itself, or by NCCL's watchdog."""
     return isinstance(cause.ending, Exited) or cause.ending == Killed(signal.SIGABRT)
 

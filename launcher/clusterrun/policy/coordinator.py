@@ -2,10 +2,10 @@
 
     Gathering --all have joined--> Running --an attempt ends--> Reforming --all places taken--> Running
         |                             |                            |
-        +--------- contradiction -----+--------- verdict ----------+---------> Over
+        +--------- mismatch ----------+--------- verdict ----------+---------> Over
 
-``Coordinator.happens`` takes an event, and returns what is to be done about it, in order. Each handler returns
-the state that follows; only ``happens`` assigns it. An event changes what it must and copies nothing:
+``Coordinator.handle`` takes an event, and returns what is to be done about it, in order. Each handler returns
+the state that follows; only ``handle`` assigns it. An event changes what it must and copies nothing:
 its cost does not grow with the number of nodes, unless something is sent to all of them.
 """
 
@@ -22,7 +22,7 @@ from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NumberedProgram, ProgramWorld, World
 from clusterrun.policy import job_events as events
 from clusterrun.policy import joining, messages, notices
-from clusterrun.policy.cause import Findings, ReasonToStop
+from clusterrun.policy.cause import FailureEvidence, ReasonToStop
 from clusterrun.policy.hangs import STACKS_FOLLOW, HangWatch, Response
 from clusterrun.policy.job_events import (
     Action,
@@ -31,14 +31,13 @@ from clusterrun.policy.job_events import (
     PreparePort,
     StopListening,
 )
-from clusterrun.policy.joining import Contradiction, Gathering, Rejection
+from clusterrun.policy.joining import Gathering, Mismatch, Rejection
 from clusterrun.policy.leases import FORK_SERVER, Grants
 from clusterrun.policy.members import OWN, Members, Node, NodeReport
 from clusterrun.policy.messages import AgentMessage, AttemptMessage, Hello, Refusal
 from clusterrun.policy.notices import LineLimit, listed, process
 from clusterrun.policy.outcome import (
     ExternalCause,
-    Fate,
     HelperFailed,
     Hung,
     Interrupted,
@@ -49,6 +48,7 @@ from clusterrun.policy.outcome import (
     Succeeded,
     Suspended,
     WorkerFailed,
+    WorkerResult,
 )
 from clusterrun.policy.places import Places, elastic_size, programs_in, worlds
 from clusterrun.policy.queries import Answer, Query
@@ -90,7 +90,7 @@ class Running(Struct):
     attempt: int
     began: float
     hangs: HangWatch
-    findings: Findings = field(default_factory=Findings)
+    evidence: FailureEvidence = field(default_factory=FailureEvidence)
     next_notice: float = NEVER
     overdue_at: float = NEVER
     """When nodes that were told to stop, and have not reported, are lost."""
@@ -129,7 +129,7 @@ class Over(Struct):
     attempt: int
     informed: int = 1
     """How many nodes know that it cannot begin, if it has not begun."""
-    contradiction: Contradiction = Contradiction("", "")
+    mismatch: Mismatch = Mismatch("", "")
     """Why it cannot."""
 
 
@@ -159,7 +159,7 @@ class Coordinator:
         self.port = port
         """Where the workers of the attempt meet."""
         self._places = Places(members, terms)
-        self._restarts = Restarts(terms.job.failing)
+        self._restarts = Restarts(terms.job.failures)
         self._suspension = Suspension(members, terms.job.suspending)
         self._queries = QueryRounds(members, self._suspension)
         self._settles_at = 0.0
@@ -173,7 +173,7 @@ class Coordinator:
 
     # What the outside sees.
 
-    def happens(self, event: CoordinatorEvent) -> list[Action]:
+    def handle(self, event: CoordinatorEvent) -> list[Action]:
         """Take an event; return what is to be done about it, in order."""
         sender = self._sender(event)
         self.state = self._next(event)
@@ -205,9 +205,9 @@ class Coordinator:
             case Gathering() as gathering:
                 at = gathering.due
             case Running() as running:
-                suspends_at = NEVER if running.findings.first else self._suspension.due
+                suspends_at = NEVER if running.evidence.first else self._suspension.due
                 services = NEVER
-                if running.services is not None and running.findings.first is None:
+                if running.services is not None and running.evidence.first is None:
                     services = running.services.due
                 at = min(
                     running.next_notice,
@@ -289,7 +289,7 @@ class Coordinator:
             case events.PortReady():
                 return self.state
             case events.Abandoned(why, _, hint):
-                return self._give_up(Contradiction(why, hint))
+                return self._give_up(Mismatch(why, hint))
             case _:
                 assert_never(event)
 
@@ -328,9 +328,9 @@ class Coordinator:
         terms, own, newcomer = self.terms, self.own_hello, node.hello
         if rejection := joining.rejection(terms, own, newcomer):
             return self._refuse(node, rejection)
-        contradiction = joining.contradiction(terms, own, newcomer)
-        contradiction = contradiction or gathering.objection(newcomer)
-        if contradiction is None:
+        mismatch = joining.mismatch(terms, own, newcomer)
+        mismatch = mismatch or gathering.objection(newcomer)
+        if mismatch is None:
             if newcomer.fault:
                 return self._refuse_unfit(gathering, node, at)
             return self._admit(gathering, node, at)
@@ -345,9 +345,9 @@ class Coordinator:
             return self._judge(gathering, node, at)
         if gathering.has_token:
             # Others may not have called yet.
-            return self._give_up(contradiction, newcomer=node)
+            return self._give_up(mismatch, newcomer=node)
         # Anyone who reaches the port could contradict: that must not end the job.
-        return self._refuse(node, contradiction.rejection)
+        return self._refuse(node, mismatch.rejection)
 
     def _refuse_unfit(self, gathering: Gathering, node: Node, at: float) -> State:
         """Refuse a node that fails its check, and end the job if too few others may come."""
@@ -355,7 +355,7 @@ class Coordinator:
         if gathering.refuse_unfit(node.hello, at):
             self._refuse(node, why)
             return self._begin_if_complete(gathering, at)
-        return self._give_up(Contradiction(why.text, why.hint, why.refusal), node, known)
+        return self._give_up(Mismatch(why.text, why.hint, why.refusal), node, known)
 
     def _admit(self, gathering: Gathering, node: Node, at: float) -> State:
         own, newcomer = self.own_hello, node.hello
@@ -370,7 +370,7 @@ class Coordinator:
         """Let a node join while the job runs: it waits for a place."""
         state, terms, own = self.state, self.terms, self.own_hello
         rejection = joining.rejection(terms, own, node.hello) or self._too_late()
-        if rejection is None and (why := joining.contradiction(terms, own, node.hello)):
+        if rejection is None and (why := joining.mismatch(terms, own, node.hello)):
             rejection = why.rejection
         if rejection is None and node.hello.fault:
             rejection = joining.failed_check(node.hello)
@@ -395,12 +395,12 @@ class Coordinator:
         """Return why no node can join a job that has begun; None if it may wait for a place."""
         terms, place = self.terms, self.terms.place
         if isinstance(self.state, Over):
-            if self.state.contradiction.text:
-                why = self.state.contradiction
+            if self.state.mismatch.text:
+                why = self.state.mismatch
                 return Rejection(why.refusal, why.text, why.hint, "")
         elif terms.job.outlives_nodes:
             # Each node may come back once at a time.
-            most = max(self.size + terms.losing.spares, terms.job.nnodes)
+            most = max(self.size + terms.elasticity.spares, terms.job.nnodes)
             if len(self.members.waiting) < most:
                 return None
             names = listed(each.hello.host for each in self.members.waiting)
@@ -434,9 +434,7 @@ class Coordinator:
         gathering.remove(node, at)
         self.members.print(f"{process(node.hello)} {why}")
 
-    def _give_up(
-        self, why: Contradiction, newcomer: Node | None = None, informed: int = 0
-    ) -> State:
+    def _give_up(self, why: Mismatch, newcomer: Node | None = None, informed: int = 0) -> State:
         """End the job before it begins.
 
         ``newcomer`` is why, and others may still call; ``informed`` nodes know it that are not members.
@@ -462,7 +460,7 @@ class Coordinator:
             self.members.out.append(StopListening())
         if len(nodes) != terms.nodes:
             self.members.print(gathering.begins_without())
-        working = terms.nodes - terms.losing.spares
+        working = terms.nodes - terms.elasticity.spares
         places, self.members.waiting = nodes[:working], nodes[working:]
         running = self._enter(places, 0, at)
         host = self.own_hello.host
@@ -507,7 +505,7 @@ class Coordinator:
     def _worlds(self, running: Running, port: int) -> list[World]:
         """Return each node's part in the attempt that begins, by rank."""
         master = self.terms.host.value, port
-        run_id = self.terms.job.joining.run_id
+        run_id = self.terms.job.join.run_id
         return worlds(self.members.places, run_id, running.attempt, master, running.programs)
 
     def _dispatch(
@@ -564,17 +562,17 @@ class Coordinator:
         self, running: Running, node: Node, message: AttemptMessage, at: float
     ) -> State:
         """Take a message about the attempt that runs."""
-        findings, own = running.findings, self.own_hello.host
+        evidence, own = running.evidence, self.own_hello.host
         match message:
             case messages.Idle(_, seconds, still):
                 longest = at - running.began
                 seconds, still = min(seconds, longest), min(still, longest)
                 running.hangs.idle(node, messages.Idle(running.attempt, seconds, still), at)
             case messages.WorkersReady() | messages.WorkerStartsAgain() | messages.ProgramEnded():
-                if running.services is not None and findings.first is None:
+                if running.services is not None and evidence.first is None:
                     self._services_go_on(running, running.services, node, message)
             case messages.RankAsks() | messages.Held() | messages.Saves() | messages.RankLeft():
-                if findings.first is None:
+                if evidence.first is None:
                     return self._stop(
                         running, self._suspension.received(node, message, at), own, at
                     )
@@ -585,24 +583,24 @@ class Coordinator:
                 # Also from a node that has reported: its user may not want to wait for the others.
                 cause = self._with_host(node, cause)
                 self._note_no_restart(running, node, cause)
-                findings.keep(cause, at)
+                evidence.keep(cause, at)
                 return self._stop(running, cause, node.hello.host, at, at_once=at_once)
             case _ if node.report is not None:
                 # Its report was its last message in this attempt.
                 self._drop(node, message)
-            case messages.FirstFailure(_, fate) if running.work_is_done:
+            case messages.FirstFailure(_, result) if running.work_is_done:
                 host = node.hello.host
                 self.members.print(
-                    f"{fate.worker} on {host} failed after the main program had ended"
+                    f"{result.worker} on {host} failed after the main program had ended"
                 )
-            case messages.FirstFailure(_, fate, failed_at):
-                node.failure = _dated(failed_at, running.began, at), fate
-                return self._stop(running, fate, node.hello.host, at)
+            case messages.FirstFailure(_, result, failed_at):
+                node.failure = _dated(failed_at, running.began, at), result
+                return self._stop(running, result, node.hello.host, at)
             case messages.RanksExited(_, exits):
                 for each in exits:
                     _add_exits(running, [each.number], _dated(each.at, running.began, at))
             case messages.RanksSucceeded():
-                findings.succeeded.add(node)
+                evidence.succeeded.add(node)
                 _add_exits(running, node.ranks, at)
                 return self._end_if_all_have_reported(running, at)
             case messages.Done():
@@ -635,22 +633,22 @@ class Coordinator:
 
     def _ended_on(self, running: Running, node: Node, done: messages.Done, at: float) -> State:
         """Take the report of a node whose workers have all ended."""
-        findings = running.findings
+        evidence = running.evidence
         cause = done.external_cause and self._with_host(node, done.external_cause)
-        fates = tuple((_dated(each.at, running.began, at), each.fate) for each in done.fates)
-        node.report = NodeReport(fates, cause)
-        findings.reported.append(node)
-        findings.succeeded.discard(node)
+        results = tuple((_dated(each.at, running.began, at), each.result) for each in done.results)
+        node.report = NodeReport(results, cause)
+        evidence.reported.append(node)
+        evidence.succeeded.discard(node)
         failed: ReasonToStop | None = next(
-            (fate for _, fate in fates if not fate.ending.succeeded), None
+            (result for _, result in results if not result.ending.succeeded), None
         )
         if running.work_is_done:
             failed = None
-        if findings.first is None and not (cause or failed):
+        if evidence.first is None and not (cause or failed):
             _add_exits(running, node.ranks, at)
         if done.lease_over and self._outlives(node):
             failed = NodeLost(node.rank or 0, node.hello.host, LEASE_OVER)
-            findings.leases_over.append(failed)
+            evidence.leases_over.append(failed)
         self._stop(running, cause or failed, node.hello.host, at)
         return self._end_if_all_have_reported(running, at)
 
@@ -667,12 +665,12 @@ class Coordinator:
 
         ``host`` has reported the cause; None: there is none.
         """
-        findings = running.findings
-        if cause is None or (findings.first is not None and (running.is_killed or not at_once)):
+        evidence = running.evidence
+        if cause is None or (evidence.first is not None and (running.is_killed or not at_once)):
             return running
-        findings.first, running.is_killed = findings.first or cause, at_once
-        if not self.terms.job.failing.pdb:
-            grace = 0.0 if at_once else self.terms.job.failing.shutdown_timeout
+        evidence.first, running.is_killed = evidence.first or cause, at_once
+        if not self.terms.job.failures.pdb:
+            grace = 0.0 if at_once else self.terms.job.failures.shutdown_timeout
             running.overdue_at = min(running.overdue_at, at + grace + SECONDS_TO_REPORT)
         running.hangs.end_attempt()
         why = notices.why_all_stop(cause, host)
@@ -684,8 +682,12 @@ class Coordinator:
 
     def _note_no_restart(self, running: Running, node: Node, cause: ExternalCause) -> None:
         """Print where a signal came that it prevents the restart for which all nodes are stopping."""
-        first, known = running.findings.first, running.findings.external
-        if not isinstance(cause, Interrupted) or not isinstance(first, Fate) or cause in known:
+        first, known = running.evidence.first, running.evidence.external
+        if (
+            not isinstance(cause, Interrupted)
+            or not isinstance(first, WorkerResult)
+            or cause in known
+        ):
             return
         if self._may_restart(WorkerFailed(first)):
             self.members.note(notices.no_restart(cause.number), [node])
@@ -698,26 +700,26 @@ class Coordinator:
         return cause
 
     def _end_if_all_have_reported(self, running: Running, at: float) -> State:
-        findings = running.findings
-        ended = len(findings.reported) + len(findings.lost) + len(findings.done_well)
+        evidence = running.evidence
+        ended = len(evidence.reported) + len(evidence.lost) + len(evidence.done_well)
         if ended < len(self.members.places):
             next_notice = min(running.next_notice, at + SECONDS_BETWEEN_STOP_NOTICES)
-            running.next_notice = next_notice if findings.reported else NEVER
+            running.next_notice = next_notice if evidence.reported else NEVER
             return running
-        why, no_restart = findings.reason(), ""
+        why, no_restart = evidence.reason(), ""
         if isinstance(why, WorkerFailed) and running.exits is not None:
-            earlier = running.exits.before(why.cause, findings.failed_at(why.cause))
+            earlier = running.exits.before(why.cause, evidence.failed_at(why.cause))
             why = replace(why, earlier=earlier)
         if running.work_is_done and isinstance(why, WorkerFailed):
             # A service failed before it knew that it was to end.
             why = Succeeded()
         if not isinstance(why, ReasonToRestart) or not self._may_restart(why):
-            if isinstance(why, Hung) and self.terms.job.failing.on_hang is OnHang.RESTART:
+            if isinstance(why, Hung) and self.terms.job.failures.on_hang is OnHang.RESTART:
                 # The report of a failed worker says it all; that of a hang does not.
-                most = self.terms.job.failing.max_restarts
+                most = self.terms.job.failures.max_restarts
                 no_restart = f"no restart is left (--max-restarts {most})"
             return self._end(running, why, no_restart)
-        if external_cause := findings.external_cause():
+        if external_cause := evidence.external_cause():
             # It came when all nodes were stopping already, and keeps them from going on.
             return self._end(running, external_cause)
         return self._reform(running, why, at)
@@ -726,18 +728,18 @@ class Coordinator:
         """Return whether an attempt that ended so may be followed by another, as the options say."""
         if isinstance(why, NodeLost):
             return self.terms.job.outlives_nodes and why.node_rank > 0
-        acts = isinstance(why, WorkerFailed) or self.terms.job.failing.on_hang is OnHang.RESTART
+        acts = isinstance(why, WorkerFailed) or self.terms.job.failures.on_hang is OnHang.RESTART
         return acts and self._restarts.one_is_left
 
     def _response_to_hang(self) -> Response:
         # A suspension has its own time limit, and a rank that saves may print nothing.
-        if self.terms.job.failing.on_hang is OnHang.REPORT or self._suspension.goes_on:
+        if self.terms.job.failures.on_hang is OnHang.REPORT or self._suspension.goes_on:
             return Response.REPORT
         return Response.RESTART if self._may_restart(Hung(0.0, (), "")) else Response.STOP
 
     def _suspension_wanted(self, state: State, node: Node, by: str, at: float) -> State:
         again = self._suspension.wanted(by, node, at)
-        if isinstance(state, Running) and state.findings.first is None:
+        if isinstance(state, Running) and state.evidence.first is None:
             if again:
                 return self._stop(state, self._suspension.asked_again(at), self.own_hello.host, at)
             self._suspend(state, at)
@@ -746,7 +748,7 @@ class Coordinator:
     def _suspend(self, running: Running, at: float) -> None:
         services = running.services
         ended = (
-            running.findings.some_have_ended if services is None else services.some_ranks_have_ended
+            running.evidence.some_have_ended if services is None else services.some_ranks_have_ended
         )
         self._suspension.begin(at, some_have_ended=ended)
 
@@ -854,13 +856,13 @@ class Coordinator:
         return gathering
 
     def _time_passed_while_running(self, running: Running, at: float) -> State:
-        findings, own = running.findings, self.own_hello.host
+        evidence, own = running.evidence, self.own_hello.host
         if running.hangs.time_passed(at):
             return running
-        if findings.first is None and (end := self._suspension.time_passed(at)):
+        if evidence.first is None and (end := self._suspension.time_passed(at)):
             return self._stop(running, end, own, at)
         services = running.services
-        if services is not None and findings.first is None and at >= services.due:
+        if services is not None and evidence.first is None and at >= services.due:
             self._notify(self.members.places, services.waits(at))
         if at >= running.overdue_at:
             return self._lose_overdue(running, at)
@@ -869,7 +871,7 @@ class Coordinator:
                 self.members.note(notice)
         if at >= running.next_notice:
             running.next_notice = at + SECONDS_BETWEEN_STOP_NOTICES
-            gone = {*findings.reported, *findings.lost, *findings.done_well}
+            gone = {*evidence.reported, *evidence.lost, *evidence.done_well}
             busy = listed(each.hello.host for each in self.members.places if each not in gone)
             text = f"all workers of this node have exited; still running: {busy}"
             self._notify(self._without_own_named(running), text)
@@ -877,14 +879,14 @@ class Coordinator:
 
     def _exits_due(self, running: Running) -> float:
         """Return when to name ranks that have exited with 0; NEVER while all are to end."""
-        ends = running.findings.first or running.work_is_done or self._suspension.goes_on
+        ends = running.evidence.first or running.work_is_done or self._suspension.goes_on
         return NEVER if ends or running.exits is None else running.exits.due
 
     def _without_own_named(self, running: Running) -> list[Node]:
         """Return the nodes whose workers have ended; not node 0, if it has named these ranks already."""
-        findings, exits = running.findings, running.exits
-        knows = exits is not None and exits.were_named and findings.first is None
-        return [each for each in findings.reported if not (knows and each is self.members.own)]
+        evidence, exits = running.evidence, running.exits
+        knows = exits is not None and exits.were_named and evidence.first is None
+        return [each for each in evidence.reported if not (knows and each is self.members.own)]
 
     # Nodes are lost.
 
@@ -989,15 +991,15 @@ class Coordinator:
     ) -> State:
         if self.terms.job.outlives_nodes:
             self.grants.lost(node.connection)
-        findings = running.findings
+        evidence = running.evidence
         if not is_silent and at - self._stopped.at <= self.terms.rhythm.interval:
             # It has given up this node, which was stopped.
             how = f"was stopped for {self._stopped.seconds:.0f} s"
-            findings.stopped = findings.stopped or NodeLost(0, self.own_hello.host, how)
-        findings.lost.append(node)
+            evidence.stopped = evidence.stopped or NodeLost(0, self.own_hello.host, how)
+        evidence.lost.append(node)
         last_sent = at - (self.terms.member_silence if is_silent else 0.0)
-        findings.lost_at = min(findings.lost_at, last_sent)
-        self._stop(running, findings.stopped or lost, node.hello.host, at)
+        evidence.lost_at = min(evidence.lost_at, last_sent)
+        self._stop(running, evidence.stopped or lost, node.hello.host, at)
         return self._end_if_all_have_reported(running, at)
 
     def _lose_overdue(self, running: Running, at: float) -> State:
@@ -1005,7 +1007,7 @@ class Coordinator:
 
         A paused one may report when it continues.
         """
-        gone, state = {*running.findings.reported, *running.findings.lost}, self.state
+        gone, state = {*running.evidence.reported, *running.evidence.lost}, self.state
         late = [it for it in self.members.places if it not in gone and it is not self.members.own]
         has_paused = any(it.paused for it in late)
         running.overdue_at = at + SECONDS_TO_REPORT if has_paused else NEVER
@@ -1047,14 +1049,14 @@ class Coordinator:
         state = Reforming(running.attempt, NEVER, not_before=at + pause)
         state.rejoin_ends = at + pause + patience if patience else NEVER
         self._settle(state, at)
-        if isinstance(why, WorkerFailed) and self.terms.job.joining.check:
+        if isinstance(why, WorkerFailed) and self.terms.job.join.check:
             self._check(state, why.cause)
         if pause:
             quick = f"within 10 s of their start {restarts.quick} times in a row"
             self.members.note(f"restarting in {pause:g} s, since workers have failed {quick}")
         return self._go_on(state)
 
-    def _check(self, state: Reforming, cause: Fate) -> None:
+    def _check(self, state: Reforming, cause: WorkerResult) -> None:
         """Have the node check itself whose worker has failed."""
         for each in self.members.present:
             if each.owns((cause.rank,)):

@@ -16,7 +16,7 @@ from clusterrun.bounds import (
     as_text,
 )
 from clusterrun.errors import LauncherError
-from clusterrun.policy.outcome import Exited, Fate, Interrupted, Killed, Outcome
+from clusterrun.policy.outcome import Exited, Interrupted, Killed, Outcome, WorkerResult
 
 BEGIN = b"\x1e"
 """Of a line that is ours; the caller's own mark follows, so that no worker can print one."""
@@ -73,7 +73,7 @@ class EndReport(Struct, frozen=True, omit_defaults=True):
             return msgspec.structs.replace(made, signal=outcome.reason.number)
         return made if outcome.cause is None else made._with_cause(outcome.cause)
 
-    def _with_cause(self, cause: Fate) -> Self:
+    def _with_cause(self, cause: WorkerResult) -> Self:
         return msgspec.structs.replace(
             self,
             rank=cause.rank,

@@ -277,7 +277,7 @@ class HangWatch:
         self._timeout = job.watched_for
         self._programs = tuple(programs)
         self._respond = respond
-        acts = job.failing.on_hang is not OnHang.REPORT
+        acts = job.failures.on_hang is not OnHang.REPORT
         self._hangs = Hangs(members, self._programs, timeout=self._timeout, acts=acts)
         self._report: StackReport | None = None
         """The stacks that are being collected."""

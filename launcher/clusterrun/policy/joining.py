@@ -43,7 +43,7 @@ class Rejection(Struct, frozen=True):
     """For node 0, after the newcomer's name; "" for none."""
 
 
-class Contradiction(Struct, frozen=True):
+class Mismatch(Struct, frozen=True):
     """Nodes of this job contradict each other, or one fails its check, and it cannot begin."""
 
     text: str
@@ -56,7 +56,7 @@ class Contradiction(Struct, frozen=True):
         return Rejection(self.refusal, self.text, self.hint, self.text)
 
 
-NO_WORKER = Contradiction(
+NO_WORKER = Mismatch(
     "no node has a worker of the main program",
     "give the services fewer GPUs, or add gpus_per_worker: 0 at the top level",
 )
@@ -72,7 +72,7 @@ REPLACED = Rejection(
 
 def rejection(terms: Terms, own: Hello, newcomer: Hello) -> Rejection | None:
     """Return why ``newcomer`` is none of this job's nodes; None if it may be one."""
-    who, run_id = process(newcomer), terms.job.joining.run_id
+    who, run_id = process(newcomer), terms.job.join.run_id
     if newcomer.identity == own.identity:
         return Rejection(Refusal.IT_IS_YOU, "", "", "")
     if newcomer.user_id != own.user_id:
@@ -91,14 +91,14 @@ def rejection(terms: Terms, own: Hello, newcomer: Hello) -> Rejection | None:
     return None
 
 
-def contradiction(terms: Terms, own: Hello, newcomer: Hello) -> Contradiction | None:
+def mismatch(terms: Terms, own: Hello, newcomer: Hello) -> Mismatch | None:
     """Return what of a newcomer contradicts node 0, also when the job runs."""
     if name := first_difference(own.must, newcomer.must):
         hint = SAME_VERSION if name == VERSION else SAME_FLAGS
-        return Contradiction(two_values(name, own, newcomer), hint)
+        return Mismatch(two_values(name, own, newcomer), hint)
     if not _fits_programs(terms, newcomer):
         text = f"{process(newcomer)} has other programs than this job"
-        return Contradiction(text, SAME_FLAGS)
+        return Mismatch(text, SAME_FLAGS)
     if newcomer.rank == 0:
         # It is node 0 of another job with the same options, and only asks whether it is the only one.
         return same_rank(terms, 0, own, newcomer, is_own=True)
@@ -125,15 +125,13 @@ def failed_check(newcomer: Hello) -> Rejection:
     )
 
 
-def same_rank(
-    terms: Terms, rank: int, member: Hello, newcomer: Hello, *, is_own: bool
-) -> Contradiction:
-    """Return the contradiction of two nodes with one rank; ``is_own``: the member is node 0."""
+def same_rank(terms: Terms, rank: int, member: Hello, newcomer: Hello, *, is_own: bool) -> Mismatch:
+    """Return the mismatch of two nodes with one rank; ``is_own``: the member is node 0."""
     if is_own and member.rank is None:
         text = f"{process(newcomer)} has node rank 0, but {terms.place} is an address of {process(member)}"
-        return Contradiction(text, "give --node-rank 0 to the machine that --master-addr names")
+        return Mismatch(text, "give --node-rank 0 to the machine that --master-addr names")
     text = f"two nodes have node rank {rank}: {process(member)} and {process(newcomer)}"
-    return Contradiction(text, "give each node its own --node-rank")
+    return Mismatch(text, "give each node its own --node-rank")
 
 
 def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
@@ -226,20 +224,20 @@ class Gathering:
 
     # Who may not join.
 
-    def objection(self, newcomer: Hello) -> Contradiction | None:
+    def objection(self, newcomer: Hello) -> Mismatch | None:
         """Return why no place is left for a newcomer; None if there is one."""
         nodes, rank = self.terms.nodes, newcomer.rank
         if rank is not None and rank >= nodes:
             ranks = f"the ranks of {nodes} nodes are 0-{nodes - 1}"
             text = f"{process(newcomer)} has node rank {rank}, but {ranks}"
-            return Contradiction(text, SAME_FLAGS)
+            return Mismatch(text, SAME_FLAGS)
         if rank is not None and (holder := self._by_rank.get(rank)):
             is_own = holder is self._members.own
             return same_rank(self.terms, rank, holder.hello, newcomer, is_own=is_own)
         if self.count == nodes:
             joined = listed(process(each.hello) for each in self._members.by_connection.values())
             called = f"{nodes + 1} nodes have called: {joined} and {process(newcomer)}"
-            return Contradiction(f"nnodes is {nodes}, but {called}", ONE_FEWER)
+            return Mismatch(f"nnodes is {nodes}, but {called}", ONE_FEWER)
         return None
 
     def leftover(self, newcomer: Node) -> Node | None:
@@ -287,7 +285,7 @@ class Gathering:
         """
         if self._members.own.hello.fault:
             return self._began
-        timeout = self.terms.job.joining.rdzv_timeout
+        timeout = self.terms.job.join.rdzv_timeout
         return self._began + timeout if self._enough_at == NEVER else NEVER
 
     # Sentences.
@@ -299,7 +297,7 @@ class Gathering:
         if last_call is not None and self._enough_at != NEVER:
             seconds = f"{self.settled_at - now:.0f} s more for {self._missing}"
             return f"{joined}; waiting {seconds} (the minimum is {last_call.minimum})"
-        spent = f"{now - self._began:.0f} s of {terms.job.joining.rdzv_timeout:g} s"
+        spent = f"{now - self._began:.0f} s of {terms.job.join.rdzv_timeout:g} s"
         exports = f"; {terms.exports}" if terms.exports else ""
         return f"{joined}; waiting for {self._missing} ({spent}){exports}"
 
@@ -307,17 +305,17 @@ class Gathering:
         """Return the notice at the end of the last call."""
         return f"starting with {self._counted}: {self._joined}; without {self._missing}"
 
-    def nodes_missing(self, refused: Sequence[str]) -> Contradiction:
+    def nodes_missing(self, refused: Sequence[str]) -> Mismatch:
         """Return the error of a job whose nodes did not all join in time, and what to try."""
         terms = self.terms
-        within = f"within {terms.job.joining.rdzv_timeout:g} s"
+        within = f"within {terms.job.join.rdzv_timeout:g} s"
         text = f"{self._counted} joined {within}: {self._joined}; missing: {self._missing}"
         hint = [f"refused meanwhile: {each}" for each in refused[:MOST_NAMES]]
         if terms.exports:
             hint.append(f"if this is one node: {terms.exports}")
         hint.append(f"run the same command on every node; each must reach {terms.place}")
         hint.append("to wait longer, give --rdzv-timeout SECONDS")
-        return Contradiction(text, "\n".join(hint))
+        return Mismatch(text, "\n".join(hint))
 
     @property
     def _counted(self) -> str:

@@ -19,19 +19,19 @@ from clusterrun.policy.messages import (
     WorkersReady,
     WorkerStartsAgain,
 )
-from clusterrun.policy.outcome import ExternalCause, Fate, NodeLost
+from clusterrun.policy.outcome import ExternalCause, NodeLost, WorkerResult
 
 OWN = 0
 """The connection of node 0's own agent."""
 
-TimedFate = tuple[float, Fate]
+TimedResult = tuple[float, WorkerResult]
 """When a worker ended or failed, by the coordinator's clock, and how."""
 
 
 class NodeReport(Struct, frozen=True):
     """How the workers of one node ended: all of them have."""
 
-    fates: tuple[TimedFate, ...]
+    results: tuple[TimedResult, ...]
     external_cause: ExternalCause | None
 
 
@@ -66,7 +66,7 @@ class Node(Struct, eq=False):
     """When another line about a pause of it may be printed."""
     pause_is_named: bool = False
     """A line about the last pause was printed."""
-    failure: TimedFate | None = None
+    failure: TimedResult | None = None
     """The first failure in the attempt that it has reported at once."""
     report: NodeReport | None = None
     """The end of the attempt on this node."""
@@ -89,17 +89,17 @@ class Node(Struct, eq=False):
 
     def may_send(self, message: AttemptMessage) -> bool:
         """Return whether an agent of ours with these workers could send this."""
-        fails = not isinstance(message, FirstFailure) or not message.fate.ending.succeeded
+        fails = not isinstance(message, FirstFailure) or not message.result.ending.succeeded
         return fails and self.owns(ranks_named(message))
 
 
 def ranks_named(message: AttemptMessage) -> Iterable[int]:
     """Return the ranks that a message of a node is about."""
     match message:
-        case FirstFailure(_, fate):
-            return (fate.rank,)
-        case Done(_, fates):
-            return (each.fate.rank for each in fates)
+        case FirstFailure(_, result):
+            return (result.rank,)
+        case Done(_, results):
+            return (each.result.rank for each in results)
         case RanksExited(_, exits):
             return (each.number for each in exits)
         case Saves(unsaved=unsaved, silent=silent):

@@ -25,11 +25,11 @@ from clusterrun.planning.plan import World
 from clusterrun.policy.outcome import (
     MOST_RANKS,
     ExternalCause,
-    Fate,
     Ranks,
     Reason,
     ReasonToRestart,
     RestartProgress,
+    WorkerResult,
 )
 from clusterrun.policy.queries import Answer, EndOfAnswers, Query
 
@@ -102,7 +102,7 @@ class FirstFailure(Struct, frozen=True, tag=True):
     """The first worker of this node failed; more may follow in ``Done``."""
 
     attempt: Count
-    fate: Fate
+    result: WorkerResult
     at: Seconds | None
     """When, by node 0's clock; None: this node does not know it yet."""
 
@@ -116,10 +116,10 @@ class EndedExternally(Struct, frozen=True, tag=True):
     """All nodes kill their workers, without a grace period."""
 
 
-class DatedFate(Struct, frozen=True):
+class DatedResult(Struct, frozen=True):
     """A worker that failed or ended; ``at`` as in ``FirstFailure``."""
 
-    fate: Fate
+    result: WorkerResult
     at: Seconds | None
 
 
@@ -153,7 +153,7 @@ class Done(Struct, frozen=True, tag=True):
     """No worker of this node is left; ``external_cause`` is what ended them, if no worker did."""
 
     attempt: Count
-    fates: tuple[DatedFate, ...]
+    results: tuple[DatedResult, ...]
     """Of workers that may be the cause; of one, if all that failed had been stopped."""
     external_cause: ExternalCause | None
     lease_over: bool = False

@@ -350,7 +350,7 @@ class Attempt:
         """The workers that have begun to start, and not ended."""
         return self.starting.union(self.running)
 
-    def happens(self, event: Event) -> list[Action]:
+    def handle(self, event: Event) -> list[Action]:
         """Take an event; return what to do about it, in order."""
         was_running, held_ranks = self.phase is Phase.RUNNING, self.suspending.is_on
         self.HANDLERS[type(event)](self, event)
@@ -404,7 +404,7 @@ class Attempt:
         for some, group in ((python, False), (ranks - python, True)):
             if some:
                 self._do(actions.SignalWorkers(some, number, group, except_failing))
-        self._do(actions.SetDeadline(self.job.failing.shutdown_timeout))
+        self._do(actions.SetDeadline(self.job.failures.shutdown_timeout))
 
     def _kill(self) -> None:
         self.phase = Phase.KILLING
@@ -424,7 +424,7 @@ class Attempt:
         if of_services:
             # What they have left does not outlive them.
             self._do(actions.EndLeft(of_services))
-        patience = min(SECONDS_TO_LEAVE, self.job.failing.shutdown_timeout)
+        patience = min(SECONDS_TO_LEAVE, self.job.failures.shutdown_timeout)
         self._do(actions.AwaitLeft(), actions.SetDeadline(patience))
 
     @property
@@ -434,11 +434,11 @@ class Attempt:
         is_successful = self.phase is Phase.RUNNING or (
             self.stops_services and self.external_cause is None
         )
-        return is_successful and not is_suspended and self.job.failing.shutdown_timeout > 0
+        return is_successful and not is_suspended and self.job.failures.shutdown_timeout > 0
 
     def _hurry_leftovers(self) -> None:
         """Do the next thing about what has not ended by itself."""
-        patience = self.job.failing.shutdown_timeout - SECONDS_TO_LEAVE
+        patience = self.job.failures.shutdown_timeout - SECONDS_TO_LEAVE
         self._do(actions.NameLeft())
         match self.leftovers:
             case Leftovers.AWAITED if patience > 0:
@@ -455,7 +455,7 @@ class Attempt:
         """Name what is left, and what is done about it."""
         if not event.processes:
             return
-        names, grace = notices.left(event.processes), self.job.failing.shutdown_timeout
+        names, grace = notices.left(event.processes), self.job.failures.shutdown_timeout
         match self.phase, self.leftovers:
             case Phase.LEAVING, Leftovers.NAMED:
                 here = "" if self.plan.world.nodes == 1 else " of this node"
@@ -528,7 +528,7 @@ class Attempt:
                 else:
                     self._watch_late_exits(event.at)
             case Phase.STOPPING:
-                grace = self.job.failing.shutdown_timeout
+                grace = self.job.failures.shutdown_timeout
                 self._note(f"{self._workers} did not exit within {grace:g} s: sending SIGKILL")
                 self._kill()
             case Phase.KILLING:
@@ -731,7 +731,7 @@ class Attempt:
         """Return whether a worker starts again alone if it fails."""
         service = self.plan.workers[local_rank].service
         is_asked = service is not None and service.on_failure is OnFailure.RESTART
-        return is_asked and self.restarts.get(local_rank, 0) < self.job.failing.max_restarts
+        return is_asked and self.restarts.get(local_rank, 0) < self.job.failures.max_restarts
 
     def _goes_on_after(self, local_rank: LocalRank, ending: Ending) -> bool:
         """Go on although a worker has failed, if it is of a service for which that is so."""
@@ -746,7 +746,7 @@ class Attempt:
                 number = self.plan.workers[local_rank].rank
                 self._send(messages.WorkerStartsAgain(self.number, number))
             self.starting |= {local_rank}
-            most = self.job.failing.max_restarts
+            most = self.job.failures.max_restarts
             self._note(f"{name} {how}: restarting it ({count} of {most})")
             if self.outputs.pop(local_rank, None) is None:
                 self._do(actions.CollectOutput(local_rank))
@@ -850,15 +850,15 @@ class Attempt:
     def _patience(self) -> float:
         """How long a worker that has failed may take to exit; NEVER: none waits for it, or one debugs it."""
         is_alone = self.plan.world.size == 1 and not self.job.services
-        if is_alone or self.job.failing.pdb:
+        if is_alone or self.job.failures.pdb:
             return NEVER
-        return max(self.job.failing.shutdown_timeout, SECONDS_TO_PRINT)
+        return max(self.job.failures.shutdown_timeout, SECONDS_TO_PRINT)
 
     @property
     def _what_then(self) -> str:
         """What becomes of a worker that does not exit."""
         if self._patience == NEVER:
-            why = "it is debugged" if self.job.failing.pdb else "no other rank waits for it"
+            why = "it is debugged" if self.job.failures.pdb else "no other rank waits for it"
             return f"it is left alone, as {why}"
         after = f"{self._patience:g} s after its failure"
         return f"it is killed {after} (--shutdown-timeout gives it longer)"
@@ -1013,7 +1013,7 @@ class Attempt:
             what = f"{signal_name(number)} to the workers' parent process"
         notice = (
             f"{what}: stopping {self._workers}"
-            f" (grace {self.job.failing.shutdown_timeout:g} s, {again} again kills at once);"
+            f" (grace {self.job.failures.shutdown_timeout:g} s, {again} again kills at once);"
             f" exit code {exit_code_of_signal(number)}"
         )
         to_workers = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
@@ -1069,7 +1069,7 @@ class Attempt:
         elif self.phase is Phase.RUNNING:
             notice = (
                 f"{event.by}: stopping {self._workers}"
-                f" (grace {self.job.failing.shutdown_timeout:g} s, {event.by} --now kills at once); exit code 143"
+                f" (grace {self.job.failures.shutdown_timeout:g} s, {event.by} --now kills at once); exit code 143"
             )
             self._end_externally(as_signal, event.at, signal.SIGTERM, notice)
         elif self.phase is Phase.WAITING and self.external_cause is None:

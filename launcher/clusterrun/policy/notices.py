@@ -18,7 +18,6 @@ from clusterrun.policy.outcome import (
     EndedEarly,
     Ending,
     Exited,
-    Fate,
     HelperFailed,
     Hung,
     Interrupted,
@@ -29,6 +28,7 @@ from clusterrun.policy.outcome import (
     NotSuspended,
     OutputGone,
     Suspended,
+    WorkerResult,
 )
 from clusterrun.signals import signal_name
 
@@ -158,7 +158,7 @@ def _two_values(one: str | None, other: str | None) -> tuple[str, str]:
 def why_all_stop(cause: ReasonToStop, host: str) -> str:
     """Return why the workers of all nodes are stopped; ``host`` has reported it."""
     match cause:
-        case Fate():
+        case WorkerResult():
             return f"{cause.worker} on {host} failed"
         case NodeLost():
             return lost(cause)

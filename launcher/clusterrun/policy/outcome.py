@@ -1,4 +1,4 @@
-"""How a job ended on this node: the fate of every worker and the reason for the end."""
+"""How a job ended on this node: the result of every worker and the reason for the end."""
 
 import signal
 from collections.abc import Iterable
@@ -76,7 +76,7 @@ class NotReady(Struct, frozen=True, tag=True):
 Ending = Exited | Killed | NotStarted | EndedEarly | NotReady
 
 
-class Fate(Struct, frozen=True):
+class WorkerResult(Struct, frozen=True):
     """How one worker of one attempt ended, with all that the report needs."""
 
     rank: Annotated[GlobalRank, COUNTED]
@@ -139,7 +139,7 @@ class EarlierExits(Struct, frozen=True):
 class WorkerFailed(Struct, frozen=True, tag=True):
     """The failure of a worker, ``cause``, ended the job."""
 
-    cause: Fate
+    cause: WorkerResult
     fails_check: bool = False
     """Its node has failed ``--check`` since, and no other one has taken its place."""
     earlier: EarlierExits | None = None
@@ -257,19 +257,19 @@ class Outcome(Struct, frozen=True):
 
     reason: Reason
     attempt: int
-    fates: tuple[Fate, ...]
+    results: tuple[WorkerResult, ...]
     """Of all workers of the attempt, by rank."""
     survivors: tuple[str, ...]
     """Processes that even SIGKILL did not end: "pid 12 (python, state D in nfs_wait)"."""
     no_restart: str = ""
     """Why no restart follows although one would be allowed; "" otherwise."""
-    failure: Fate | None = None
+    failure: WorkerResult | None = None
     """The worker that failed before a signal ended the job; None if none did."""
     progress: RestartProgress | None = None
     """If another attempt follows."""
 
     @property
-    def cause(self) -> Fate | None:
+    def cause(self) -> WorkerResult | None:
         """The worker whose failure the report explains; None if there is none."""
         return self.reason.cause if isinstance(self.reason, WorkerFailed) else self.failure
 
@@ -277,7 +277,7 @@ class Outcome(Struct, frozen=True):
     def cause_ran_here(self) -> bool:
         """Whether that worker ran on this node."""
         cause = self.cause
-        return cause is not None and any(fate.rank == cause.rank for fate in self.fates)
+        return cause is not None and any(result.rank == cause.rank for result in self.results)
 
     @property
     def exit_code(self) -> int:
@@ -311,7 +311,7 @@ class Report(Struct, frozen=True):
     """The end of a job as one node knows it."""
 
     outcome: Outcome
-    """How the job, or its last attempt, ended; with the fates of this node's workers."""
+    """How the job, or its last attempt, ended; with the results of this node's workers."""
     has_begun: bool = True
     """The nodes had joined."""
     already_shown: bool = False
@@ -325,12 +325,12 @@ class Report(Struct, frozen=True):
     """Names the files of torch's flight recorder; "" if there are none."""
 
 
-def named(fates: Iterable[Fate]) -> str:
+def named(results: Iterable[WorkerResult]) -> str:
     """Return workers as messages name them: "ranks 0-3, server rank 2"."""
     ranks: dict[str, list[int]] = {}
-    for fate in fates:
-        own = fate.rank_in_service if fate.service else fate.rank
-        ranks.setdefault(fate.service, []).append(own)
+    for result in results:
+        own = result.rank_in_service if result.service else result.rank
+        ranks.setdefault(result.service, []).append(own)
     return ", ".join(
         f"{service} {named_ranks(own)}" if service else named_ranks(own)
         for service, own in ranks.items()

@@ -23,7 +23,7 @@ class Places:
     """Who works in the next attempt, and what was lost until now."""
 
     def __init__(self, members: Members, terms: Terms) -> None:
-        self.patience = terms.losing.rejoin_timeout
+        self.patience = terms.elasticity.rejoin_timeout
         """Seconds for which a place may stay empty."""
         self.losses = 0
         """Nodes with a place that were lost and did not end the job."""

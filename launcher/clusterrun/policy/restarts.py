@@ -3,13 +3,13 @@
 from msgspec.structs import replace
 
 from clusterrun.cpuset import runs
-from clusterrun.job.options import Failing
+from clusterrun.job.options import Failures
 from clusterrun.policy.outcome import (
-    Fate,
     NodeLost,
     NotStarted,
     ReasonToRestart,
     WorkerFailed,
+    WorkerResult,
     exit_code_of,
 )
 
@@ -28,7 +28,7 @@ must not use up all restarts in a second: what it needs may come back."""
 class Restarts:
     """What ended the attempts until now, and how many of them a failure did."""
 
-    def __init__(self, options: Failing) -> None:
+    def __init__(self, options: Failures) -> None:
         self.count = 0
         """Attempts that followed the failure of a worker, or a hang."""
         self.quick = 0
@@ -87,7 +87,7 @@ class Restarts:
         doublings = self.quick - QUICK_RESTARTS_AT_ONCE - 1
         return 0.0 if doublings < 0 else min(FIRST_PAUSE * 2.0 ** min(doublings, 10), LONGEST_PAUSE)
 
-    def _repeats(self, cause: Fate) -> bool:
+    def _repeats(self, cause: WorkerResult) -> bool:
         """Return whether a worker has failed soon after its start, twice in the same way."""
         if not isinstance(self._before, WorkerFailed):
             return False
@@ -98,10 +98,10 @@ class Restarts:
         return is_early and same_line and (cause.rank, cause.ending) == (other.rank, other.ending)
 
 
-def _is_early(cause: Fate) -> bool:
+def _is_early(cause: WorkerResult) -> bool:
     """Return whether a worker has failed soon after its start."""
     return cause.ran_for <= SECONDS_OF_AN_EARLY_END
 
 
-def _last_line(fate: Fate) -> str:
-    return fate.tail.rstrip().rpartition("\n")[2].strip()
+def _last_line(result: WorkerResult) -> str:
+    return result.tail.rstrip().rpartition("\n")[2].strip()

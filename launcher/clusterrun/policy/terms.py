@@ -5,7 +5,7 @@ from msgspec import Struct
 from clusterrun.bounds import as_name
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job
-from clusterrun.job.options import Losing
+from clusterrun.job.options import Elasticity
 from clusterrun.job.values import Endpoint
 
 ENDPOINT_PORT = 29400
@@ -70,9 +70,9 @@ class Terms(Struct, frozen=True):
     """The workers' port if ``keeps_joining_port``; None: a free one."""
 
     @property
-    def losing(self) -> Losing:
+    def elasticity(self) -> Elasticity:
         """How the job lives with lost nodes; without ``Job.outlives_nodes``, one of them ends it."""
-        return self.job.losing if self.job.outlives_nodes else Losing()
+        return self.job.elasticity if self.job.outlives_nodes else Elasticity()
 
     @property
     def node_zero_silence(self) -> float:
@@ -109,7 +109,9 @@ class Terms(Struct, frozen=True):
 def terms_of(job: Job) -> Terms:
     """Return where and when the nodes of ``job`` meet."""
     host, ports = _host_and_ports(job)
-    apart = job.meeting.rdzv_endpoint is not None and job.meeting.master_port not in ports.value
+    apart = (
+        job.rendezvous.rdzv_endpoint is not None and job.rendezvous.master_port not in ports.value
+    )
     return Terms(
         job,
         job.agents,
@@ -117,7 +119,7 @@ def terms_of(job: Job) -> Terms:
         ports,
         # A node that joins too late gets its answer from the coordinator, not from torch's store.
         keeps_joining_port=apart or job.last_call is not None or job.outlives_nodes,
-        rhythm=heartbeat_rhythm(job.agents, job.failing.heartbeat_timeout),
+        rhythm=heartbeat_rhythm(job.agents, job.failures.heartbeat_timeout),
         workers_port=job.fact("master_port") if apart else Fact(None, "default"),
     )
 
@@ -128,7 +130,7 @@ def _host_and_ports(job: Job) -> tuple[Fact[str], Fact[tuple[int, ...]]]:
         endpoint = Endpoint.parse(given.value)
         port = ENDPOINT_PORT if endpoint.port is None else endpoint.port
         return Fact(endpoint.host, given.origin), Fact((port,), given.origin)
-    host = Fact(job.meeting.master_addr or "", job.origin("master_addr"))
-    if job.meeting.master_port is None:
+    host = Fact(job.rendezvous.master_addr or "", job.origin("master_addr"))
+    if job.rendezvous.master_port is None:
         return host, job.fact("port_candidates")
-    return host, Fact((job.meeting.master_port,), job.origin("master_port"))
+    return host, Fact((job.rendezvous.master_port,), job.origin("master_port"))

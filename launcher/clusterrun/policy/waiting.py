@@ -34,7 +34,7 @@ class Waiting(Struct):
     asked_at: float = NEVER
     """When SIGTERM has asked for it."""
 
-    def happens(self, event: Event) -> SendToCoordinator | Pause | None:
+    def handle(self, event: Event) -> SendToCoordinator | Pause | None:
         """Take an event; return what to do about it; there is no worker to pause."""
         match event:
             case events.WorldJoined(world):

@@ -20,7 +20,6 @@ from clusterrun.policy.outcome import (
     EndedEarly,
     Ending,
     Exited,
-    Fate,
     HangSign,
     HelperFailed,
     Hung,
@@ -38,6 +37,7 @@ from clusterrun.policy.outcome import (
     Succeeded,
     Suspended,
     WorkerFailed,
+    WorkerResult,
     named,
 )
 from clusterrun.policy.tracebacks import plain_lines
@@ -57,7 +57,7 @@ def report_text(report: Report) -> str:
             lines[0] += _earlier(cause, outcome.reason.earlier)
         lines += [f"  its output was hidden by {report.hidden}"] if report.hidden else []
         lines += [] if report.had_input else _missing_input_lines(cause)
-        lines += _group_lines(fate for fate in outcome.fates if fate.rank != cause.rank)
+        lines += _group_lines(result for result in outcome.results if result.rank != cause.rank)
     lines += [f"  {report.flight_records}"] if report.flight_records else []
     lines += [f"  not restarted: {outcome.no_restart}"] if outcome.no_restart else []
     lines += [f"  SIGKILL did not end {survivor}" for survivor in outcome.survivors]
@@ -113,15 +113,15 @@ def _interrupted_wait(number: int) -> str:
 def _reason_lines(outcome: Outcome) -> list[str]:
     match outcome.reason:
         case Interrupted(number):
-            return _interruption_lines(number, outcome.fates)
+            return _interruption_lines(number, outcome.results)
         case NodeLost(node_rank, host, how):
             return [f"clusterrun: error: node {node_rank} ({host}) {how}; the job was stopped"]
         case HelperFailed(name, how, _):
             return [f"clusterrun: error: its {name} {how}; the job was stopped"]
         case Suspended(silent=silent):
             # Services had nothing to save.
-            ranks = [fate for fate in outcome.fates if not fate.service]
-            others = [fate for fate in ranks if fate.rank not in silent]
+            ranks = [result for result in outcome.results if not result.service]
+            others = [result for result in ranks if result.rank not in silent]
             return [*_silent_lines(silent), *_failures_at_exit(others)]
         case NotSuspended():
             return _late_lines(outcome.reason)
@@ -133,22 +133,22 @@ def _reason_lines(outcome: Outcome) -> list[str]:
             assert_never(outcome.reason)
 
 
-def _interruption_lines(number: int, fates: Sequence[Fate]) -> list[str]:
+def _interruption_lines(number: int, results: Sequence[WorkerResult]) -> list[str]:
     if number != signal.SIGINT:
-        return _group_lines(fate for fate in fates if not _ended_as_asked(fate))
+        return _group_lines(result for result in results if not _ended_as_asked(result))
     killed = [
-        fate
-        for fate in fates
-        if fate.ending == Killed(signal.SIGKILL) and not fate.killed_by_others
+        result
+        for result in results
+        if result.ending == Killed(signal.SIGKILL) and not result.killed_by_others
     ]
     if not killed:
         return []
     return [f"  {named(killed)} needed SIGKILL; --shutdown-timeout gives workers more time"]
 
 
-def _ended_as_asked(fate: Fate) -> bool:
-    return fate.ending in (Exited(0), Killed(signal.SIGTERM)) or (
-        fate.stopped_by_us and isinstance(fate.ending, NotStarted)
+def _ended_as_asked(result: WorkerResult) -> bool:
+    return result.ending in (Exited(0), Killed(signal.SIGTERM)) or (
+        result.stopped_by_us and isinstance(result.ending, NotStarted)
     )
 
 
@@ -165,12 +165,12 @@ def _silent_lines(silent: Sequence[int]) -> list[str]:
     return [f"  {named_ranks(silent)} never called suspend.requested()"] if silent else []
 
 
-def _failures_at_exit(fates: Sequence[Fate]) -> list[str]:
+def _failures_at_exit(results: Sequence[WorkerResult]) -> list[str]:
     """Return a line for all ranks that had saved and then did not end with 0 in the same way."""
-    ranks: dict[Ending, list[Fate]] = {}
-    for fate in fates:
-        if fate.ending != Exited(0):
-            ranks.setdefault(fate.ending, []).append(fate)
+    ranks: dict[Ending, list[WorkerResult]] = {}
+    for result in results:
+        if result.ending != Exited(0):
+            ranks.setdefault(result.ending, []).append(result)
     return [
         f"  {named(alike)} had saved, and then ended with {ending_in_words(ending)}"
         for ending, alike in ranks.items()
@@ -194,7 +194,7 @@ def _hang_lines(hang: Hung, start: str) -> list[str]:
 # The worker that caused the end.
 
 
-def _cause_lines(cause: Fate, *, already_shown: bool) -> list[str]:
+def _cause_lines(cause: WorkerResult, *, already_shown: bool) -> list[str]:
     tail = [] if already_shown else _block(excerpt(cause.tail))
     error = decode_error_file(cause.error)
     if (words := plain_lines(error)) and words[-1] not in plain_lines(cause.tail):
@@ -214,7 +214,7 @@ def _block(lines: list[str]) -> list[str]:
     return ["", *(f"    {line}".rstrip() for line in lines)] if lines else []
 
 
-def _headline(cause: Fate) -> str:
+def _headline(cause: WorkerResult) -> str:
     worker = f"clusterrun: {cause.worker} on {cause.host}"
     match cause.ending:
         case NotStarted():
@@ -231,7 +231,7 @@ def _headline(cause: Fate) -> str:
             assert_never(cause.ending)
 
 
-def _earlier(cause: Fate, exits: EarlierExits | None) -> str:
+def _earlier(cause: WorkerResult, exits: EarlierExits | None) -> str:
     """Return " (rank 1 had exited with code 0 1.20 s before)"; "" if no peer had."""
     if exits is None:
         return ""
@@ -242,7 +242,7 @@ def _earlier(cause: Fate, exits: EarlierExits | None) -> str:
     return f" ({who} had exited with code 0{when})"
 
 
-def _circumstances(cause: Fate) -> list[str]:
+def _circumstances(cause: WorkerResult) -> list[str]:
     """Return the local rank, the pid and the time, and common causes of such an end."""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(cause.clock))
     is_in_headline = not isinstance(cause.ending, Exited) or not exception_of(cause)
@@ -263,7 +263,7 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _hint(cause: Fate) -> str:
+def _hint(cause: WorkerResult) -> str:
     # If the worker printed the cause itself, guesses only distract.
     is_known = exception_of(cause) or "Fatal Python error: " in cause.tail
     return "" if is_known else _lacks_local_rank(cause.tail) or _common_cause(cause.ending)
@@ -281,7 +281,7 @@ def _lacks_local_rank(tail: str) -> str:
     return ""
 
 
-def _missing_input_lines(cause: Fate) -> list[str]:
+def _missing_input_lines(cause: WorkerResult) -> list[str]:
     if not exception_of(cause).startswith(("EOFError", "bdb.BdbQuit")):
         return []
     return ["  its standard input was /dev/null; rank 0 has clusterrun's"]
@@ -290,37 +290,37 @@ def _missing_input_lines(cause: Fate) -> list[str]:
 # The other workers: a line for all that ended in the same way.
 
 
-def _group_lines(fates: Iterable[Fate]) -> list[str]:
-    groups: dict[str, list[Fate]] = {}
-    for fate in fates:
-        groups.setdefault(_role(fate), []).append(fate)
+def _group_lines(results: Iterable[WorkerResult]) -> list[str]:
+    groups: dict[str, list[WorkerResult]] = {}
+    for result in results:
+        groups.setdefault(_role(result), []).append(result)
     return [f"  {named(group)}: {role}{_exception(group)}" for role, group in groups.items()]
 
 
-def _role(fate: Fate) -> str:
-    words = "out of memory" if fate.out_of_memory else ending_in_words(fate.ending)
-    match fate.ending:
-        case NotStarted() if fate.stopped_by_us:
+def _role(result: WorkerResult) -> str:
+    words = "out of memory" if result.out_of_memory else ending_in_words(result.ending)
+    match result.ending:
+        case NotStarted() if result.stopped_by_us:
             return "not started"
         case NotStarted():
             return f"not started, {words}"
-        case Killed(signal.SIGTERM) if fate.stopped_by_us:
+        case Killed(signal.SIGTERM) if result.stopped_by_us:
             return "stopped by clusterrun"
-        case Killed(signal.SIGKILL) if fate.stopped_by_us and not fate.killed_by_others:
+        case Killed(signal.SIGKILL) if result.stopped_by_us and not result.killed_by_others:
             return "stopped by clusterrun, needed SIGKILL"
-        case _ if fate.stopped_by_us:
+        case _ if result.stopped_by_us:
             return f"stopped by clusterrun, {words}"
         case Exited(0):
             return f"ended earlier, {words}"
-        case Exited() | Killed(signal.SIGABRT) if is_consequence(fate):
+        case Exited() | Killed(signal.SIGABRT) if is_consequence(result):
             return f"failed as a consequence, {words}"
         case _:
             return f"failed too, {words}"
 
 
-def _exception(group: list[Fate]) -> str:
+def _exception(group: list[WorkerResult]) -> str:
     # A worker that a signal ended may have printed a traceback long before.
-    exceptions = [exception_of(fate) for fate in group if isinstance(fate.ending, Exited)]
+    exceptions = [exception_of(result) for result in group if isinstance(result.ending, Exited)]
     if not exceptions or not exceptions[0] or group[0].ending == Exited(0):
         return ""
     first = exceptions[0]
@@ -367,7 +367,7 @@ def _exit_code_origin(outcome: Outcome) -> str:
             assert_never(outcome.reason)
 
 
-def _cause_of_code(cause: Fate) -> str:
+def _cause_of_code(cause: WorkerResult) -> str:
     match cause.ending:
         case Killed(number):
             return _for_signal(number)

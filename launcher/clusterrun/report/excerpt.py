@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from clusterrun.policy.outcome import Fate
+from clusterrun.policy.outcome import WorkerResult
 from clusterrun.policy.tracebacks import (
     CHAINS,
     exception_after,
@@ -57,9 +57,9 @@ def exception_line(tail: str) -> str:
     return _cut(found[0].removeprefix("  | ")) + place
 
 
-def exception_of(fate: Fate) -> str:
+def exception_of(result: WorkerResult) -> str:
     """Return the exception that ended the worker, by its standard error or its error file."""
-    return exception_line(fate.tail) or exception_line(decode_error_file(fate.error))
+    return exception_line(result.tail) or exception_line(decode_error_file(result.error))
 
 
 def _place(before: Sequence[str]) -> str:

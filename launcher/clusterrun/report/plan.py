@@ -145,7 +145,7 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
                 yield name, job.nnodes, job.origin(name)
                 yield "fewest_nodes", job.workers.nnodes.fewest, job.origin(name)
             case "master_addr":
-                yield name, job.meeting.master_addr or world.master_addr, job.origin(name)
+                yield name, job.rendezvous.master_addr or world.master_addr, job.origin(name)
             case "env":
                 origins = dict.fromkeys(job.origin(f"env.{variable}") for variable in job.env)
                 yield name, dict(_shown(job.env)), ", ".join(origins) or "default"

@@ -21,11 +21,10 @@ from clusterrun.policy.events import (
     RelaySaw,
     WorkerEnded,
 )
-from clusterrun.policy.fates import conclude, fates_of
 from clusterrun.policy.messages import (
     AgentMessage,
     DatedExit,
-    DatedFate,
+    DatedResult,
     Done,
     FirstFailure,
     GivenUp,
@@ -38,7 +37,8 @@ from clusterrun.policy.messages import (
     Verdict,
 )
 from clusterrun.policy.node import Attempt
-from clusterrun.policy.outcome import Fate, NotStarted, Outcome
+from clusterrun.policy.outcome import NotStarted, Outcome, WorkerResult
+from clusterrun.policy.results import conclude, results_of
 from clusterrun.signals import ChildEnded, SignalReceived
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Agent:
                 case ForkServerPrepared():
                     self._workers.start_held()
                     continue
-            decided = attempt.happens(event)
+            decided = attempt.handle(event)
             self._attempts.note(attempt, event.at)
             self._note_oom_kills(event, attempt)
             for action in decided:
@@ -154,9 +154,9 @@ class Agent:
         if by_none_of_us and not ended.ending.succeeded:
             self._out_of_memory[event.local_rank] = self._attempts.oom_kills()
 
-    def _fates(self, attempt: Attempt) -> tuple[Fate, ...]:
+    def _fates(self, attempt: Attempt) -> tuple[WorkerResult, ...]:
         logs = self._workers.logs(attempt.plan)
-        return fates_of(attempt, self._out_of_memory, logs, self._epoch)
+        return results_of(attempt, self._out_of_memory, logs, self._epoch)
 
     def _perform(self, action: Action, attempt: Attempt) -> None:
         match action:
@@ -168,11 +168,11 @@ class Agent:
                 self._send(self._exits(local_ranks, attempt))
             case actions.ReportEnd():
                 now = self._epoch + self._loop.clock()
-                fates = (
-                    DatedFate(it, self._peers.date(now - it.clock)) for it in self._fates(attempt)
+                results = (
+                    DatedResult(it, self._peers.date(now - it.clock)) for it in self._fates(attempt)
                 )
                 cause, lease_over = attempt.external_cause, attempt.lease_over
-                self._send(Done(attempt.number, tuple(fates), cause, lease_over))
+                self._send(Done(attempt.number, tuple(results), cause, lease_over))
             case actions.CollectStacks():
                 self._loop.add(self._commands.collect_stacks(self._loop.clock()))
             case actions.SetDeadline(seconds):
@@ -208,10 +208,10 @@ class Agent:
         self._asked[local_rank] = Readiness(local_rank, worker.service, address, port, self._loop)
 
     def _first_failure(self, local_rank: LocalRank, attempt: Attempt) -> FirstFailure:
-        fates = self._fates(attempt)
-        fate = next(fate for fate in fates if fate.local_rank == local_rank)
+        results = self._fates(attempt)
+        result = next(result for result in results if result.local_rank == local_rank)
         age = self._loop.clock() - attempt.ended[local_rank].failed_at
-        return FirstFailure(attempt.number, fate, self._peers.date(age))
+        return FirstFailure(attempt.number, result, self._peers.date(age))
 
     def _exits(self, local_ranks: tuple[LocalRank, ...], attempt: Attempt) -> RanksExited:
         now, numbers = self._loop.clock(), attempt.plan.numbers

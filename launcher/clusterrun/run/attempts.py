@@ -68,7 +68,7 @@ class JobAttempts:
         """Return the attempt in this world, which begins now; print its remarks if it is the first."""
         job = self._node.job
         plan = self._node.plan(world, self._workers.error_files)
-        if job.failing.pdb:
+        if job.failures.pdb:
             # Few jobs are debugged.
             from clusterrun.run.post_mortem import with_pdb
 
@@ -132,7 +132,7 @@ class JobAttempts:
 
         if self._event_log is not None:
             self._event_log.restarts(outcome)
-        restarts = self._node.job.failing.max_restarts
+        restarts = self._node.job.failures.max_restarts
         self._relay.say(restart_text(outcome, restarts))
 
     def ended(self, outcome: Outcome) -> None:

@@ -283,11 +283,11 @@ def _suspension(reason: Reason) -> dict[str, object]:
 def _cause(reason: Reason) -> Cause | None:
     if not isinstance(reason, WorkerFailed):
         return None
-    fate = reason.cause
-    code = fate.ending.code if isinstance(fate.ending, Exited) else None
-    number = fate.ending.number if isinstance(fate.ending, Killed) else None
-    exception = _encodable(exception_of(fate))
-    return Cause(fate.rank, _encodable(fate.host), fate.pid, code, number, exception)
+    result = reason.cause
+    code = result.ending.code if isinstance(result.ending, Exited) else None
+    number = result.ending.number if isinstance(result.ending, Killed) else None
+    exception = _encodable(exception_of(result))
+    return Cause(result.rank, _encodable(result.host), result.pid, code, number, exception)
 
 
 def _record(event: str, plan: NodePlan, **fields: object) -> Record:

@@ -36,7 +36,7 @@ PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 def report_of_wait(end: Interrupted | HelperFailed | Verdict) -> Report:
     """Return the report of a job before it began, or while this node waited for a place in it."""
     reason, why = (end.reason, end.no_restart) if isinstance(end, Verdict) else (end, "")
-    outcome = Outcome(reason, attempt=0, fates=(), survivors=(), no_restart=why)
+    outcome = Outcome(reason, attempt=0, results=(), survivors=(), no_restart=why)
     return Report(outcome, has_begun=isinstance(end, Verdict))
 
 
@@ -59,12 +59,14 @@ def report_of(
 
 def _flight_records(outcome: Outcome, node: LocalNode) -> str:
     """Name the files of torch's flight recorder, if a worker was aborted, as by its watchdog."""
-    if not any(fate.ending == Killed(signal.SIGABRT) for fate in outcome.fates):
+    if not any(result.ending == Killed(signal.SIGABRT) for result in outcome.results):
         return ""
     from clusterrun.workers.flight_records import named_flight_records
 
-    started = min(fate.clock - fate.ran_for for fate in outcome.fates)
-    return named_flight_records(node.environment, (fate.rank for fate in outcome.fates), started)
+    started = min(result.clock - result.ran_for for result in outcome.results)
+    return named_flight_records(
+        node.environment, (result.rank for result in outcome.results), started
+    )
 
 
 def text_of(report: Report) -> str:

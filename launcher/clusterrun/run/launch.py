@@ -19,7 +19,7 @@ from clusterrun.errors import LauncherError, MachineError
 from clusterrun.job.job import Job
 from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved
-from clusterrun.loop import Loop, Rank
+from clusterrun.loop import Loop, Priority
 from clusterrun.planning.plan import World, assumed_world
 from clusterrun.planning.preparation import preparation_of
 from clusterrun.planning.variables import has_output_to_itself
@@ -120,12 +120,12 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
         server.say = relay.notice
         server.on_prepared = partial(_say_how_workers_start, node, server)
         loop, signals = Loop[Event](time.monotonic), Signals()
-        loop.watch(signals.fileno(), signals.events, Rank.SIGNALS)
+        loop.watch(signals.fileno(), signals.events, Priority.SIGNALS)
         for helper in (relay, server):
             helper.run_in(loop)
         if caller is not None:
             caller.run_in(loop)
-        if is_followed() and not job.failing.pdb:
+        if is_followed() and not job.failures.pdb:
             # Few launchers are debugged.
             from clusterrun.run.debugger import follow_workers
 
@@ -214,7 +214,7 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
     """
     node = LocalNode.of(resolved, MachineSource.here(environ))
     allow_open_files(node.size)
-    if node.job.failing.pdb:
+    if node.job.failures.pdb:
         # Few jobs are debugged.
         from clusterrun.run.post_mortem import check_terminal
 
@@ -259,7 +259,7 @@ def _node_check(
     node: LocalNode, relay: RelayClient, loop: Loop[Event], stack: ExitStack
 ) -> NodeCheck | None:
     """Return what runs ``--check``, if there is one; the stack ends it."""
-    if not node.job.joining.check:
+    if not node.job.join.check:
         return None
     from clusterrun.run.node_check import NodeCheck
 
@@ -278,13 +278,13 @@ def _wait_for_check(
     check.start()
     waiting = Waiting(job.suspending.suspend_signal)
     while not isinstance(waiting.end, NodeChecked | EndOfWait):
-        if isinstance(waiting.happens(loop.next_event()), Pause):
+        if isinstance(waiting.handle(loop.next_event()), Pause):
             os.kill(os.getpid(), signal.SIGSTOP)
     loop.add_first(waiting.kept)
     return waiting.end
 
 
-# Joining.
+# Join.
 
 
 def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to work with
@@ -310,7 +310,7 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
 
         hello = replace(hello_of_one_node(job, host, node.workers), programs=offers)
         return OneNode(job, hello, relay.notice, loop)
-    from clusterrun.network.joining_node import JoiningNode, Outside, hello_of
+    from clusterrun.network.joining_node import JoinContext, JoiningNode, hello_of
     from clusterrun.network.membership import Membership
     from clusterrun.policy.leases import MOST_PAST_LEASE
     from clusterrun.policy.terms import terms_of
@@ -323,7 +323,7 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
 
         hello = replace(hello, programs=offers, interfaces=tuple(own_interfaces().values()))
     hello = replace(hello, fault=fault)
-    outside = Outside(
+    outside = JoinContext(
         relay.notice,
         renew_lease=server.renew_lease,
         hold_connection=server.hold_connection,
@@ -345,7 +345,7 @@ def wait_for_world(
     waiting = Waiting(suspend_signal)
     try:
         while not isinstance(waiting.end, World | EndOfWait):
-            match waiting.happens(loop.next_event()):
+            match waiting.handle(loop.next_event()):
                 case SendToCoordinator(message):
                     loop.add_first(nodes.send(message))
                 case Pause():

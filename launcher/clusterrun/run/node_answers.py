@@ -124,7 +124,7 @@ class NodeAnswers:
         """Return what identifies the job; while nodes join, as far as it is known."""
         job, attempt = self._node.job, self._progress.attempt
         shown = Description(
-            run_id=job.joining.run_id,
+            run_id=job.join.run_id,
             host=self._host,
             pid=os.getpid(),
             node_rank=job.agent_rank or 0,

@@ -44,7 +44,7 @@ class NodeCheck:
 
     def __init__(self, node: LocalNode, say: Callable[[str], object], loop: Loop[Event]) -> None:
         """Take what is checked, what prints text for people, and the agent's loop."""
-        joining = node.job.joining
+        joining = node.job.join
         self._command = joining.check
         self._environ = {name: each for name, each in node.environment.items() if name != VARIABLE}
         self._seconds = joining.rdzv_timeout

@@ -47,11 +47,11 @@ class OneNode:
         terms = Terms(
             job,
             nodes=1,
-            host=Fact(job.meeting.master_addr or LOOPBACK, job.origin("master_addr")),
+            host=Fact(job.rendezvous.master_addr or LOOPBACK, job.origin("master_addr")),
             ports=Fact((self._port.number,), job.origin("master_port")),
             # There is no port where nodes join.
             keeps_joining_port=True,
-            rhythm=heartbeat_rhythm(1, job.failing.heartbeat_timeout),
+            rhythm=heartbeat_rhythm(1, job.failures.heartbeat_timeout),
         )
         now = loop.clock()
         self._coordinator = Coordinator(terms, hello, self._port.number, now)
@@ -95,7 +95,7 @@ class OneNode:
     def _happens(self, event: job_events.CoordinatorEvent) -> list[Event]:
         """Do what the coordinator decides, and return what it tells its own agent: there is no other."""
         told = list[Event]()
-        for action in self._coordinator.happens(event):
+        for action in self._coordinator.handle(event):
             match action:
                 case job_events.Send(_, message):
                     told += self._told(message, event.at)
@@ -126,7 +126,7 @@ def hello_of_one_node(job: Job, host: str, workers: int) -> Hello:
     """Return what node 0 would introduce itself with, if there were others."""
     return Hello(
         identity="",
-        run_id=job.joining.run_id,
+        run_id=job.join.run_id,
         user_id=os.getuid(),
         host=host,
         pid=os.getpid(),

@@ -18,10 +18,10 @@ from clusterrun.job.options import (
     NAMES,
     OPTIONS,
     Files,
-    Joining,
+    Join,
     Launcher,
-    Meeting,
-    Reaching,
+    Rendezvous,
+    Ssh,
     Workers,
 )
 from clusterrun.job.sources import (
@@ -54,7 +54,7 @@ FORCED = typed(
 )
 
 KEPT = {
-    *rows_of(Workers, Meeting, Joining, Reaching),
+    *rows_of(Workers, Rendezvous, Join, Ssh),
     *("python", "heartbeat_timeout", "verbose"),
 } - {"check"}
 """What says where the nodes are, and how their agents meet. Nothing else reaches the job that checks:

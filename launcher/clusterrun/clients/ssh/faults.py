@@ -21,7 +21,7 @@ class HostFault(Struct, frozen=True):
     """The host was reached; what is asked of it is impossible."""
 
 
-class LastWords(Struct, frozen=True):
+class LastOutput(Struct, frozen=True):
     """What is known of a connection that ended, or was given up, before its host was ready."""
 
     host: str
@@ -86,7 +86,7 @@ _OWN_WORDS: Sequence[tuple[str, str, str]] = (
 )
 
 
-def fault_of(last: LastWords) -> HostFault:
+def fault_of(last: LastOutput) -> HostFault:
     """Return why the host is not ready."""
     if last.reached is Reached.NO_INTERPRETER:
         return HostFault(
@@ -114,7 +114,7 @@ def fault_of(last: LastWords) -> HostFault:
     return HostFault(f"{last.python} ended with {last.exit_code}", last.errors)
 
 
-def _not_reached(last: LastWords) -> HostFault:
+def _not_reached(last: LastOutput) -> HostFault:
     for pattern, message, hint in _OWN_WORDS if last.exit_code in {None, 255} else ():
         if re.search(pattern, last.errors):
             return HostFault(message, hint.format(host=last.host))

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol
 from msgspec.structs import replace
 
 from clusterrun.bounds import as_text, counted
-from clusterrun.clients.ssh.faults import HostFault, LastWords, describe, fault_of, printed_there
+from clusterrun.clients.ssh.faults import HostFault, LastOutput, describe, fault_of, printed_there
 from clusterrun.clients.ssh.host import ERR, Host
 from clusterrun.clients.ssh.remote import (
     calls,
@@ -105,7 +105,7 @@ def launch_over_ssh(
         )
     interpreters = interpreters_of(resolved.job)
     lines = interpreter_lines(interpreters)
-    silence = resolved.job.failing.heartbeat_timeout
+    silence = resolved.job.failures.heartbeat_timeout
     hosts = [
         Host(rank, name, ssh_command(ssh, name, over_ssh.options, silence), lines, call)
         for rank, (name, call) in enumerate(called)
@@ -152,8 +152,8 @@ class JobOverSsh:
         self._screen = screen
         self._interpreter = interpreter
         self._outlives_nodes = job.outlives_nodes
-        self._silence: float = job.failing.heartbeat_timeout
-        self._patience: float = self._silence + job.failing.shutdown_timeout
+        self._silence: float = job.failures.heartbeat_timeout
+        self._patience: float = self._silence + job.failures.shutdown_timeout
         self._inbox = Signals()
         self._began_at = time.monotonic()
         self._notice_at = self._began_at + SECONDS_TO_NOTICE
@@ -234,7 +234,7 @@ class JobOverSsh:
         if host.is_ready or not (host.is_over or is_late) or not host.is_opened:
             return None
         return fault_of(
-            LastWords(
+            LastOutput(
                 host=host.name,
                 python=self._interpreter,
                 reached=host.reached,

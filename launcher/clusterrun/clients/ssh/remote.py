@@ -15,7 +15,7 @@ from clusterrun.job.clusters.detection import CLUSTERS
 from clusterrun.job.declaring import rows_of
 from clusterrun.job.file_kinds import FOLDER_DELETED
 from clusterrun.job.job import Job
-from clusterrun.job.options import OPTIONS, NodeLauncher, Reaching
+from clusterrun.job.options import OPTIONS, NodeLauncher, Ssh
 from clusterrun.job.over_ssh import OverSsh
 from clusterrun.job.resolve import Resolved
 from clusterrun.job.sources import (
@@ -105,7 +105,7 @@ class Reached(Enum):
 
 TOKEN_BYTES = 32
 
-_LISTING = {*rows_of(Reaching), "hosts", "hostfile", "token_file"}
+_LISTING = {*rows_of(Ssh), "hosts", "hostfile", "token_file"}
 """Options that the client reads for all hosts."""
 
 _OWN = frozenset(

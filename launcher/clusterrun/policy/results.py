@@ -1,4 +1,4 @@
-"""The fates of the workers of an attempt, its outcome, and what others get to know of them. Pure."""
+"""The results of the workers of an attempt, its outcome, and what others get to know of them. Pure."""
 
 import signal
 from collections.abc import Iterable, Mapping, Sized
@@ -9,7 +9,7 @@ from clusterrun.bounds import LocalRank, as_line, as_name, as_seconds, as_text, 
 from clusterrun.policy.cause import choose_cause, ends_in_exception, may_be_cause
 from clusterrun.policy.messages import (
     AgentMessage,
-    DatedFate,
+    DatedResult,
     Done,
     EndedExternally,
     FirstFailure,
@@ -22,7 +22,6 @@ from clusterrun.policy.outcome import (
     Ending,
     Exited,
     ExternalCause,
-    Fate,
     HelperFailed,
     Interrupted,
     Killed,
@@ -30,6 +29,7 @@ from clusterrun.policy.outcome import (
     NotStarted,
     Outcome,
     Reason,
+    WorkerResult,
 )
 from clusterrun.policy.tracebacks import plain_lines, with_beginning
 
@@ -42,12 +42,12 @@ _MOST_OF_ONE = 16 << 10
 _MOST_OF_A_STACK = 2 << 10
 
 
-def fates_of(
+def results_of(
     attempt: Attempt,
     out_of_memory: Mapping[LocalRank, str],
     logs: Mapping[LocalRank, str],
     epoch: float,
-) -> tuple[Fate, ...]:
+) -> tuple[WorkerResult, ...]:
     """Return how the workers ended that have ended so far, in the order of their ends.
 
     Those that are forgiven have none.
@@ -59,7 +59,7 @@ def fates_of(
         epoch: wall-clock time at which the agent's monotonic clock was 0, in seconds.
 
     """
-    fates = []
+    results = []
     for local_rank, ended in attempt.ended.items():
         if local_rank in attempt.forgiven:
             continue
@@ -67,7 +67,7 @@ def fates_of(
         output = attempt.outputs.get(local_rank)
         tail, error_file = (output.tail, output.error_file) if output else ("", "")
         late = attempt.late_exits.get(local_rank)
-        fate = Fate(
+        result = WorkerResult(
             rank=worker.rank,
             local_rank=local_rank,
             host=attempt.plan.host,
@@ -85,8 +85,8 @@ def fates_of(
             service=worker.service.name if worker.service else "",
             rank_in_service=worker.rank_in_program if worker.service else 0,
         )
-        fates.append(fate)
-    return tuple(fates)
+        results.append(result)
+    return tuple(results)
 
 
 def _own_ending(ended: EndedWorker, tail: str) -> Ending:
@@ -98,7 +98,7 @@ def _own_ending(ended: EndedWorker, tail: str) -> Ending:
     return Exited(1) if was_asked and ends_in_exception(tail) else ended.ending
 
 
-def conclude(attempt: Attempt, fates: tuple[Fate, ...]) -> Outcome:
+def conclude(attempt: Attempt, results: tuple[WorkerResult, ...]) -> Outcome:
     """Return how an attempt ended: by the verdict, else for what this node knows."""
     answer = attempt.answer
     if isinstance(answer, Verdict | NextAttempt):
@@ -107,8 +107,8 @@ def conclude(attempt: Attempt, fates: tuple[Fate, ...]) -> Outcome:
         reason = attempt.external_cause
     if reason is None:
         raise AssertionError("an attempt ends by a verdict or for an external cause")
-    by_rank = tuple(sorted(fates, key=lambda fate: fate.rank))
-    failure = _earlier_failure(reason, fates)
+    by_rank = tuple(sorted(results, key=lambda result: result.rank))
+    failure = _earlier_failure(reason, results)
     return Outcome(
         reason,
         attempt.plan.world.attempt,
@@ -120,22 +120,24 @@ def conclude(attempt: Attempt, fates: tuple[Fate, ...]) -> Outcome:
     )
 
 
-def _earlier_failure(reason: Reason, fates: Iterable[Fate]) -> Fate | None:
+def _earlier_failure(reason: Reason, results: Iterable[WorkerResult]) -> WorkerResult | None:
     """Return the worker of this node that had failed before a signal ended the job; None if none had."""
     if not isinstance(reason, Interrupted):
         return None
     own = [
-        fate for fate in fates if not fate.stopped_by_us and fate.ending != Killed(reason.number)
+        result
+        for result in results
+        if not result.stopped_by_us and result.ending != Killed(reason.number)
     ]
-    return choose_cause(sorted(own, key=lambda fate: fate.clock))
+    return choose_cause(sorted(own, key=lambda result: result.clock))
 
 
 def bounded(message: AgentMessage) -> AgentMessage:
     """Return ``message`` with as much of its texts as a frame has room for."""
     match message:
         case FirstFailure():
-            fate = _fitted(message.fate, _MOST_OF_ONE)
-            return replace(message, fate=fate, at=_as_date(message.at))
+            result = _fitted(message.result, _MOST_OF_ONE)
+            return replace(message, result=result, at=_as_date(message.at))
         case RanksExited():
             dated = (replace(each, at=_as_date(each.at)) for each in message.exits)
             return replace(message, exits=tuple(dated))
@@ -148,17 +150,19 @@ def bounded(message: AgentMessage) -> AgentMessage:
             return message
 
 
-def _most_of_each(fates: Sized) -> int:
-    return min(_MOST_OF_ONE, _SPACE // max(1, 2 * len(fates)))
+def _most_of_each(results: Sized) -> int:
+    return min(_MOST_OF_ONE, _SPACE // max(1, 2 * len(results)))
 
 
 def _fitted_done(message: Done) -> Done:
-    fates = _needed(message.fates)
-    most = _most_of_each(fates)
+    results = _needed(message.results)
+    most = _most_of_each(results)
     cause = message.external_cause
     return replace(
         message,
-        fates=tuple(DatedFate(_fitted(each.fate, most), _as_date(each.at)) for each in fates),
+        results=tuple(
+            DatedResult(_fitted(each.result, most), _as_date(each.at)) for each in results
+        ),
         external_cause=None if cause is None else _fitted_external_cause(cause),
     )
 
@@ -167,30 +171,30 @@ def _as_date(at: float | None) -> float | None:
     return None if at is None else as_seconds(at)
 
 
-def _needed(fates: tuple[DatedFate, ...]) -> tuple[DatedFate, ...]:
+def _needed(results: tuple[DatedResult, ...]) -> tuple[DatedResult, ...]:
     """Return those that may be the cause; otherwise, one that shows that not all have succeeded.
 
     In a large job that stops, most workers are stopped ones: node 0 would decode all their tails.
     """
-    failed = tuple(each for each in fates if not each.fate.ending.succeeded)
-    return tuple(each for each in failed if may_be_cause(each.fate)) or failed[:1]
+    failed = tuple(each for each in results if not each.result.ending.succeeded)
+    return tuple(each for each in failed if may_be_cause(each.result)) or failed[:1]
 
 
-def _fitted(fate: Fate, most: int) -> Fate:
-    fate = replace(
-        fate,
-        host=as_name(fate.host),
-        ending=_fitted_ending(fate.ending),
-        clock=as_wall_clock(fate.clock),
-        ran_for=as_seconds(fate.ran_for),
-        log=as_line(fate.log),
-        out_of_memory=as_line(fate.out_of_memory),
+def _fitted(result: WorkerResult, most: int) -> WorkerResult:
+    result = replace(
+        result,
+        host=as_name(result.host),
+        ending=_fitted_ending(result.ending),
+        clock=as_wall_clock(result.clock),
+        ran_for=as_seconds(result.ran_for),
+        log=as_line(result.log),
+        out_of_memory=as_line(result.out_of_memory),
         # Its newest calls come first.
-        hung=as_text(fate.hung[:_MOST_OF_A_STACK]),
+        hung=as_text(result.hung[:_MOST_OF_A_STACK]),
     )
     # A part of a JSON text can't be read.
-    error = fate.error if len(fate.error) <= most else ""
-    return replace(fate, tail=as_text(_shortened_tail(fate.tail, most)), error=as_text(error))
+    error = result.error if len(result.error) <= most else ""
+    return replace(result, tail=as_text(_shortened_tail(result.tail, most)), error=as_text(error))
 
 
 def _fitted_ending(ending: Ending) -> Ending:

@@ -4,12 +4,12 @@ import pytest
 from clusterrun.bounds import MOST_WORKERS, GlobalRank, LocalRank
 from clusterrun.network import channel
 from clusterrun.policy import events, messages, outcome
-from clusterrun.policy.fates import bounded, conclude, fates_of
 from clusterrun.policy.node import Attempt, EndedWorker, RunningWorker
+from clusterrun.policy.results import bounded, conclude, results_of
 from msgspec.msgpack import encode
 from msgspec.structs import replace
 
-from tests.network.nodes import fate
+from tests.network.nodes import result
 from tests.plans import job, plan_of
 
 
@@ -31,14 +31,14 @@ def test_all_that_is_known_of_a_worker() -> None:
         LocalRank(1), "boom", '{"message": "boom"}', 11.0
     )
 
-    first, second = fates_of(
+    first, second = results_of(
         state,
         {LocalRank(1): "the OOM killer struck"},
         {LocalRank(1): "logs/rank-9.err"},
         1000.0,
     )
 
-    assert first == outcome.Fate(
+    assert first == outcome.WorkerResult(
         rank=GlobalRank(9),
         local_rank=LocalRank(1),
         host="node7",
@@ -52,7 +52,7 @@ def test_all_that_is_known_of_a_worker() -> None:
         error='{"message": "boom"}',
         out_of_memory="the OOM killer struck",
     )
-    assert second == outcome.Fate(
+    assert second == outcome.WorkerResult(
         rank=GlobalRank(8),
         local_rank=LocalRank(0),
         host="node7",
@@ -74,16 +74,16 @@ def test_an_attempt_without_a_reason_is_not_over() -> None:
         conclude(attempt(), ())
 
 
-def bounded_done(fates: list[outcome.Fate], at: float | None = None) -> messages.Done:
-    """Return the bounded report of these fates, which are of this time by node 0's clock."""
-    message = bounded(messages.Done(0, tuple(messages.DatedFate(it, at) for it in fates), None))
+def bounded_done(results: list[outcome.WorkerResult], at: float | None = None) -> messages.Done:
+    """Return the bounded report of these results, which are of this time by node 0's clock."""
+    message = bounded(messages.Done(0, tuple(messages.DatedResult(it, at) for it in results), None))
     assert isinstance(message, messages.Done)
     return message
 
 
-def bounded_failure(fate: outcome.Fate, at: float | None = None) -> messages.FirstFailure:
-    """Return the bounded message about this fate, which is of this time by node 0's clock."""
-    message = bounded(messages.FirstFailure(0, fate, at))
+def bounded_failure(result: outcome.WorkerResult, at: float | None = None) -> messages.FirstFailure:
+    """Return the bounded message about this result, which is of this time by node 0's clock."""
+    message = bounded(messages.FirstFailure(0, result, at))
     assert isinstance(message, messages.FirstFailure)
     return message
 
@@ -91,67 +91,67 @@ def bounded_failure(fate: outcome.Fate, at: float | None = None) -> messages.Fir
 @pytest.mark.parametrize(("at", "sent"), [(104.5, 104.5), (-3.0, 0.0), (None, None)])
 def test_failures_are_dated_by_node_zeros_clock(at: float | None, sent: float | None) -> None:
     """Never before it has started, even if a clock is set back; None: no heartbeat was answered."""
-    assert bounded_done([fate(0, 1)], at).fates[0].at == sent
-    assert bounded_failure(fate(0, 1), at).at == sent
+    assert bounded_done([result(0, 1)], at).results[0].at == sent
+    assert bounded_failure(result(0, 1), at).at == sent
 
 
 def test_an_end_by_the_lease_stays_so() -> None:
     """Node 0 knows that no rank has failed."""
-    message = messages.Done(0, (messages.DatedFate(fate(0, 1), 1.0),), None, lease_over=True)
+    message = messages.Done(0, (messages.DatedResult(result(0, 1), 1.0),), None, lease_over=True)
 
     assert bounded(message) == message
 
 
 def test_only_fates_that_may_be_the_cause_are_sent() -> None:
     """With their last lines; node 0 does not need the others."""
-    good, bad = fate(0, tail="loss 0.1", error="{}"), fate(1, 1, tail="Error: x", error="{}")
-    stopped = fate(2, ending=outcome.Killed(15), stopped_by_us=True, tail="loss 0.1")
+    good, bad = result(0, tail="loss 0.1", error="{}"), result(1, 1, tail="Error: x", error="{}")
+    stopped = result(2, ending=outcome.Killed(15), stopped_by_us=True, tail="loss 0.1")
 
     message = bounded_done([good, bad, stopped])
 
-    assert [each.fate for each in message.fates] == [bad]
+    assert [each.result for each in message.results] == [bad]
 
 
 def test_a_node_whose_workers_were_only_stopped_sends_one_fate() -> None:
     """So that node 0 does not take its end for a success."""
-    good = fate(0)
-    stopped = [fate(rank, ending=outcome.Killed(15), stopped_by_us=True) for rank in (1, 2)]
+    good = result(0)
+    stopped = [result(rank, ending=outcome.Killed(15), stopped_by_us=True) for rank in (1, 2)]
 
     message = bounded_done([good, *stopped])
 
-    assert [each.fate for each in message.fates] == stopped[:1]
+    assert [each.result for each in message.results] == stopped[:1]
 
 
 def test_the_longest_last_lines_fit_into_one_message() -> None:
     """256 workers that all fail, each with the longest tail, in characters of four bytes."""
     tail = "\N{PILE OF POO}" * (16 << 10)
-    fates = [fate(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
+    results = [result(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
 
-    assert len(encode(bounded_done(fates))) < channel.LONGEST_FRAME
-    assert len(encode(bounded_failure(fates[0]))) < channel.LONGEST_FRAME
+    assert len(encode(bounded_done(results))) < channel.LONGEST_FRAME
+    assert len(encode(bounded_failure(results[0]))) < channel.LONGEST_FRAME
 
 
 def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
     """Each with the names of its log file and host."""
     name = "gpu-node-0123.cluster.example.com"
     log = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
-    fates = [
-        fate(rank, 1, host=name, log=log.format(rank), tail="Error\n" * 60, error="{}")
+    results = [
+        result(rank, 1, host=name, log=log.format(rank), tail="Error\n" * 60, error="{}")
         for rank in range(MOST_WORKERS)
     ]
 
-    assert len(encode(bounded_done(fates))) < channel.LONGEST_FRAME
+    assert len(encode(bounded_done(results))) < channel.LONGEST_FRAME
 
 
 def test_the_end_of_a_tail_is_kept() -> None:
     """It has the exception; an error file is kept whole or not at all."""
     long = "x" * (20 << 10)
 
-    message = bounded_failure(fate(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'))
+    message = bounded_failure(result(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'))
 
-    assert message.fate.tail.endswith("ValueError: it")
-    assert len(message.fate.tail) == 16 << 10
-    assert message.fate.error == ""
+    assert message.result.tail.endswith("ValueError: it")
+    assert len(message.result.tail) == 16 << 10
+    assert message.result.error == ""
 
 
 def test_a_long_traceback_keeps_both_ends() -> None:
@@ -159,17 +159,17 @@ def test_a_long_traceback_keeps_both_ends() -> None:
     frames = "".join(f'  File "train.py", line {line}, in step\n' for line in range(500))
     tail = f"Traceback (most recent call last):\n{frames}ValueError: it"
 
-    message = bounded_failure(fate(0, 1, tail=tail))
+    message = bounded_failure(result(0, 1, tail=tail))
 
-    lines = message.fate.tail.splitlines()
+    lines = message.result.tail.splitlines()
     assert lines[:2] == tail.splitlines()[:2]
     assert lines[-1] == "ValueError: it"
-    assert len(message.fate.tail) <= 16 << 10
+    assert len(message.result.tail) <= 16 << 10
 
 
 def test_a_path_that_is_no_text_is_sent() -> None:
     """File names are bytes."""
-    message = bounded_failure(fate(0, 1, log="/logs/\udcff"))
+    message = bounded_failure(result(0, 1, log="/logs/\udcff"))
 
     assert b"/logs/?" in encode(message)
 
@@ -194,7 +194,7 @@ def test_what_a_server_answers_is_sent_as_one_line() -> None:
     """It may answer with anything."""
     unready = outcome.NotReady(-1.0, "HTTP/1.1 500 \x1b[31mno\nway")
 
-    sent = bounded_failure(replace(fate(0, 1), ending=unready)).fate.ending
+    sent = bounded_failure(replace(result(0, 1), ending=unready)).result.ending
 
     assert sent == outcome.NotReady(0.0, "HTTP/1.1 500 ?[31mno?way")
     assert sent.succeeded is False

@@ -21,15 +21,15 @@ from clusterrun.planning.plan import World
 from clusterrun.policy import actions, answers, events, job_events, messages, nccl, queries
 from clusterrun.policy import outcome as outcomes
 from clusterrun.policy.coordinator import Running
-from clusterrun.policy.fates import conclude, fates_of
 from clusterrun.policy.node import Attempt
+from clusterrun.policy.results import conclude, results_of
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.signals import SignalReceived
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tests.network.nodes import fate as fate_of
 from tests.network.nodes import hello, opened_job
+from tests.network.nodes import result as fate_of
 from tests.plans import plan_of, worker_of
 from tests.plans import world as world_of
 
@@ -171,7 +171,7 @@ class Job:
             services: by name; each has ``nodes``, its workers by node rank, and may have ``ready``
                 (it is asked whether it is), ``timeout`` (until when it must be), ``after`` (services),
                 ``must_finish``, ``world`` and ``on_failure`` ("restart", "ignore").
-            opened: of how nodes join; see ``told_joining``.
+            opened: of how nodes join; see ``join_history``.
 
         """
         self.now = 0.0
@@ -476,7 +476,7 @@ class Job:
         number = self._coordinator.attempt if attempt is None else attempt
         failed = fate_of(rank, 9, host=f"n{node}")
         self._nodes[node].up.append(
-            messages.Done(number, (messages.DatedFate(failed, self.now),), None)
+            messages.Done(number, (messages.DatedResult(failed, self.now),), None)
             if in_report
             else messages.FirstFailure(number, failed, self.now)
         )
@@ -651,7 +651,7 @@ class Job:
         outcome = self._nodes[node].outcome
         assert outcome is not None, f"node {node} has not ended"
         return [
-            *map(_fate, outcome.fates),
+            *map(_fate, outcome.results),
             *([f"{outcome.failure.worker} had failed before"] if outcome.failure else ()),
             *(f"still left: {survivor}" for survivor in outcome.survivors),
         ]
@@ -804,7 +804,7 @@ class Job:
     def _happens(self, node: Node, event: events.Event) -> None:
         if node.is_over or node.state is None:
             return
-        decided = node.state.happens(event)
+        decided = node.state.handle(event)
         for action in decided:
             self._perform(node, node.state, action)
 
@@ -827,18 +827,18 @@ class Job:
             case actions.SendToCoordinator(message):
                 node.up.append(message)
             case actions.ReportFailure(local):
-                fate = next(each for each in self._fates(node) if each.local_rank == local)
+                result = next(each for each in self._fates(node) if each.local_rank == local)
                 at = state.ended[local].failed_at
-                node.up.append(messages.FirstFailure(state.number, fate, at))
+                node.up.append(messages.FirstFailure(state.number, result, at))
             case actions.ReportExits(locals_):
                 exits = (
                     messages.DatedExit(state.plan.numbers[it], state.ended[it].at) for it in locals_
                 )
                 node.up.append(messages.RanksExited(state.number, tuple(exits)))
             case actions.ReportEnd():
-                fates = tuple(messages.DatedFate(it, it.clock) for it in self._fates(node))
+                results = tuple(messages.DatedResult(it, it.clock) for it in self._fates(node))
                 cause, lease_over = state.external_cause, state.lease_over
-                node.up.append(messages.Done(state.number, fates, cause, lease_over))
+                node.up.append(messages.Done(state.number, results, cause, lease_over))
             case actions.Pause():
                 node.up.append(messages.Paused(paused=True))
             case actions.Resume():
@@ -889,12 +889,12 @@ class Job:
             case actions.NameLeft():
                 node.named.append(events.Left(tuple(node.left), self.now))
 
-    def _fates(self, node: Node) -> tuple[outcomes.Fate, ...]:
+    def _fates(self, node: Node) -> tuple[outcomes.WorkerResult, ...]:
         assert node.state is not None
-        return fates_of(node.state, {}, {}, 0.0)
+        return results_of(node.state, {}, {}, 0.0)
 
     def _decided(self, event: job_events.CoordinatorEvent) -> None:
-        replies = self._coordinator.happens(event)
+        replies = self._coordinator.handle(event)
         for reply in replies:
             match reply:
                 case job_events.Send(numbers, message):
@@ -1129,8 +1129,8 @@ def _name(number: int) -> str:
     return signal.Signals(number).name if number in known else f"signal {number}"
 
 
-def _fate(fate: outcomes.Fate) -> str:
-    match fate.ending:
+def _fate(result: outcomes.WorkerResult) -> str:
+    match result.ending:
         case outcomes.Exited(code):
             how = f"exited with {code}"
         case outcomes.Killed(number):
@@ -1141,9 +1141,9 @@ def _fate(fate: outcomes.Fate) -> str:
             how = "exited with 0 before the others"
         case outcomes.NotReady(seconds, why):
             how = f"was not ready within {seconds:g} s: {why}:"
-    stopped = ", as it was asked to end" if fate.stopped_by_us else ""
-    hung = f", hung in {fate.hung.splitlines()[-1].strip()}" if fate.hung else ""
-    return f"{fate.worker} {how} after {fate.ran_for:.0f} s{stopped}{hung}"
+    stopped = ", as it was asked to end" if result.stopped_by_us else ""
+    hung = f", hung in {result.hung.splitlines()[-1].strip()}" if result.hung else ""
+    return f"{result.worker} {how} after {result.ran_for:.0f} s{stopped}{hung}"
 
 
 def _told(outcome: outcomes.Outcome) -> str:

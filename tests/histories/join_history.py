@@ -12,10 +12,10 @@ from clusterrun.policy import job_events, messages
 from clusterrun.policy import outcome as outcomes
 from clusterrun.policy.notices import ended_while_waiting
 
-from tests.histories.told_job import Job
+from tests.histories.job_history import Job
 
 
-class Joining(Job):
+class JoinHistory(Job):
     """A job that node 0 alone has joined."""
 
     def __init__(
