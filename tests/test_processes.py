@@ -285,7 +285,7 @@ def test_a_program_that_lives_on_without_its_output(tmp_path: Path) -> None:
     assert has_ended(int(written.read_text()))
 
 
-def test_one_that_nobody_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_may_not_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a py-spy that has become root's by sudo: it is left to its own alarm."""
 
     def refuse(group: int, number: int) -> None:

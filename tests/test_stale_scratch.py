@@ -120,7 +120,7 @@ def test_what_another_user_has_left_stays(tmp_path: Path, dead: str) -> None:
     assert (tmp_path / dead).exists()
 
 
-def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_ignored(tmp_path: Path) -> None:
     """TMPDIR may be wrong."""
     remove_leftovers(tmp_path / "absent")
 

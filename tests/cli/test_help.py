@@ -46,7 +46,7 @@ def test_an_old_name_of_a_group_is_answered(old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["train.py", "/home/me/x.py"])
-def test_the_script_is_no_topic(word: str) -> None:
+def test_the_script_is_not_a_topic(word: str) -> None:
     """Asked for help before SCRIPT, the overview is meant."""
     assert help_text(word) == help_text()
 

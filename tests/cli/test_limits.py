@@ -29,7 +29,7 @@ def test_a_limit_is_named_with_its_value(error: Exception, text: str) -> None:
         assert text.format(soft) in found.message
 
 
-def test_what_is_no_limit_is_none() -> None:
+def test_a_text_that_is_not_a_limit() -> None:
     """A bug of ours stays one."""
     assert limit_behind(OSError(errno.EBADF, "Bad file descriptor")) is None
     assert limit_behind(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")) is None

@@ -31,7 +31,7 @@ def test_an_argument_may_be_any_bytes(script: Path) -> None:
     assert done.out.endswith(" train.py $'a\\377\\033'\n")
 
 
-def test_a_directive_that_is_no_text_is_refused(script: Path) -> None:
+def test_a_directive_that_is_not_text_is_refused(script: Path) -> None:
     """There, sbatch reads no escapes."""
     words = [*SUBMIT, "--print", "--directive", "--comment=a\udcff", "train.py"]
     done = typed(words, {}, script.parent)

@@ -82,7 +82,7 @@ def test_a_signal_ends_the_run_that_goes_on(clusterrun: Launcher, number: int) -
     assert job.left() == []
 
 
-def test_nobody_reads_the_table(clusterrun: Launcher) -> None:
+def test_a_table_that_is_not_read(clusterrun: Launcher) -> None:
     """It ends as a program in a pipe does, and the results are in their folder."""
     words = ("bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "bash")
     done = clusterrun.script("print('5 it/s')", "bench", "--nproc=1", around=words).ended()

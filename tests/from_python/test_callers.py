@@ -65,7 +65,7 @@ def test_a_caller_that_has_clusterrun_by_an_entry_of_its_own(caller: Launcher) -
     assert caller.command(str(script)).ended() == (0, "[7, 7]\n", "")
 
 
-def test_names_that_are_no_utf_8(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_are_not_utf_8(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = here / "\udcff"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))

@@ -495,7 +495,7 @@ def test_an_impossible_option_names_the_argument() -> None:
         clusterrun.launch(rank, nproc_per_node=0)
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_what_is_not_a_function_is_refused() -> None:
     async def later() -> None:
         pass
 
@@ -506,7 +506,7 @@ def test_what_is_no_function_is_refused() -> None:
 
 
 @pytest.mark.parametrize("args", [3, "train"])
-def test_arguments_that_are_no_tuple_are_refused(args: object) -> None:
+def test_arguments_that_are_not_a_tuple_are_refused(args: object) -> None:
     """A text would be passed letter by letter."""
     with pytest.raises(TypeError, match=r"args is .*: give a tuple"):
         clusterrun.launch(rank, args, nproc_per_node=1)  # type: ignore[arg-type]

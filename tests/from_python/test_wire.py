@@ -91,7 +91,7 @@ def changed(raw: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("change", [changed, lambda raw: raw + raw], ids=["changed", "sent twice"])
-def test_somebody_on_the_way(change: Callable[[bytes], bytes]) -> None:
+def test_an_attacker_between_two_nodes(change: Callable[[bytes], bytes]) -> None:
     """Between hosts, what was changed or repeated is found."""
     ends = Ends(source="127.0.0.2")
     ends.shake_hands()
@@ -141,7 +141,7 @@ def test_who_does_not_know_the_key(says: Callable[[socket.socket], object]) -> N
 
 
 @pytest.mark.parametrize("head", [b"\0" * 9, b"\1" + b"\0" * 4 + b"\xff" * 4])
-def test_what_is_no_frame(ends: Ends, head: bytes) -> None:
+def test_what_is_not_a_frame(ends: Ends, head: bytes) -> None:
     ends.rank.sock.sendall(head)
 
     with pytest.raises(wire.Disconnected, match="it sends something else"):

@@ -467,7 +467,7 @@ def test_the_callers_death_ends_the_group(caller: Launcher) -> None:
     assert job.ended().code == -signal.SIGKILL
 
 
-def test_workers_that_nobody_closes(caller: Launcher) -> None:
+def test_workers_that_are_never_closed(caller: Launcher) -> None:
     """They end with the program, and when they are garbage."""
     job = caller.script(
         """

@@ -134,7 +134,7 @@ def test_a_killed_rank_may_be_gone_after_its_peers_have_failed() -> None:
     assert reason.saw()[-1] == "node 1 ends with 1: rank 0 failed"
 
 
-def test_a_rank_that_the_launcher_kills_is_no_cause() -> None:
+def test_a_rank_that_the_launcher_kills_is_not_a_cause() -> None:
     """It did not end within the grace period, whatever its peers print."""
     job = Job(nodes=2)
 
@@ -168,7 +168,7 @@ def test_what_ends_one_node_ends_all() -> None:
     assert relay.saw()[-2:] == [f"node 0 {end}", f"node 1 {end}"]
 
 
-def test_a_lost_fork_server_is_heard_of_after_a_peer_has_failed() -> None:
+def test_a_fork_server_that_is_lost_after_a_peer_has_failed() -> None:
     """The kernel kills its ranks with it: one that lost its peer is no cause, one of its own is."""
     consequence, reason = Job(nodes=2), Job(nodes=2)
 

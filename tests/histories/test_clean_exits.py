@@ -238,7 +238,7 @@ def test_a_rank_fails_just_before_its_peer_has_exited(last: str, after: str) -> 
     assert causes(job.exits(1).settles()) == {f"ends with 1: rank 0 failed{after}"}
 
 
-def test_a_rank_that_exits_as_it_is_stopped_is_no_reason() -> None:
+def test_a_rank_that_exits_as_it_is_stopped_does_not_end_the_job() -> None:
     """It ends because of the failure."""
     job = Job(workers=3).exits(0, code=1, last=GONE).settles().exits(1, 2).settles()
 

@@ -110,7 +110,7 @@ def test_a_node_that_is_given_up_after_a_signal_ends() -> None:
 LEASE_OVER = "was stopped, or cut off, for too long: its workers' lease was over"
 
 
-def test_the_end_of_a_lease_is_no_failure() -> None:
+def test_the_end_of_a_lease_is_not_a_failure() -> None:
     """The same nodes go on, and neither a restart nor a loss is counted; the spare waits on."""
     job = outliving()
 

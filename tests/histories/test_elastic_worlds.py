@@ -48,7 +48,7 @@ def test_too_few_nodes_are_left() -> None:
     assert waits.passes(61).settles().saw() == [f"node 0 {within}", f"node 2 {within}"]
 
 
-def test_a_node_that_joins_is_told_when_it_comes_in() -> None:
+def test_a_node_that_joins_learns_when_it_takes_part() -> None:
     """At the next restart, or in a lost one's place if the world is full."""
     says = "node 0 prints: n{} (pid 1{}) has joined and {}"
     later, full = Job(nodes=2, least=1, most=4), Job(nodes=2, least=1, most=2)

@@ -46,7 +46,7 @@ def test_the_ranks_that_the_others_wait_for_are_named() -> None:
     ]
 
 
-def test_a_hang_is_told_once() -> None:
+def test_a_hang_is_reported_once() -> None:
     """Again only after a rank has moved."""
     job = hangs()
     job.shows(0, 1, at="wait").settles().saw()
@@ -257,7 +257,7 @@ def test_an_answer_comes_too_late() -> None:
     assert len(job.shows(1, at="load").settles().saw()) == 1
 
 
-def test_a_hang_is_told_after_stacks_that_a_user_has_asked_for() -> None:
+def test_a_hang_is_reported_after_stacks_that_a_user_has_asked_for() -> None:
     """One question at a time."""
     job = Job()
     job.signalled(signal.SIGQUIT).settles().stands_still(0).settles().saw()
@@ -284,7 +284,7 @@ def test_the_next_attempt_begins_without_a_question() -> None:
     assert job.signalled(signal.SIGQUIT, node=1).settles().saw()[2:] == [*ASKS]
 
 
-def test_ranks_that_are_being_stopped_are_no_hang() -> None:
+def test_ranks_that_are_being_stopped_are_not_a_hang() -> None:
     """Their end has a time limit of its own."""
     job, hung = Job(nodes=2, on_hang="stop"), Job(nodes=2, grace=200)
     job.signalled(signal.SIGTERM).settles().saw()

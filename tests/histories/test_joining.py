@@ -30,7 +30,7 @@ def test_the_job_begins_when_the_last_node_joins() -> None:
     ]
 
 
-def test_a_job_of_one_node_waits_for_nobody() -> None:
+def test_a_job_of_one_node_does_not_wait() -> None:
     """It is complete."""
     assert JoinHistory(nodes=1).settles().saw()[-1] == "node 0 starts rank 0, attempt 0"
 
@@ -301,7 +301,7 @@ def test_who_leaves_during_the_last_call_is_missed() -> None:
     assert job.passes(0.1).settles().saw()[-1] == "node 2 starts rank 1, attempt 0"
 
 
-def test_the_last_call_waits_for_a_caller_that_has_said_nothing() -> None:
+def test_the_last_call_waits_for_a_silent_connection() -> None:
     """For a moment: it may be one of the job's nodes."""
     job = JoinHistory(nodes=2, least=1).passes(29.9).connects().passes(0.15).settles()
     job.saw()

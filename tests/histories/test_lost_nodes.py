@@ -46,7 +46,7 @@ def test_the_last_nodes_are_the_spares() -> None:
     ]
 
 
-def test_a_loss_is_no_restart() -> None:
+def test_a_loss_does_not_count_as_a_restart() -> None:
     """All report who has the place of whom; a loss after its node's report counts besides a failure."""
     lost, failed = Job(nodes=2, spares=1), Job(nodes=3, spares=1, restarts=1)
 

@@ -164,7 +164,7 @@ def test_a_helper_that_is_lost_after_a_signal_is_not_the_cause() -> None:
         assert last_line(happens(two, 1).loses_node(0)) == "node 1 ends with 143: it got SIGTERM"
 
 
-def test_what_comes_late_of_an_attempt_is_no_news_of_the_next() -> None:
+def test_a_late_message_of_an_attempt_does_not_count_for_the_next() -> None:
     """An end that was not waited for, and the last lines of the same rank."""
     job = Job(workers=2, restarts=1)
     job.exits(0, 1, code=3).passes(7).passes(2).hears()

@@ -59,7 +59,7 @@ def test_nodes_that_do_not_answer_are_named() -> None:
     assert job.thaws(2).settles().saw() == ["node 2 answers a query"]
 
 
-def test_an_answer_that_nobody_has_asked_for_is_dropped() -> None:
+def test_an_answer_without_a_question_is_dropped() -> None:
     """A second one, or one to no query."""
     job = Job(nodes=3).freezes(2).asks_about_ranks()
     job.settles().saw()

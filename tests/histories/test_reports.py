@@ -53,7 +53,7 @@ def test_a_failure_before_the_signal_that_ended_the_job(fails: Callable[[Job], J
     assert job.report()[-1] == "rank 0 had failed before"
 
 
-def test_what_the_signal_itself_did_is_no_failure_before_it() -> None:
+def test_what_the_signal_did_is_not_an_earlier_failure() -> None:
     """A scheduler signals all processes at once, a rank first."""
     job = Job(workers=2, restarts=1)
 

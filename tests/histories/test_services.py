@@ -139,7 +139,7 @@ def test_one_whose_program_begins_when_all_stop_is_not_asked() -> None:
     assert job.starts("server 1").saw() == []
 
 
-def test_who_is_waited_for_is_told_after_10_s_then_each_minute() -> None:
+def test_a_notice_names_missing_nodes_after_10_s_then_each_minute() -> None:
     """On all nodes of a small job, until all are ready."""
     job = waiting()
 
@@ -158,7 +158,7 @@ def test_who_is_waited_for_is_told_after_10_s_then_each_minute() -> None:
     assert job.passes(1000).settles().saw() == []
 
 
-def test_nobody_is_waited_for_while_all_stop() -> None:
+def test_no_node_is_waited_for_while_all_stop() -> None:
     """The job ends for another reason; the end of the grace period is what comes next."""
     job = waiting().exits("server 0", code=3).settles()
     job.saw()
@@ -410,7 +410,7 @@ def test_services_that_ignore_sigterm_are_killed_after_the_grace_period() -> Non
     ]
 
 
-def test_who_is_still_running_is_told_once_a_minute() -> None:
+def test_a_notice_names_running_ranks_each_minute() -> None:
     """On nodes that have ended."""
     job = ending(grace=100)
 
@@ -705,7 +705,7 @@ def test_the_job_waits_for_ranks_alone() -> None:
     assert ends(job) == {"ends with 7: no rank has moved for 60 s"}
 
 
-def test_services_that_end_slowly_are_no_hang() -> None:
+def test_services_that_end_slowly_are_not_a_hang() -> None:
     """The grace period is their time limit, also if the ranks of another node have left something."""
     job = running(on_hang="stop", grace=100).leaves("sh").stands_still(1).settles()
     job.exits(0, 1).settles().saw()

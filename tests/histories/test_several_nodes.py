@@ -101,7 +101,7 @@ def test_a_lost_node_stops_the_others_and_is_the_cause() -> None:
     ]
 
 
-def test_nobody_waits_for_a_lost_node() -> None:
+def test_no_node_waits_for_a_lost_one() -> None:
     """It was the last one without a report."""
     job = Job(nodes=2)
     job.dies(0, by=signal.SIGTERM).settles().saw()
@@ -227,7 +227,7 @@ def test_a_node_that_goes_after_its_report_prevents_a_restart() -> None:
     ]
 
 
-def test_a_lost_node_is_no_reason_to_restart() -> None:
+def test_a_lost_node_does_not_restart_the_job() -> None:
     """A world of fixed size can't do without it."""
     job = Job(nodes=2, restarts=5)
 

@@ -390,7 +390,7 @@ def test_orders_of_another_attempt_are_late() -> None:
     assert job.hears_again(0).hears_again(1).settles().saw() == []
 
 
-def test_sigterm_while_ranks_are_stopped_is_no_request() -> None:
+def test_sigterm_while_ranks_are_stopped_is_not_a_request() -> None:
     """It prevents the next attempt."""
     job = Job(nodes=2, restarts=1).asks(0).settles().exits(1, code=3).settles()
 
@@ -408,7 +408,7 @@ def test_a_lost_node_ends_the_agreement() -> None:
     assert job.saw()[-1] == "node 0 ends with 5: node 1 is gone"
 
 
-def test_without_node_0_there_is_no_suspension() -> None:
+def test_there_is_no_suspension_without_node_0() -> None:
     """The ranks are being stopped already."""
     job = Job(nodes=2).loses_node(0).settles()
     job.saw()

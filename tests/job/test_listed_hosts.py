@@ -186,7 +186,7 @@ def test_files_of_hosts(
         ),
     ],
 )
-def test_files_that_are_no_lists(text: str, message: str, folder: Path) -> None:
+def test_files_that_are_not_lists(text: str, message: str, folder: Path) -> None:
     """The line is named."""
     (folder / "hosts").write_text(text)
 

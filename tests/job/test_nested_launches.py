@@ -57,7 +57,7 @@ def test_the_port_of_the_outer_workers_nccl_goes(address: str, *, goes: bool) ->
 
 
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "TORCHELASTIC_RUN_ID"])
-def test_one_mark_alone_is_no_worker(name: str) -> None:
+def test_one_mark_alone_is_not_a_worker(name: str) -> None:
     """AzureML sets LOCAL_RANK on its own, and that is no outer launch."""
     assert left_by_outer_launch({name: "0", "RANK": "0", "CLUSTERRUN_NNODES": "1"}) == ()
 

@@ -173,7 +173,7 @@ def test_a_schedulers_job_has_a_token_of_its_user() -> None:
     assert token == Fact("26.0 of user 7", "SLURM_JOB_ID, SLURM_STEP_ID")
 
 
-def test_a_token_is_no_key_of_a_job_file() -> None:
+def test_a_token_is_not_a_key_of_a_job_file() -> None:
     """Job files are shared and kept."""
     Path("job.yaml").write_text("token: mine\n")
 

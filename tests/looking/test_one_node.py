@@ -260,7 +260,9 @@ def test_another_user_sees_and_touches_nothing(
 
 
 @pytest.mark.long
-def test_nobody_has_opened_the_output(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_an_output_that_no_process_has_opened(
+    clusterrun: Launcher, runtime: dict[str, str]
+) -> None:
     """As a service manager may start it."""
     job = started(clusterrun, runtime, PRINTS)
     for command in ("ps", "status mine", "stacks mine"):

@@ -71,7 +71,7 @@ def taken() -> Iterator[Path]:
 
 
 @pytest.mark.needs("root", "setpriv")
-def test_another_user_s_folder_is_said_and_not_used(taken: Path, tmp_path: Path) -> None:
+def test_another_user_s_folder_is_reported_and_not_used(taken: Path, tmp_path: Path) -> None:
     """By ps, stop and the job itself, which listens elsewhere."""
     os.chown(tmp_path, STRANGER, STRANGER)
 

@@ -98,7 +98,7 @@ def test_what_is_read_fits_together(facts: MachineFacts) -> None:
 
 @given(machines(), st.randoms(use_true_random=False), st.sampled_from(ODD))
 @FEW
-def test_missing_files_and_nonsense_are_no_error(
+def test_missing_files_and_nonsense_are_ignored(
     facts: MachineFacts, choice: Random, text: str | None
 ) -> None:
     """A captured machine may have been edited, or be incomplete."""

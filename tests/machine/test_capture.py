@@ -304,7 +304,7 @@ WRONG: dict[str, tuple[bytes | dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_file_that_is_no_capture(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_a_capture(tmp_path: Path, name: str) -> None:
     """It may be damaged, edited, foreign, or of a newer version."""
     content, why = WRONG[name]
     path = tmp_path / "m.json"

@@ -88,7 +88,7 @@ def test_a_captured_tree_without_mounts_has_the_usual_places(tmp_path: Path) -> 
     assert hierarchy_of(second, "cpu") == Hierarchy(2, ("sys/fs/cgroup",))
 
 
-def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
+def test_there_is_no_quota_without_control_groups(tmp_path: Path) -> None:
     """Missing files mean that there is no limit."""
     assert hierarchy_of(Tree(tmp_path), "cpu") is None
     assert cpu_quota(Tree(tmp_path)) is None

@@ -348,7 +348,7 @@ def test_what_this_side_closes_is_its_own(pair: Pair) -> None:
     assert (ours.end, named.end) == (ChannelEnd.OURS, ChannelEnd.SLOW)
 
 
-def test_a_reset_is_no_end_of_a_process(pair: Pair) -> None:
+def test_a_reset_is_not_an_end_of_a_process(pair: Pair) -> None:
     """Its kernel has forgotten the connection, perhaps while the process was out of reach."""
     channel = of_members(pair[0])
     reset(pair[1])

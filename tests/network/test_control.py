@@ -274,7 +274,7 @@ def test_a_stop_is_wanted_and_answered(call: Callable[[], Command]) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\xff", b"x" * 100_000])
-def test_what_is_no_request_is_dropped(agent: Agent, sent: bytes) -> None:
+def test_what_is_not_a_request_is_dropped(agent: Agent, sent: bytes) -> None:
     """Garbage, or more of it than any request has."""
     with connect_to(agent.path, 5.0) as connection:
         thread = threading.Thread(target=send_all, args=(connection, sent))

@@ -41,7 +41,9 @@ def job(stack: ExitStack) -> Running:
         ("half a report", "it closed the connection in the middle of a message"),
     ],
 )
-def test_what_is_said_of_a_stranger(garbage: str, why: str, job: Running, stack: ExitStack) -> None:
+def test_how_an_unauthenticated_connection_is_described(
+    garbage: str, why: str, job: Running, stack: ExitStack
+) -> None:
     """On node 0."""
     stranger = caller(stack, job).sends_bytes(GARBAGE[garbage])
     stranger.socket.shutdown(socket.SHUT_WR)
@@ -65,7 +67,7 @@ def test_an_agent_that_has_gone_is_not_waited_for(job: Running, stack: ExitStack
     assert joined(stack, job)
 
 
-def test_a_stranger_hears_nothing_of_us(job: Running, stack: ExitStack) -> None:
+def test_an_unauthenticated_connection_gets_no_answer(job: Running, stack: ExitStack) -> None:
     """Before it has sent the magic bytes."""
     stranger = caller(stack, job).sends_bytes(b"GET /")
 
@@ -73,7 +75,7 @@ def test_a_stranger_hears_nothing_of_us(job: Running, stack: ExitStack) -> None:
     assert stranger.received == b""
 
 
-def test_who_keeps_silent_is_sent_away(job: Running, stack: ExitStack) -> None:
+def test_an_unauthenticated_connection_times_out(job: Running, stack: ExitStack) -> None:
     """After a while."""
     silent = caller(stack, job)
     half = caller(stack, job).sends_bytes(OPENING[:20])
@@ -116,7 +118,7 @@ def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> N
     assert job.notices == ["refused 127.0.0.1: it has another token"]
 
 
-def test_a_hello_is_said_once(job: Running, stack: ExitStack) -> None:
+def test_a_second_hello_is_refused(job: Running, stack: ExitStack) -> None:
     """A second one contradicts the first."""
     member = caller(stack, job).joins(hello(1))
     assert isinstance(member.receives(), messages.WorldFormed)

@@ -137,7 +137,7 @@ def test_a_coordinator_that_only_nods_is_not_believed() -> None:
     assert member.fault is Fault.WRONG_TOKEN
 
 
-def test_another_version_is_told_to_both() -> None:
+def test_another_version_is_reported_on_both_sides() -> None:
     """The opening has the same form in all versions; node 0 answers it, so that both can tell."""
     newer = struct.pack(">12sHcB32s", MAGIC, VERSION + 1, b"M", 0, b"m" * 32)
     coordinator = Speaker(coordinator_handshake(b""))
@@ -177,7 +177,7 @@ def test_the_coordinator_is_silent_until_it_is_hailed() -> None:
     assert coordinator.step.begins == MAGIC
 
 
-def test_the_magic_is_no_word_of_a_store() -> None:
+def test_the_magic_is_not_a_command_of_a_store() -> None:
     """Torch's store reads a number of a query first: ours is far from all of them."""
     assert MAGIC[0] > 0x80
     assert socket.ntohl(int.from_bytes(MAGIC[:4], "little")) > 1 << 20

@@ -123,7 +123,7 @@ def test_a_given_port() -> None:
     again.release()
 
 
-def test_connections_of_the_last_job_are_no_obstacle(held: WorkersPort) -> None:
+def test_connections_of_the_last_job_do_not_matter(held: WorkersPort) -> None:
     """The port can be held while they are in TIME_WAIT."""
     with socket.create_server(("127.0.0.1", held.number)) as server:
         client = socket.create_connection(("127.0.0.1", held.number), timeout=10)

@@ -365,7 +365,7 @@ def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None
     assert notices == []
 
 
-def test_node_zero_of_another_job_is_no_second_node_zero(nodes: Nodes) -> None:
+def test_node_zero_of_another_job_is_not_a_second_node_zero(nodes: Nodes) -> None:
     """The node that has the address now has another run id."""
     port, notices = free_port(), Notices()
     other = ranked_hello(1, run_id="other")

@@ -202,7 +202,7 @@ def test_node_zero_that_falls_silent() -> None:
 @pytest.mark.parametrize(
     "met", [DialProgress((), "name or service not known", {}), progress(a10_0_0_1="no answer")]
 )
-def test_variables_that_may_be_left_over_are_told(met: DialProgress) -> None:
+def test_variables_that_may_be_left_over_are_named(met: DialProgress) -> None:
     """While a node calls, and when it gives up."""
     terms = job_terms(29500, host="head", exports=("RANK",))
 

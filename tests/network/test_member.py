@@ -426,7 +426,7 @@ def test_a_silent_node_zero(pair: Pair) -> None:
     assert losses == [(1.5 + RHYTHM.timeout + 2 * RHYTHM.interval, Loss(SILENCE, is_silent=True))]
 
 
-def test_a_slow_name_server_is_no_silence(pair: Pair) -> None:
+def test_a_slow_name_server_is_not_silence(pair: Pair) -> None:
     """What node 0 has sent meanwhile was not read yet."""
     [pair.member.loss(at * 0.25) for at in range(8)]
     pair.member.begins_to_work(1.75)
@@ -545,7 +545,7 @@ def test_the_verdict_of_an_attempt_that_has_just_begun(
     assert end.message == verdict
 
 
-def test_a_query_after_the_success_asks_nobody(member: Leased) -> None:
+def test_a_query_after_the_success_asks_no_node(member: Leased) -> None:
     """What the workers of this node have left runs, and its user asks for its state."""
     member.gets(FORMED, messages.Verdict(outcome.Succeeded(), ""))
 
@@ -694,7 +694,7 @@ def test_the_fork_server_holds_the_connection(
         (messages.Paused(paused=True), "it sent a message that has no place here (Paused)"),
     ],
 )
-def test_who_is_no_node_zero_is_called_again(
+def test_an_agent_that_is_not_node_zero_is_dialled_again(
     sent: messages.FromCoordinator, why: str, stack: ExitStack, notices: Notices
 ) -> None:
     """Before it has found its job: another program may have had the port."""

@@ -153,7 +153,7 @@ class GivenUp(Played):
 
 @pytest.mark.parametrize("works", [False, True])
 @pytest.mark.parametrize("rdzv_timeout", [PATIENT / 2, 600.0])
-def test_nobody_is_there_to_let_it_in(
+def test_no_agent_is_there_to_let_it_in(
     stack: ExitStack, rdzv_timeout: float, *, works: bool
 ) -> None:
     """For T, for which a process may be stopped at no cost; no line tells of each call."""

@@ -118,7 +118,7 @@ def test_another_port_of_node_zero_is_tried(stack: ExitStack) -> None:
     assert job.member_joins(NODE_ZERO, job.port).master_addr == NODE_ZERO
 
 
-def test_address_translation_is_no_relay(stack: ExitStack) -> None:
+def test_address_translation_is_not_a_relay(stack: ExitStack) -> None:
     """The address is none of node 0's host: it may lead there through a service."""
     job = Job(stack)
 

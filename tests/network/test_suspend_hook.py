@@ -54,7 +54,7 @@ def started(tmp_path: Path) -> Iterator[Hook]:
     hook.close()
 
 
-def test_exit_code_0_wants_a_suspension(started: Hook) -> None:
+def test_exit_code_0_asks_for_a_suspension(started: Hook) -> None:
     """Once; the words of the hook are the reason."""
     started.start("exit 0")
 

@@ -265,7 +265,7 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(FROM_A_MEMBER), positions, st.integers(0, 9)), max_size=5)
 )
-def test_a_coordinator_survives_whatever_is_said(
+def test_a_coordinator_survives_any_message(
     frames: list[tuple[bytes, list[tuple[int, int]], int]],
 ) -> None:
     """And answers its members as before."""

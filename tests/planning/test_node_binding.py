@@ -216,7 +216,7 @@ def test_remarks(mode: NumaBinding, here: Machine, expected: list[str | None], w
         assert all(bool(it.remark) is (it.cpus is None) for it in found)
 
 
-def test_none_binds_nobody_and_keeps_the_gpus() -> None:
+def test_none_binds_no_worker_and_keeps_the_gpus() -> None:
     """The user has set this mode, so there is no remark."""
     (only,) = place(BindingOptions(NONE), machine(TWO, [1]), 1)
 

@@ -77,7 +77,7 @@ def test_what_is_the_same_in_every_attempt_belongs_to_the_job() -> None:
     assert first.workers[0].env != second.workers[0].env
 
 
-def test_a_port_that_is_not_chosen_yet_is_no_variable() -> None:
+def test_a_port_that_is_not_chosen_yet_is_not_a_variable() -> None:
     """A dry run chooses no port."""
     found = planned(job(), TWO, world(2, master_port=None))
 

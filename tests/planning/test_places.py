@@ -376,7 +376,7 @@ def test_a_slice_that_all_tasks_see() -> None:
     assert [worker.numa_nodes for worker in found] == [(1,), (1,)]
 
 
-def test_cpus_of_its_own_are_divided_with_nobody() -> None:
+def test_private_cpus_are_not_divided() -> None:
     """The scheduler has bound the task to a whole node, whose other GPUs it does not see."""
     here = machine(NODES, [0, 0, 1, 1], visible=[2], allowed="4-7")
 

@@ -167,7 +167,7 @@ def test_a_long_traceback_keeps_both_ends() -> None:
     assert len(message.result.tail) <= 16 << 10
 
 
-def test_a_path_that_is_no_text_is_sent() -> None:
+def test_a_path_that_is_not_text_is_sent() -> None:
     """File names are bytes."""
     message = bounded_failure(result(0, 1, log="/logs/\udcff"))
 

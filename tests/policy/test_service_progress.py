@@ -140,7 +140,7 @@ def test_who_is_waited_for() -> None:
     assert attempt.due == NEVER
 
 
-def test_nobody_is_waited_for() -> None:
+def test_no_node_is_waited_for() -> None:
     """No service is asked, or only rank 0 of one is."""
     assert progress(server={}, eval={"must_finish": True}).due == NEVER
     attempt = progress(engine={"ready": "tcp", "world": True})

@@ -58,7 +58,7 @@ def stacks(*groups: StackGroup) -> queries.Answer:
     return queries.Answer(1, 0, "n0", encode(answers.NodeStacks(groups)))
 
 
-def test_who_is_no_member_is_disconnected() -> None:
+def test_a_connection_of_no_member_is_closed() -> None:
     """Its connection was dropped, or it never joined."""
     assert sends(running(2), 9, messages.Idle(0, 9.0)) == [job_events.Disconnect((9,))]
 
@@ -143,7 +143,7 @@ def test_a_check_that_nothing_asked_for() -> None:
     assert isinstance(job.state, Reforming)
 
 
-def test_node_0_that_fails_its_check_waits_for_nobody() -> None:
+def test_node_0_that_fails_its_check_does_not_wait() -> None:
     """Others may still call for as long as they check themselves; it names its fault at once."""
     assert opened_job(2, fault="GPU 3 is lost").due == 0.0
     assert opened_job(2).due > 0.0

@@ -201,7 +201,7 @@ def test_output_without_a_traceback_is_shown() -> None:
         ),
     ],
 )
-def test_a_script_that_wants_its_local_rank(complaint: str, what_to_type: str) -> None:
+def test_a_script_that_needs_its_local_rank(complaint: str, what_to_type: str) -> None:
     """Argparse's error shows it, and the hint names the option."""
     tail = f"usage: train.py [-h] --local_rank N\ntrain.py: error: {complaint}\n"
 
@@ -362,7 +362,9 @@ def test_a_worker_that_failed_while_saving_is_named() -> None:
         ),
     ],
 )
-def test_a_lost_process_of_ours_is_no_workers_fault(reason: HelperFailed, last_line: str) -> None:
+def test_a_lost_process_of_ours_is_not_a_workers_fault(
+    reason: HelperFailed, last_line: str
+) -> None:
     """The report says which of our processes ended, and how."""
     report = report_of(outcome(reason, result(0, Killed(signal.SIGKILL), by_us=True)))
 
@@ -415,7 +417,7 @@ def test_a_restart_has_few_lines() -> None:
     """)
 
 
-def test_a_restart_quotes_the_last_line_where_there_is_no_exception() -> None:
+def test_a_restart_without_an_exception_quotes_the_last_line() -> None:
     ended = failed(result(3, Exited(1), tail="one\ntwo\n"))
 
     report = restart_text(ended, 3)

@@ -50,7 +50,7 @@ def test_what_has_no_known_form_is_shown_as_it_is(text: str) -> None:
     assert decode_error_file(f"\n{text}\n") == text
 
 
-def test_nesting_without_end_is_no_trap() -> None:
+def test_endless_nesting_is_refused() -> None:
     """The user is not shown the parser's recursion limit."""
     assert decode_error_file("[" * 100_000)
 

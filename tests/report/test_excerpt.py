@@ -242,7 +242,7 @@ def test_a_file_that_python_cannot_read_is_named_with_the_line(
     assert exception_line(standard_error_of(source, tmp_path)) == line
 
 
-def test_a_line_that_begins_alike_is_no_syntax_error() -> None:
+def test_a_line_that_begins_alike_is_not_a_syntax_error() -> None:
     """Only the last line counts if there is no traceback."""
     assert exception_line("SyntaxError: in the log\nbye\n") == ""
 

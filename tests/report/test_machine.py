@@ -235,7 +235,7 @@ def test_a_locale_without_box_characters() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
-def test_lines_are_no_wider_than_the_terminal(width: int) -> None:
+def test_lines_are_not_wider_than_the_terminal(width: int) -> None:
     """A longer line is continued below, and nothing is lost."""
     found = dgx_a100()
     plan = planned(found, 8)
@@ -250,7 +250,7 @@ def _letters(text: str) -> str:
     return "".join(char for char in text if not char.isspace() and char not in "├└│─")
 
 
-def test_isolated_cpus_are_told_from_those_of_others() -> None:
+def test_isolated_cpus_differ_from_those_of_others() -> None:
     """Both are in brackets."""
     found = replace(machine({0: "0-7"}, allowed="0-3"), isolated=CpuSet((6, 7)))
 

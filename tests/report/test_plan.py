@@ -281,7 +281,7 @@ def test_a_secret_is_not_shown() -> None:
     assert decoded(spec, plan(worker(0)))["job"]["token"]["value"] == "given"
 
 
-def test_an_address_that_nobody_gave_is_the_worlds() -> None:
+def test_an_address_that_is_not_set_is_the_worlds() -> None:
     """Workers get the same."""
     address = decoded(job(), plan(worker(0)))["job"]["master_addr"]
 

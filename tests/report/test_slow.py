@@ -99,7 +99,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("line", REASONS)
-def test_why_there_are_no_stacks(line: str) -> None:
+def test_why_stacks_are_missing(line: str) -> None:
     """And the cure."""
     case = REASONS[line]
     why, scope = (case, None) if isinstance(case, WhyNoStacks) else (WhyNoStacks.REFUSED, case)

@@ -102,7 +102,7 @@ def test_output_is_shown_when_it_asks(called: Called) -> None:
     assert called.caller.recv(100) == end_report.shown_line(MARK)
 
 
-def test_a_report_that_nobody_reads(called: Called) -> None:
+def test_a_report_that_is_not_read(called: Called) -> None:
     """Nothing is raised: the command ends by its own exit code."""
     called.caller.close()
     outcome = Outcome(Succeeded(), attempt=0, results=(), survivors=())

@@ -90,7 +90,9 @@ def test_few_strangers_are_served_in_a_turn(loop: Loop[str], stack: ExitStack) -
     assert len({*first, *rest}) == 41
 
 
-def test_nobody_is_accepted_while_many_strangers_wait(loop: Loop[str], stack: ExitStack) -> None:
+def test_no_connection_is_accepted_while_many_are_unauthenticated(
+    loop: Loop[str], stack: ExitStack
+) -> None:
     """Those that are here first: a crowd that calls at once does not slow itself down."""
     listener = Pipe(stack)
     loop.watch(listener.reads, listener.says("accepted"), Priority.LISTENERS)

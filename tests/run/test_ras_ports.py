@@ -119,9 +119,7 @@ def test_another_user_does_not_get_the_port(ports: RasPorts, how: str) -> None:
     assert tried.stdout == ""
 
 
-def test_no_port_is_no_reason_to_end_the_job(
-    ports: RasPorts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_goes_on_without_a_port(ports: RasPorts, monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL then listens at its default."""
 
     def fails(*_: object) -> socket.socket:

@@ -427,7 +427,7 @@ def test_a_node_that_is_known_by_name(listen: Listen, ask: Ask) -> None:
     assert f"Host: no-such-host.invalid:{port_of(listener)}".encode() in asked
 
 
-def test_a_connection_to_itself_is_no_server(
+def test_a_connection_to_itself_is_not_a_server(
     monkeypatch: pytest.MonkeyPatch, ask: Ask, held_port: int
 ) -> None:
     """The kernel may give a try the very port that it asks at, and TCP connects a socket to itself."""

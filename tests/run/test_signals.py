@@ -93,7 +93,7 @@ def test_a_flood_of_signals_is_survived() -> None:
     assert printed == "{10}\n"
 
 
-def test_a_signal_with_a_handler_of_other_code_is_no_event() -> None:
+def test_a_signal_with_a_handler_of_other_code_is_not_an_event() -> None:
     printed = run("""
         signal.signal(signal.SIGURG, lambda *_: print("handled", flush=True))
         inbox = Signals()

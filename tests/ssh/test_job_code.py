@@ -43,7 +43,7 @@ NO = EndReport(4, "RendezvousError", "no")
         ({}, 2, ""),
     ],
 )
-def test_what_is_told_once(reports: dict[str, EndReport], hosts: int, text: str) -> None:
+def test_what_is_reported_once(reports: dict[str, EndReport], hosts: int, text: str) -> None:
     report = report_of_all(reports, hosts)
 
     assert (report.text if report is not None else "") == text

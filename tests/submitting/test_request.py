@@ -20,7 +20,7 @@ def test_times(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "90", "2:30", "0:00:00", "1:60:00", "soon", "1h2", "-1h"])
-def test_what_is_no_time(text: str) -> None:
+def test_what_is_not_a_time(text: str) -> None:
     """Minutes to Slurm, or minutes and seconds: a plain number or pair is refused."""
     with pytest.raises(UsageError):
         read("time", text)
@@ -45,7 +45,7 @@ def test_sizes(text: str, mib: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "64", "0G", "64X", "1K"])
-def test_what_is_no_size(text: str) -> None:
+def test_what_is_not_a_size(text: str) -> None:
     """A number without a unit is megabytes to Slurm, which few know."""
     with pytest.raises(UsageError):
         read("memory_per_gpu", text)

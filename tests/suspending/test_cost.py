@@ -48,7 +48,7 @@ def test_a_call_takes_less_than_a_microsecond(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.needs("strace")
-def test_a_call_is_no_system_call(clusterrun: Launcher, tmp_path: Path) -> None:
+def test_a_call_is_not_a_system_call(clusterrun: Launcher, tmp_path: Path) -> None:
     """Strace sees none between two calls of getsid, with a million of ours between them."""
     trace = tmp_path / "trace"
     wrapper = tmp_path / "traced"

@@ -75,7 +75,7 @@ def test_all_ranks_save_at_one_step(number: int, name: str, clusterrun: Launcher
     assert job.left() == []
 
 
-def test_a_job_gives_the_code_that_the_scheduler_wants(clusterrun: Launcher) -> None:
+def test_a_job_exits_with_the_code_that_the_scheduler_needs(clusterrun: Launcher) -> None:
     """And its event log has the request, the step and the time; nothing is left on disk."""
     scratch = clusterrun.folder / "scratch"
     scratch.mkdir()

@@ -130,7 +130,7 @@ def test_what_the_dead_peer_had_sent_is_still_read(pair: Pair) -> None:
     assert not right.wants_write
 
 
-def test_sending_to_a_dead_peer_is_no_error(pair: Pair) -> None:
+def test_sending_to_a_dead_peer_raises_nothing(pair: Pair) -> None:
     """Only ``receive`` reports that the peer has died."""
     left, right = pair
     right.close()
@@ -177,7 +177,7 @@ def test_too_large_a_frame_is_a_bug() -> None:
     channel.close()
 
 
-def test_descriptors_nobody_took_are_closed() -> None:
+def test_descriptors_that_are_not_taken_are_closed() -> None:
     """Closing the channel closes what arrived with a frame that never became whole."""
     raw, sock = socket.socketpair()
     channel = channel_on(sock)

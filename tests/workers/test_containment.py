@@ -122,7 +122,7 @@ def test_the_dead_are_reaped_but_for_our_own() -> None:
     assert printed == f"False\n{-signal.SIGKILL}\n"
 
 
-def test_the_dead_are_no_reason_to_stop() -> None:
+def test_ended_nodes_do_not_stop_the_others() -> None:
     """A child that died meanwhile has left us its children: we must look again."""
     printed = run("""
         orphans = Orphans()
@@ -215,6 +215,6 @@ def test_waiting_for_one_of_several() -> None:
     process.wait()
 
 
-def test_waiting_for_a_process_that_is_no_child() -> None:
+def test_waiting_for_a_process_that_is_not_a_child() -> None:
     """It counts as gone: its number may belong to a stranger."""
     assert processes.status_of(os.getppid(), 10.0) is not None

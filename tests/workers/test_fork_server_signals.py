@@ -64,7 +64,7 @@ def test_what_the_launcher_blocks_workers_block() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def test_the_fork_server_is_no_part_of_our_group(bench: Bench) -> None:
+def test_the_fork_server_is_not_in_our_process_group(bench: Bench) -> None:
     """The terminal's Ctrl-C and Ctrl-Z go to the agent."""
     bench.spawn(0, "true")
     bench.events(2)

@@ -75,7 +75,7 @@ def test_a_signal_to_the_trial_is_none_to_us() -> None:
     assert [number for number in received if number == signal.SIGUSR1] == [signal.SIGUSR1]
 
 
-def test_a_trial_that_is_killed_is_no_success() -> None:
+def test_a_trial_that_is_killed_is_not_a_success() -> None:
     """Its result is unknown."""
     troubles = binding_failures(plan_with_signal(signal.SIGKILL))
 

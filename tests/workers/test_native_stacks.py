@@ -64,7 +64,7 @@ def test_what_it_prints_of_each_rank(installed: Installed) -> None:
         ("", "/no/such/shell", "py-spy can't be executed: No such file or directory"),
     ],
 )
-def test_why_there_is_no_stack(installed: Installed, script: str, shell: str, why: str) -> None:
+def test_why_a_stack_is_missing(installed: Installed, script: str, shell: str, why: str) -> None:
     installed.writes(script, shell)
 
     assert [(each.text, each.found) for each in installed.stacks()] == [(why, False)] * 2

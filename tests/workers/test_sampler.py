@@ -155,7 +155,7 @@ NO_PYTHON = "echo 'Error: Failed to find python version from target process' >&2
         ("exec sleep 60", "FAILED: py-spy has not ended 2 s after its time"),
     ],
 )
-def test_why_there_are_no_stacks(
+def test_why_stacks_are_missing(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: str
 ) -> None:
     """The rank is sampled as far as /proc shows it."""

@@ -299,7 +299,7 @@ def test_an_error_file_that_can_not_be_written(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_program_that_is_no_interpreter(clusterrun: Launcher, method: str) -> None:
+def test_a_program_that_is_not_an_interpreter(clusterrun: Launcher, method: str) -> None:
     """The launcher finds this usage error when it starts the program."""
     job = clusterrun.script("", "--python", "/bin/true", "--start-method", method)
 

@@ -270,7 +270,7 @@ def test_a_script_of_a_shell(clusterrun: Launcher) -> None:
     assert (ended.code, ended.err) == (0, "")
 
 
-def test_a_slow_import_before_the_script_is_no_hang(clusterrun: Launcher) -> None:
+def test_a_slow_import_before_the_script_is_not_a_hang(clusterrun: Launcher) -> None:
     """The fork server imports for all ranks; the clock starts when their scripts run."""
     (clusterrun.folder / "slow.py").write_text("import time; time.sleep(2.5)")
     options = ("--hang-timeout=1", "--preload=slow", "--start-method=fork")

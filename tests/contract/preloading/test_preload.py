@@ -1007,7 +1007,7 @@ def test_no_other_server_can_be_started(installed: Installed) -> None:
     assert f"clusterrun: error: {python}: No such file or directory\n" in ended.err
 
 
-def test_what_the_interpreter_prints_is_told_once(installed: Installed) -> None:
+def test_what_the_interpreter_prints_is_shown_once(installed: Installed) -> None:
     """Though a second one starts the workers."""
     installed.add("hazard", HAZARDS["thread"].code)
 

@@ -93,7 +93,7 @@ def test_srun_without_its_share_of_cpus(changes: dict[str, str], cpus: int, shar
     ("number", "is_one"),
     [(0xFFFF_FFEF, True), (0xFFFF_FFF0, False), (0xFFFF_FFFB, False), (0xFFFF_FFFF, False)],
 )
-def test_the_ids_that_slurm_reserves_are_no_steps(number: int, is_one: bool) -> None:
+def test_the_ids_that_slurm_reserves_are_not_steps(number: int, is_one: bool) -> None:
     """Slurm's own header has them: the batch script's, that of a shell on a node, others to come."""
     found = is_step(captured("node.0") | {"SLURM_STEP_ID": str(number)})
 

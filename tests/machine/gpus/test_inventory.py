@@ -145,7 +145,7 @@ def test_which_gpus_are_ours(
 
 
 @pytest.mark.parametrize("uuids", [("GPU-????????-????", "GPU-????????-????"), ("GPU-a", "GPU-a")])
-def test_a_uuid_that_several_have_is_no_name(tmp_path: Path, uuids: tuple[str, str]) -> None:
+def test_a_uuid_that_several_have_is_not_a_name(tmp_path: Path, uuids: tuple[str, str]) -> None:
     """A driver that has not initialised its GPUs writes question marks; the third's is its own."""
     found = listing(
         tmp_path,
@@ -175,7 +175,7 @@ def test_where_nvml_hangs_no_gpu_is_opened(tmp_path: Path) -> None:
     assert addresses(found) == ["0000:99:00.0"]
 
 
-def test_nvml_that_hangs_is_no_machine_without_gpus(tmp_path: Path) -> None:
+def test_nvml_that_hangs_is_not_a_machine_without_gpus(tmp_path: Path) -> None:
     """Where only NVML lists GPUs it is said that it is not known which there are."""
     write_files(tmp_path, {"dev/dxg": ""})
     tree = Tree(tmp_path, KernelAnswers(answer={"nvml": HUNG}))

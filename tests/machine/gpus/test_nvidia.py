@@ -214,7 +214,7 @@ def test_nvml_lists_all_slices(tmp_path: Path) -> None:
     assert seen(tmp_path, gpus("GPU-0"), "MIG-x") == []
 
 
-def test_slices_that_nobody_named_are_remarked(tmp_path: Path) -> None:
+def test_slices_that_are_not_named_are_reported(tmp_path: Path) -> None:
     """A process sees only one of them."""
     listing = split(gpus("GPU-0", "GPU-1"), a=1, b=1)
 

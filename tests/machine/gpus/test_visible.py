@@ -122,7 +122,7 @@ def test_a_mask_that_names_no_card_says_so(tmp_path: Path) -> None:
         ("", []),
     ],
 )
-def test_huawei_s_list_ends_at_what_is_no_number(
+def test_huawei_s_list_ends_at_what_is_not_a_number(
     tmp_path: Path, text: str, expected: list[int]
 ) -> None:
     """A space is no part of a number."""

@@ -72,7 +72,7 @@ def test_a_hook_is_put_back_before_it_is_called(monkeypatch: pytest.MonkeyPatch)
     assert sys.excepthook is own_hook
 
 
-def test_why_there_are_no_more_processes() -> None:
+def test_why_no_process_can_be_started() -> None:
     """A limit is named; other errors have the system's text."""
     assert kernel.why_no_fork(OSError(errno.EAGAIN, "")).startswith("too many processes: ")
     assert kernel.why_no_fork(OSError(errno.ENOMEM, "")).startswith(

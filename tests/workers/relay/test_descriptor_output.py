@@ -47,7 +47,7 @@ def read_all(reader: int, output: descriptor_output.DescriptorOutput) -> bytes:
     return received
 
 
-def test_nobody_is_blocked_and_nothing_lost(ends: Ends) -> None:
+def test_no_writer_is_blocked_and_nothing_lost(ends: Ends) -> None:
     """What the reader does not take waits, and arrives when the reader continues."""
     reader, writer = ends
     output = descriptor_output.open_output(writer)
@@ -69,7 +69,7 @@ def test_the_users_own_description_stays_blocking(ends: Ends) -> None:
     assert not fcntl.fcntl(writer, fcntl.F_GETFL) & os.O_NONBLOCK
 
 
-def test_a_pipe_that_cannot_be_opened_anew_blocks_nobody_either() -> None:
+def test_a_pipe_that_cannot_be_opened_again_blocks_no_writer() -> None:
     """To the pipe of another user (sudo) only small pieces are written, when there is room."""
     reader, writer = os.pipe()
     os.fchmod(writer, 0)
@@ -111,7 +111,7 @@ def test_a_closed_reader_is_reported_as_a_failure() -> None:
     os.close(writer)
 
 
-def test_a_pipe_whose_reader_left_before_is_told_too() -> None:
+def test_a_pipe_whose_reader_has_left_before_is_reported() -> None:
     """Such a pipe can't even be opened again."""
     reader, writer = os.pipe()
     os.close(reader)

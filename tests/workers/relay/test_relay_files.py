@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_opened_is_reported_once(
     )
 
 
-def test_however_much_was_lost_is_told(tmp_path: Path) -> None:
+def test_all_lost_output_is_reported(tmp_path: Path) -> None:
     """The names of many ranks' files are more than a socket takes at once."""
     folder = Path(tmp_path, *["d" * 200] * 18)
     ranks = range(100)
@@ -207,7 +207,7 @@ def test_the_end_comes_as_soon_as_the_files_are_complete(bench: RelayBench, tmp_
     assert log.read_bytes() == b"y\n"
 
 
-def test_a_standard_output_that_takes_nothing_is_no_loss(tmp_path: Path) -> None:
+def test_a_standard_output_that_takes_nothing_is_not_a_loss(tmp_path: Path) -> None:
     """Log files have the same."""
     full, nowhere = os.open("/dev/full", os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
     with relay_on(full, nowhere) as bench:

@@ -164,7 +164,7 @@ def test_what_a_notice_quotes_begins_no_line(bench: RelayBench, reader: Reader) 
     )
 
 
-def test_a_closed_stderr_is_no_matter(bench: RelayBench, reader: Reader) -> None:
+def test_a_closed_stderr_does_not_matter(bench: RelayBench, reader: Reader) -> None:
     """Its lines are dropped, and the tail is kept."""
     printer = bench.open(0)
     os.close(reader.stderr)

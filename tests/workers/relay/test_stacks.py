@@ -71,7 +71,7 @@ def test_those_without_a_stack(bench: RelayBench) -> None:
     )
 
 
-def test_nobody_is_there(bench: RelayBench) -> None:
+def test_no_program_listens(bench: RelayBench) -> None:
     """The answer comes at once."""
     bench.relay.send(messages.AskStacks(1, 2.0))
 
@@ -140,7 +140,7 @@ def test_a_worker_that_printed_just_before_its_end(watched: TimedRelay) -> None:
     assert reported == [ENDED, messages.LastLines(7, [(0, ("the end", 0.0, 1))])]
 
 
-def test_stacks_that_were_asked_for_are_no_output(watched: TimedRelay) -> None:
+def test_stacks_that_were_asked_for_are_not_output(watched: TimedRelay) -> None:
     """A worker has been quiet for as long as before."""
     to, (reader, writer) = Destination(None), os.pipe()
     output = WorkerOutput(LocalRank(0), "rank 0", "", to, to, None)

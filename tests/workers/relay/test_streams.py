@@ -140,7 +140,7 @@ def test_lines_have_their_prefix(node: Node) -> None:
     node.shows(b"[rank 0] a\n[rank 0] b\n[rank 1] c\n")
 
 
-def test_a_long_line_is_one_line_while_nobody_else_prints(node: Node) -> None:
+def test_a_long_line_is_one_line_while_no_other_rank_prints(node: Node) -> None:
     """Its pieces have one prefix; a line of another rank breaks it visibly."""
     long = b"x" * (screen.LONGEST_LINE + 1)
     node.prints(0, long)
@@ -383,7 +383,7 @@ def test_a_bar_is_a_line_each_ten_seconds(node: Node) -> None:
     draw(132, b"6%", b"6%")
 
 
-def test_a_short_bar_is_no_line_of_its_own(node: Node) -> None:
+def test_a_short_bar_is_not_a_line_of_its_own(node: Node) -> None:
     """Its end is a line anyway; the next bar begins anew."""
     bar(node, 100, b"1%")
     node.now = 109
@@ -410,7 +410,7 @@ def test_nothing_is_due_while_no_bar_moves(node: Node) -> None:
     assert stream.due == NOT_DUE
 
 
-def test_a_bar_that_was_removed_is_no_line(node: Node) -> None:
+def test_a_bar_that_was_removed_is_not_a_line(node: Node) -> None:
     """Tqdm overwrites it with blanks."""
     bar(node, 100, b"     ")
     bar(node, 200, b"     ")

@@ -200,7 +200,7 @@ def test_a_file_that_can_not_be_written(script: Path, caches: Path) -> None:
     assert of(script).note(WHY)
 
 
-def test_what_is_no_file_of_ours(script: Path, caches: Path) -> None:
+def test_what_is_not_a_file_of_ours(script: Path, caches: Path) -> None:
     of(script).note(WHY)
     files(caches)[0].write_bytes(b"\xff\xfe")
 
