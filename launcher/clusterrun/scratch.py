@@ -128,7 +128,7 @@ def remove_leftovers(parent: Path) -> None:
     Containers and hosts that share TMPDIR do not remove each other's folders. A job that is just
     starting is safe, too: its folder gets its name when it is made, and its agent lives.
 
-    A lock is no alternative: on NFS and FUSE, flock does not reach from one mount to another.
+    A lock is not an alternative: on NFS and FUSE, flock does not reach from one mount to another.
     """
     if not _sees_all_processes():
         return

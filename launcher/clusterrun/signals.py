@@ -85,7 +85,7 @@ class Signals:
     def events(self, now: float) -> Iterable[SignalReceived | ChildEnded]:
         """Return what has come since.
 
-        A signal that other code has a handler for is no event.
+        A signal that other code has a handler for is not an event.
         """
         try:
             numbers = os.read(self._inbox, 4096)

@@ -36,7 +36,7 @@ def job(stack: ExitStack) -> Running:
         ("one with a token", "it has a token, and this job has none"),
         ("a huge message", "it sent a message of 4294967295 bytes"),
         ("a long hello", "it sent a message of 65537 bytes"),
-        ("no message", "it sent bytes that are no message of clusterrun's"),
+        ("no message", "it sent bytes that are not a message of clusterrun's"),
         ("a report without a hello", "it sent another message before its Hello"),
         ("half a report", "it closed the connection in the middle of a message"),
     ],

@@ -192,7 +192,7 @@ def full_name(name: str, preferred: Sequence[str] = (), known: Sequence[str] = F
     """Return the flag that ``name`` means, both without dashes; ``name`` with - if none or several.
 
     An abbreviation of one ``preferred`` flag means that flag. The exact name of another launcher's
-    option is no abbreviation.
+    option is not an abbreviation.
     """
     spelled = name.replace("_", "-")
     if spelled in known:

@@ -212,7 +212,7 @@ ROWS = rows_of(Submit, SlurmRequest)
 def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | None:
     """Return the error for an option that submit does not have, with which ``words`` begin.
 
-    None: it abbreviates one of the ``known`` flags, or looks like one. An option of Slurm's is no
+    None: it abbreviates one of the ``known`` flags, or looks like one. An option of Slurm's is not an
     abbreviation: ``--mem`` is not ``--memory-per-gpu``.
     """
     from clusterrun.job.foreign_options import foreign_option, usual_option
@@ -274,7 +274,7 @@ class Submission(Struct, frozen=True):
 
 
 OF_THIS_CALL = set(rows_of(Launcher))
-"""Options that are no part of a job, or are replaced by what they name."""
+"""Options that are not part of a job, or are replaced by what they name."""
 
 FROM_SLURM = {
     *("hosts", "hostfile", "node_rank", "cluster", "master_addr", "master_port", "rdzv_endpoint"),

@@ -3,7 +3,7 @@
 Sources: accelerate 1.15 and Lightning 2.6 (their parsers), deepspeed/launcher/runner.py,
 mpirun(1) of Open MPI and MPICH, srun(1).
 
-The splitter needs them, too: the exact name of such an option is no abbreviation of one of ours.
+The splitter needs them, too: the exact name of such an option is not an abbreviation of one of ours.
 """
 
 import re

@@ -180,7 +180,7 @@ def read_hostfile(file: Fact[str]) -> ListedHosts:
     """Return the hosts of a file: plain, or in the format of Open MPI or MPICH.
 
     Raises:
-        UsageError: the file can't be read, has a line that is no host, lists a host twice, or
+        UsageError: the file can't be read, has a line that is not a host, lists a host twice, or
             lists more than ``MOST_HOSTS``.
 
     """

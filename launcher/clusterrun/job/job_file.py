@@ -136,7 +136,7 @@ def read_entries(config: Fact[str]) -> dict[str, Entry]:
     """Return the entries of the file at the path ``config`` by key; an empty file has none.
 
     Raises:
-        UsageError: the file can't be read, is not YAML, or is no mapping.
+        UsageError: the file can't be read, is not YAML, or is not a mapping.
 
     """
     root = _compose(config.value, _text(config))

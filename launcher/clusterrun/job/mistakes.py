@@ -398,7 +398,7 @@ def _is_module(name: str) -> bool:
 
 
 def _use_of(words: Sequence[str]) -> str:
-    """Return how to use a file, the first of ``words``, that is no Python script."""
+    """Return how to use a file, the first of ``words``, that is not a Python script."""
     name, *args = words
     stem, dot, letters = name.rpartition(".")
     ending = dot and dot + letters

@@ -236,7 +236,7 @@ def _differences(
 
 
 def _worker_of_a_task(layers: Sequence[Layer], taken: Found) -> Sequence[Layer]:
-    """Return the one worker of a task as a layer; () if this is no task for a worker."""
+    """Return the one worker of a task as a layer; () if this is not a task for a worker."""
     workers = find("nproc_per_node", layers)
     if taken.tasks is None:
         return ()

@@ -252,7 +252,7 @@ def misplaced_options(program: WorkerProgram, options: Mapping[str, Row] = NAMES
     """Yield a warning for each argument of ``program`` with the name of one of ``options``.
 
     An option that many scripts have, such as ``--config``, is taken for the script's own, unless the
-    script's text does not have that name; so is one of a command, which is no option of a job.
+    script's text does not have that name; so is one of a command, which is not an option of a job.
     """
     script = program.name
     if program.args[-1:] == (" ",):

@@ -74,7 +74,7 @@ NO_SCRIPT = Fact(WorkerProgram(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
 
 
 class Resolved(Struct, frozen=True):
-    """A job, and the options of this call of clusterrun that are no part of it."""
+    """A job, and the options of this call of clusterrun that are not part of it."""
 
     job: Job
     unset: tuple[str, ...]

@@ -133,7 +133,7 @@ def scheduler_facts(
     job, no scheduler is looked for. ``agent_rank`` is this agent's among them; None: not known yet.
 
     Raises:
-        UsageError: the job is to be put back into a queue, and is in none; a variable is no number.
+        UsageError: the job is to be put back into a queue, and is in none; a variable is not a number.
 
     """
     row, job = _find_job(variables, cluster)

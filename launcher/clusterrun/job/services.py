@@ -371,7 +371,7 @@ def check_program(service: Service, search_path: str) -> None:
     """Check that what a service runs is on this node, which has a worker of it.
 
     Raises:
-        UsageError: it is not, or is no program of its kind; the message begins with file, line and key.
+        UsageError: it is not, or is not a program of its kind; the message begins with file, line and key.
 
     """
     name, where = service.program.name, f"{service.where}: "

@@ -20,7 +20,7 @@ SubjectT = TypeVar("SubjectT", bound=Struct)
 
 Layer = Mapping[str, tuple[Fact[Any], ...]]
 """What one source sets, by the names of options; of several texts the last counts, of a repeated
-option all. What is no text, such as a number of nodes that a cluster knows, is a value already."""
+option all. What is not text, such as a number of nodes that a cluster knows, is a value already."""
 
 PREFIX = "CLUSTERRUN_"
 
@@ -39,7 +39,7 @@ TRUSTED_VARIABLE = "CLUSTERRUN_TRUSTED_SITE_FILES"
 """Read by the fork server: see fork_server/preloading/hazards.py."""
 
 OUR_OWN = (TOKEN_VARIABLE, TRUSTED_VARIABLE, STEP_VARIABLE, PAGE_VARIABLE, RESUMED_VARIABLE)
-"""CLUSTERRUN_ variables that are no option's."""
+"""CLUSTERRUN_ variables that are not an option's."""
 
 EXPORTS = ("MASTER_ADDR", "MASTER_PORT")
 """Where workers meet, as job scripts export it: weaker than any option, stronger than a cluster."""
@@ -161,7 +161,7 @@ def value_of(name: str, layers: Sequence[Layer]) -> Fact[Any]:
     """Return the value in the first layer that sets one, else the option's default.
 
     Raises:
-        UsageError: the text that counts is no value of the option.
+        UsageError: the text that counts is not a value of the option.
 
     """
     return find(name, layers) or Fact(OPTIONS[name].default, "default")
@@ -173,7 +173,7 @@ def find(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS) 
     The values of a repeated option add up, those of the weakest layer first.
 
     Raises:
-        UsageError: a text that counts is no value of the option.
+        UsageError: a text that counts is not a value of the option.
 
     """
     set_by = [texts for layer in layers if (texts := layer.get(name))]
@@ -202,7 +202,7 @@ def read_text(row: Row, text: Fact[Any]) -> Any:
     """Return the value of ``text``, which may be one already.
 
     Raises:
-        UsageError: it is no value of this option; the message begins with its origin.
+        UsageError: it is not a value of this option; the message begins with its origin.
 
     """
     if not isinstance(text.value, str):

@@ -110,14 +110,14 @@ def cpu_quota(tree: Tree) -> float | None:
 
 
 def _quota_1(tree: Tree, group: str) -> float | None:
-    # -1 is no limit.
+    # -1 is not a limit.
     quota = number_of(tree.text(f"{group}/cpu.cfs_quota_us"))
     period = number_of(tree.text(f"{group}/cpu.cfs_period_us"))
     return quota / period if quota and period else None
 
 
 def _quota_2(tree: Tree, group: str) -> float | None:
-    # "max 100000" is no limit.
+    # "max 100000" is not a limit.
     quota, period = map(number_of, tree.text(f"{group}/cpu.max").partition(" ")[::2])
     return quota / period if quota and period else None
 

@@ -153,7 +153,7 @@ def _sharing_l3(tree: Tree, cpu: int) -> CpuSet:
 
     Some CPUs have none on a machine where others do: the low-power cores of Intel's Arrow Lake.
     """
-    # The number of an index is no level: s390 has the instructions of L2 at 3, and L3 at 4.
+    # The number of an index is not a level: s390 has the instructions of L2 at 3, and L3 at 4.
     for name in tree.names(f"{_CPUS}/cpu{cpu}/cache"):
         cache = f"{_CPUS}/cpu{cpu}/cache/{name}"
         if tree.text(f"{cache}/level") == "3" and tree.text(f"{cache}/type") != "Instruction":

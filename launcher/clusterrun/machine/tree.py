@@ -59,7 +59,7 @@ class Tree:
     def kernel(self) -> str:
         """Return the version of the kernel that shows these files, here or where they were captured.
 
-        "" if they are no kernel's: then some may be missing.
+        "" if they are not a kernel's: then some may be missing.
         """
         return self.answer("kernel", lambda: os.uname().release)
 

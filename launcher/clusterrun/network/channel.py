@@ -295,7 +295,7 @@ class Channel(Generic[MessageT]):
         try:
             return self._decoder.decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise BadFrame("sent bytes that are no message of clusterrun's") from error
+            raise BadFrame("sent bytes that are not a message of clusterrun's") from error
 
     def _advance_handshake(self) -> None:
         while self._handshake is not None:

@@ -53,7 +53,7 @@ ALLOWED: Mapping[MemberPhase, tuple[type, ...]] = {
     MemberPhase.WAITING: (Notice, WorldFormed, Paused, Verdict, GivenUp, SuspensionPossible),
     MemberPhase.WORKING: (Notice, Paused, *get_args(Order), Query, Answer, EndOfAnswers),
 }
-"""What node 0 sends in each phase, beside answers to heartbeats: anything else is no clusterrun's."""
+"""What node 0 sends in each phase, beside answers to heartbeats: anything else is not clusterrun's."""
 
 
 class Loss(Struct, frozen=True):

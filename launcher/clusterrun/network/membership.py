@@ -66,7 +66,7 @@ SECONDS_FOR_VERDICT = 3.0
 
 
 class Dialing(Struct, eq=False):
-    """It calls node 0, and is no member yet."""
+    """It calls node 0, and is not a member yet."""
 
     dialer: Dialer
     has_no_rank: bool = False
@@ -388,7 +388,7 @@ class Membership:
                 self._print(f"node 0 has given up this node, which {why}; it joins again", now)
                 self.rejoin()
             case GivenUp():
-                # Node 0 has closed the connection: that it ends is no loss any more.
+                # Node 0 has closed the connection: that it ends is not a loss any more.
                 self._has_ended = True
                 if isinstance(self._state, Joined):
                     self._loop.forget(self._state.member.channel.fileno())

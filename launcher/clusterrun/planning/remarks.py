@@ -116,7 +116,7 @@ def _unseen_slices(job: Job, machine: Machine) -> str:
 
 
 def _uncounted(job: Job, machine: Machine) -> str:
-    """Return a remark on accelerators that are no GPUs, if the number of workers follows from GPUs."""
+    """Return a remark on accelerators that are not GPUs, if the number of workers follows from GPUs."""
     counts_gpus = job.workers.nproc_per_node in {WorkerCount.PER_GPU, WorkerCount.AUTO}
     return machine.accelerators if counts_gpus else ""
 

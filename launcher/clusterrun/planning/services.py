@@ -58,7 +58,7 @@ def with_old_values(job: Job, inherited: Mapping[str, str]) -> Job:
 
 
 def _with_old_value(name: str, text: str, old: str) -> str:
-    # Its own dollars are no references.
+    # Its own dollars are not references.
     return re.sub(rf"\$(?:{name}\b|{{{name}}})", lambda _: old.replace("$", "$$"), text)
 
 

@@ -305,7 +305,7 @@ class Attempt:
         self.left_early: dict[LocalRank, float] = {}
         """Workers of services that have exited with 0, and when that is a failure."""
         self.forgiven: set[LocalRank] = set()
-        """Workers of services whose end is no failure, however they ended: with the main program, or by
+        """Workers of services whose end is not a failure, however they ended: with the main program, or by
         ``on_failure: ignore``."""
         self.ready: set[LocalRank] = set()
         """Workers of services that have answered that they are."""
@@ -568,7 +568,7 @@ class Attempt:
         if self.phase is Phase.RUNNING and self._is_asked(event.local_rank):
             self._do(actions.AskWhetherReady(event.local_rank))
         if self.job.watched_for and not self.starting and not self.waiting:
-            # What imports before its script runs, such as the fork server, is no hang of the script.
+            # What imports before its script runs, such as the fork server, is not a hang of the script.
             self._do(actions.WatchActivity())
         if event.remark:
             # It is not bound as planned.

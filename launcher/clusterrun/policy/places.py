@@ -146,7 +146,7 @@ def with_main_port(programs: tuple[ProgramWorld, ...], port: int) -> tuple[Progr
 def _address(node: Node, own_address: str) -> str:
     """Return where other nodes reach this one: where it connects from, by IPv4 if it can.
 
-    Most servers listen at 0.0.0.0, which is no address of IPv6.
+    Most servers listen at 0.0.0.0, which is not an address of IPv6.
     """
     if not node.address:
         return own_address

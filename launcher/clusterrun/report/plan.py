@@ -268,7 +268,7 @@ def _is_quiet(name: str) -> bool:
     """Return whether a value is left out if it is the default, which it nearly always is."""
     if name in OPTIONS:
         return OPTIONS[name].option.quiet
-    # What is no option follows from a cluster, a scheduler or a terminal.
+    # What is not an option follows from a cluster, a scheduler or a terminal.
     return name not in {"script", "module", "no_python", "run_path", "args", "token"}
 
 

@@ -297,5 +297,5 @@ def _record(event: str, plan: NodePlan, **fields: object) -> Record:
 
 
 def _encodable(text: str) -> str:
-    """Replace what is no UTF-8, which paths and errors may have."""
+    """Replace what is not UTF-8, which paths and errors may have."""
     return text.encode(errors="replace").decode()

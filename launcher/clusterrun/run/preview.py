@@ -92,7 +92,7 @@ def _source(resolved: Resolved, environ: Mapping[str, str]) -> MachineSource:
     """Return what to read the job's machine from.
 
     Raises:
-        UsageError: --machine-root is given, and is no captured machine.
+        UsageError: --machine-root is given, and is not a captured machine.
 
     """
     root = resolved.machine_root

@@ -172,7 +172,7 @@ class Readiness:
 def _addresses_of(host: str) -> list[Address]:
     """Return the address of a host; of a name, which is this machine's, all of its own.
 
-    A resolver may block for minutes. Most servers listen at 0.0.0.0, which is no address of IPv6.
+    A resolver may block for minutes. Most servers listen at 0.0.0.0, which is not an address of IPv6.
     """
     if known := numeric_address(host):
         return list(known[:1])

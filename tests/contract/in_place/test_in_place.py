@@ -47,7 +47,7 @@ NOT_STARTED_BY_NAME = {"exit_codes", "killed_by_itself", "own_ddp"}
 
 
 NOT_FORKED = {
-    "folder_program": "folder_program is no file with Python source",
+    "folder_program": "folder_program is not a file with Python source",
     "sitecustomize_sees_its_program": "sitecustomize.py may read a variable",
     "syntax_error": "syntax_error.py does not compile",
     "zipped": "zipped.zip ",

@@ -329,7 +329,7 @@ class GroupCall:
         self._note_first()
 
     def _note_first(self) -> None:
-        # What a call raises that is being ended is no cause.
+        # What a call raises that is being ended is not a cause.
         if self._gives_up_at == NEVER:
             raised = (it for it in self._peers if it.answer and it.answer[0] == wire.RAISED)
             self._first = next(raised, None)
@@ -357,7 +357,7 @@ class GroupCall:
     def is_uneven(self) -> bool:
         """Whether ranks were interrupted, or some have raised and others not.
 
-        They may have begun different collectives, which are no use any more: a new one would be taken
+        They may have begun different collectives, which are of no use any more: a new one would be taken
         for an old one of another rank.
         """
         kinds = {peer.answer[0] for peer in self._peers if peer.answer is not None}
@@ -432,7 +432,7 @@ def run_cell_on_ranks(line: str, cell: str) -> None:
     """Execute a cell on all ranks, or on the one that follows ``%%ranks``.
 
     Raises:
-        UsageError: no ``Workers`` are open, or what follows is no rank.
+        UsageError: no ``Workers`` are open, or what follows is not a rank.
 
     """
     groups = sorted(open_groups, key=lambda each: each.opened)

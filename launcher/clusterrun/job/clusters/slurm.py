@@ -254,7 +254,7 @@ def allocation(v: Variables, launch: Launch) -> Found | None:
     """A batch script, a shell of salloc or srun, a notebook in an allocation: on one node only.
 
     Found is this node as the only one, with an obstacle if the job cannot run on it alone. Containers
-    may get the job's id alone, for programs that only show it: that is no allocation.
+    may get the job's id alone, for programs that only show it: that is not an allocation.
     """
     if not v.text(*_NODES, *_HOSTS):
         return None

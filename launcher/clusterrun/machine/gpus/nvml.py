@@ -1,7 +1,7 @@
 """What NVML says of NVIDIA's GPUs: which there are, what they do, and which are broken or slow.
 
 A child asks it, which can be killed: the library hangs on a broken GPU. Its answer is JSON, of which
-half is no answer.
+half is not an answer.
 
 The driver writes an Xid to the kernel's log, which only root may read. Of those that name broken
 hardware something stays that NVML tells everybody: the GPU is lost (Xid 79), it needs a reset, or

@@ -123,7 +123,7 @@ class Script:
         try:
             if not os.path.isfile(self.path):
                 raise NotToBeRunInPlace(
-                    f"{self._name} is no file with Python source", costs_time=False
+                    f"{self._name} is not a file with Python source", costs_time=False
                 )
             with open(self.path, "rb") as file:
                 found = os.fstat(file.fileno())

@@ -96,7 +96,7 @@ class WorkerStart:
         let_trace(self._server.agent_pid)
 
     def _bind(self) -> None:
-        """Bind to the planned CPUs and memory; report what differs, which is no failure."""
+        """Bind to the planned CPUs and memory; report what differs, which is not a failure."""
         # Checked at once: later the program may bind itself.
         cpus = bind(self._request.cpus)
         self._report(Bound(cpus or None, set_memory_policy(self._request.memory) or None))

@@ -100,7 +100,7 @@ class TracebackFilter:
         return NEVER if self._held is None else self._held.due
 
     def feed(self, lines: bytes) -> bytes:
-        """Return what is no part of a traceback."""
+        """Return what is not part of a traceback."""
         if self._held is None and (_HEADER not in lines or not self._is_shown()):
             return lines
         passed = b""
@@ -195,7 +195,7 @@ def _is_header(line: bytes) -> bool:
 
 
 def _is_frame(line: bytes) -> bool:
-    """Return whether a line without colours is no exception's message."""
+    """Return whether a line without colours is not an exception's message."""
     return line[:1].isspace() or line.startswith((_HEADER, *_CHAINS))
 
 

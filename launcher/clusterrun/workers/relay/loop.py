@@ -426,7 +426,7 @@ class Relay:
     def _report_losses(self) -> None:
         """Report the workers' output that could not be written, and is in no other place."""
         needed = [display for display in self._screen.displays if display.is_needed]
-        # Output that has no reader, or no terminal, is no loss.
+        # Output that has no reader, or no terminal, is not a loss.
         outputs = [it.output for it in needed if not _reader_is_gone(it.output.failure)]
         losses = filter(None, (output.loss() for output in (*outputs, *self._files.logs)))
         described = [(loss.name, loss.size, loss.why) for loss in losses]

@@ -203,7 +203,7 @@ class Stream:
         if self._is_raw:
             self._show(data)
         self._pass_on(self._lines.feed(data))
-        # Stacks that were asked for are no sign that a rank goes on.
+        # Stacks that were asked for are not a sign that a rank goes on.
         has_own_lines = self.dumps.found_own_lines or not self.dumps.armed
         self.is_active = has_own_lines and self._worker.output.is_watched
         if has_own_lines:

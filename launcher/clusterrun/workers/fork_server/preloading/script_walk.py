@@ -211,7 +211,7 @@ class ScriptWalk:
     def _parse(
         self, source: bytes | None, path: str, package: str, *, is_main: bool = False
     ) -> Text | None:
-        """Note a text, and return it; None: it is no Python, or there is too much."""
+        """Note a text, and return it; None: it is not Python, or there is too much."""
         if time.process_time() - self._began > SECONDS_TO_READ:
             self.unread = self.unread or f"to read all of it takes more than {SECONDS_TO_READ:g} s"
         elif (
