@@ -403,9 +403,10 @@ def _bytes(count: int) -> str:
     return f"{count / 1000:.0f} kB" if count < 1_000_000 else f"{count / 1_000_000:.1f} MB"
 
 
-def silent_relay_text(how: str) -> str:
-    """Return the line on the last lines of workers, which the relay may not have printed."""
-    return f"clusterrun: its relay {how}: the last lines of workers may be missing"
+def silent_relay_text(how: str, exit_code: int | None) -> str:
+    """Return the line on the last lines of workers, which the relay may not have printed; as above."""
+    code = "" if exit_code is None else f"exit code {exit_code}: "
+    return f"clusterrun: {code}its relay {how}: the last lines of workers may be missing"
 
 
 # Endings of workers, in words.

@@ -100,13 +100,15 @@ def exit_code_and_rest(report: Report, relay: RelayClient) -> tuple[int, str]:
         return code, ""
     from clusterrun.report.ending import losses_text, silent_relay_text
 
+    is_cause = code == ExitCode.SUCCESS
+    named = ExitCode.MACHINE if is_cause else None
     if relay.losses is None:
         known = isinstance(outcome.reason, HelperFailed)
-        why = "" if known else f"{silent_relay_text(relay.how_it_ended)}\n"
-        return code, f"{why}{text_of(report)}"
-    if code == ExitCode.SUCCESS:
-        return ExitCode.MACHINE, losses_text(relay.losses, ExitCode.MACHINE)
-    return code, losses_text(relay.losses, None)
+        why = "" if known else f"{silent_relay_text(relay.how_it_ended, named)}\n"
+        rest = f"{why}{text_of(report)}"
+    else:
+        rest = losses_text(relay.losses, named)
+    return ExitCode.MACHINE if is_cause else code, rest
 
 
 def _hidden(outcome: Outcome, routes: Routes) -> str:
