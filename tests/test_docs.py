@@ -18,6 +18,8 @@ from clusterrun.job.declaring import flag
 from clusterrun.job.foreign_options import foreign_option
 from clusterrun.job.options import NAMES
 
+from mkdocs_hooks import MOVED, on_post_build
+
 from tests.transcripts import Transcript, run, transcripts, without_accidents
 
 ROOT = Path(__file__).parent.parent
@@ -111,6 +113,24 @@ def test_links_lead_somewhere(page: Path) -> None:
     astray = [f"{target.name}#{part}" for target, part in targets if part not in anchors(target)]
     assert missing == []
     assert [name for name in astray if not name.endswith("#")] == []
+
+
+def test_merged_pages_redirect_to_a_section(tmp_path: Path) -> None:
+    """The site has a page at each old address, which leads to a heading that exists."""
+    folders = [tmp_path / page.relative_to(DOCS).with_suffix("") for page in PAGES]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    on_post_build({"site_dir": str(tmp_path)})
+
+    for old in MOVED:
+        written = (tmp_path / old.removesuffix(".md") / "index.html").read_text()
+        address, section = re.findall(r'url=([^"#]*)#?([^"]*)"', written)[0]
+        leads_to = (tmp_path / old.removesuffix(".md") / address).resolve()
+        assert leads_to in folders, old
+        page = DOCS / f"{leads_to.relative_to(tmp_path)}.md"
+        assert section in {"", *anchors(page)}, old
+        assert not (DOCS / old).exists()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

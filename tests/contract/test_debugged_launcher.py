@@ -169,7 +169,7 @@ def test_the_stop_button_leaves_nothing_behind(python: Launcher) -> None:
 @needs_debugpy
 def test_the_launch_json_of_the_page(python: Launcher) -> None:
     """Each rank stops at a breakpoint, prints no warning, and the exit code is the job's."""
-    page = (ROOT / "docs" / "hangs.md").read_text()
+    page = (ROOT / "docs" / "looking_inside.md").read_text()
     samples = [
         json.loads(text) for text in re.findall(r"^    \{\n(?:    .*\n)+", page, re.MULTILINE)
     ]
