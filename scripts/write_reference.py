@@ -97,7 +97,7 @@ PAGES = {
     options.Output: "../output.md",
     options.Files: "../output.md",
     options.Torchrun: "../coming_from.md",
-    options.Launcher: "../binding.md#this-machine",
+    options.Launcher: "../binding.md#draw-the-machine-topo",
 }
 """The page that explains a group's options."""
 

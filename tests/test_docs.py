@@ -17,7 +17,6 @@ from clusterrun.job.clusters.detection import CLUSTERS
 from clusterrun.job.declaring import flag
 from clusterrun.job.foreign_options import foreign_option
 from clusterrun.job.options import NAMES
-
 from mkdocs_hooks import MOVED, on_post_build
 
 from tests.transcripts import Transcript, run, transcripts, without_accidents

@@ -424,5 +424,5 @@ def test_nothing_can_be_imported_once() -> None:
 
     assert line == (
         "workers are spawned: LD_PRELOAD is set; all 2 import by themselves what could be imported"
-        " once (docs/packages.md)"
+        " once (docs/binding.md)"
     )

@@ -367,7 +367,7 @@ def describe_prepared(prepared: "Prepared", workers: int, *, verbose: bool) -> I
         cost = ""
         if prepared.costs_time and not module and workers > 1:
             cost = f"; all {workers} import by themselves what could be imported once"
-            cost += " (docs/packages.md)"
+            cost += " (docs/binding.md)"
         yield f"workers are spawned: {prepared.why}{cost}"
     elif not prepared.why and verbose:
         slow = [

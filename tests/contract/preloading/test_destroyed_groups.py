@@ -1,6 +1,6 @@
 """A rank that trains with gloo ends, on a busy machine, whether it destroys its group or not.
 
-torch 2.13 can hang there if torch._dynamo was imported before init_process_group: see docs/packages.md.
+torch 2.13 can hang there if torch._dynamo was imported before init_process_group: see docs/binding.md.
 """
 
 import os

@@ -1,6 +1,6 @@
 """torch._dynamo, imported before the fork: a program that has made its first optimizer can't tell.
 
-The figures of docs/packages.md are from these tests.
+The figures of docs/binding.md are from these tests.
 """
 
 import json

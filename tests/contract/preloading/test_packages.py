@@ -1,6 +1,6 @@
 """Popular packages at the top of a script: a program finds the same with each start method.
 
-The table in docs/packages.md has the results of these tests; ``--long`` compares them.
+The table in docs/reference/packages.md has the results of these tests; ``--long`` compares them.
 """
 
 import functools
@@ -29,13 +29,13 @@ from tests.contract.preloading.package_environment import (
     run_launched,
 )
 
-TABLE = ROOT / "docs/packages.md"
+TABLE = ROOT / "docs/reference/packages.md"
 
 WAYS = ("auto", "named", "spawn")
 
 OF_NO_CONSEQUENCE = {
     "value joblib._multiprocessing_helpers.name": "of a semaphore that is removed at once",
-    "value spacy.lang.tokenizer_exceptions.orth": "the last of a set, by hashes; in docs/workers.md",
+    "value spacy.lang.tokenizer_exceptions.orth": "the last of a set, by hashes; in docs/binding.md",
     "value transformers.utils.hub.SESSION_ID": "drawn at the import; in docs/workers.md",
 }
 """Facts that a fork may change, and their meaning."""

@@ -416,7 +416,7 @@ def test_which_reasons_are_printed_by_default(installed: Installed, name: str) -
     assert (ended.code, max(ended.out.splitlines())) == (0, "[rank 1] value 7")
     printed = re.sub(r"process \d+", "process ", launcher_lines(ended))
     why = hazard.why.replace("hazard", "numpy")
-    cost = "; all 2 import by themselves what could be imported once (docs/packages.md)"
+    cost = "; all 2 import by themselves what could be imported once (docs/binding.md)"
     lines = [line for line in printed.splitlines() if "sleep (pid" not in line]
     assert lines == [f"{SPAWNED}{why}{cost}"]
 

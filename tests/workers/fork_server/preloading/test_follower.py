@@ -278,7 +278,7 @@ def test_it_is_left_out_in_doubt(folder: Path, text: str, why: str) -> None:
 def test_torch_may_hang_with_gloo(
     folder: Path, *, has_gpus: bool, text: str, hangs_after: str
 ) -> None:
-    """So it is left out where gloo is used, or may be: see docs/packages.md."""
+    """So it is left out where gloo is used, or may be: see docs/binding.md."""
     source = f"import torch\nimport torch.distributed as dist\ntorch.optim.SGD\n{text}"
 
     choice = chosen(source, folder, has_gpus=has_gpus)

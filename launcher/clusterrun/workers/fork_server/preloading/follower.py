@@ -3,7 +3,7 @@
 torch imports it, 827 modules, when the first optimizer or DistributedDataParallel is made
 (``_disable_dynamo`` in torch/_compile.py): without this, each rank does so after the fork. Whether a
 script does that, and whether it sets before what that import reads, is decided by its text and that of
-the user's modules. See docs/packages.md.
+the user's modules. See docs/binding.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SINCE = (2, 10)
 """The version of torch before which this import makes a folder for one process, which is on sys.path."""
 
 FREE_OF_THE_RACE = (2, 15)
-"""The version of torch from which a rank that destroys its group with gloo ends: see docs/packages.md."""
+"""The version of torch from which a rank that destroys its group with gloo ends: see docs/binding.md."""
 
 USED_BY = frozenset(
     (
@@ -97,7 +97,7 @@ def _version_of_torch() -> tuple[int, ...]:
 
 
 def _why_torch_may_hang(seen: _Seen, arguments: Collection[str], *, has_gpus: bool) -> str:
-    """Return why a script may meet a race of torch and gloo: see docs/packages.md.
+    """Return why a script may meet a race of torch and gloo: see docs/binding.md.
 
     torch._dynamo imports a module whose functions take the group as it is then as a default: an import
     after init_process_group keeps the group, and gloo's threads, until the process ends.

@@ -1,6 +1,6 @@
 """Packages that were compared under python, fork and spawn, and which of them are preloaded.
 
-See docs/packages.md. What a script imports after a package that is in none of these tables is left to
+See docs/binding.md. What a script imports after a package that is in none of these tables is left to
 the workers, except torch.
 """
 
