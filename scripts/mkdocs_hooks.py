@@ -8,6 +8,7 @@ MOVED = {
     "bench.md": "looking_inside.md#measure-throughput-bench",
     "doctor.md": "looking_inside.md#check-machines-doctor",
     "hangs.md": "failures.md#my-job-hangs",
+    "lost_nodes.md": "several_nodes.md#lost-nodes",
     "packages.md": "binding.md#what-is-imported-once",
 }
 """Pages that were merged into another one, and the section that has their text now."""

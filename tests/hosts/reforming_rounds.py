@@ -181,7 +181,7 @@ def _loss(dice: random.Random, at: float) -> Loss:
 
 
 def _leaves_workers_alone(one: Loss, other: Loss) -> bool:
-    """Return whether nobody may be left on a node to end its workers: docs/lost_nodes.md, "Limits"."""
+    """Return whether nobody may be left on a node to end its workers: docs/several_nodes.md, "Leases"."""
     both = (one, other)
     return (
         one.node == other.node

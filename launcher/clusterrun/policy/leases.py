@@ -21,7 +21,7 @@ sleeps (CLOCK_BOOTTIME), and times of two hosts are never compared.
 6. The fork server starts no worker while the lease is over.
 
 Not covered: the agent and the fork server of one node both stopped for longer than T + 3 I, while the
-workers of that node run. See docs/lost_nodes.md.
+workers of that node run. See docs/several_nodes.md, "Leases".
 """
 
 from clusterrun.policy.terms import SILENT_MEMBER, HeartbeatRhythm
