@@ -6,10 +6,13 @@ from pathlib import Path
 
 MOVED = {
     "bench.md": "looking_inside.md#measure-throughput-bench",
+    "clusters.md": "reference/clusters.md",
+    "containers.md": "slurm.md#containers",
     "doctor.md": "looking_inside.md#check-machines-doctor",
     "hangs.md": "failures.md#my-job-hangs",
     "lost_nodes.md": "several_nodes.md#lost-nodes",
     "packages.md": "binding.md#what-is-imported-once",
+    "submit.md": "slurm.md#submit-a-job",
 }
 """Pages that were merged into another one, and the section that has their text now."""
 

@@ -82,7 +82,7 @@ Options before SCRIPT are clusterrun's, options after it go to the script. A fla
 1. the flag: `--max-restarts 2`
 2. the variable `CLUSTERRUN_MAX_RESTARTS`, or `PET_MAX_RESTARTS` as torchrun has it; 1 or 0 for an option without a value
 3. a key of the [job file](job_file.md): `max_restarts: 2`
-4. the [cluster](../clusters.md), for nodes, ranks and addresses
+4. the [cluster](clusters.md), for nodes, ranks and addresses
 
 `clusterrun --dry-run` prints each value and where it was set.
 """

@@ -202,7 +202,7 @@ def test_the_plan_is_what_a_dry_run_prints(eight_gpus: Path, tmp_path: Path) -> 
 
 def test_every_cluster_has_a_section() -> None:
     """Sections have the names that --cluster takes, in the order of detection."""
-    page = (DOCS / "clusters.md").read_text().replace("--cluster ", "")
+    page = (DOCS / "reference/clusters.md").read_text().replace("--cluster ", "")
 
     assert [cluster.name for cluster in CLUSTERS if f"`{cluster.name}`" not in page] == []
     names = dict.fromkeys(cluster.name for cluster in CLUSTERS if not cluster.only_by_name)
@@ -212,7 +212,7 @@ def test_every_cluster_has_a_section() -> None:
 
 def test_every_variable_of_a_cluster_is_listed() -> None:
     """All names of variables that the files of clusters hold."""
-    page = (DOCS / "clusters.md").read_text()
+    page = (DOCS / "reference/clusters.md").read_text()
     files = (ROOT / "launcher/clusterrun/job/clusters").glob("*.py")
     constants = [
         node.value

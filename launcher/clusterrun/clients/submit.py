@@ -696,7 +696,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         raise UsageError(
             "this machine has no Slurm: sbatch is not on PATH",
             "type it on a login node, or add --print to see what would be submitted\n"
-            "for LSF, PBS, Flux and Kubernetes, edit a file of configs: docs/submit.md",
+            "for LSF, PBS, Flux and Kubernetes, edit a file of configs: docs/slurm.md",
         )
     queued = submit(job, text, ask_slurm)
     complain(f"clusterrun: Slurm has queued job {queued.number} ({job.job_name})")

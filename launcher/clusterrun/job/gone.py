@@ -1,6 +1,6 @@
 """Options and commands that clusterrun 0.1 had, and what to type instead; all of this goes after 0.2."""
 
-KUBERNETES = "edit configs/kubernetes/jobset.yaml or trainjob.yaml: docs/submit.md"
+KUBERNETES = "edit configs/kubernetes/jobset.yaml or trainjob.yaml: docs/slurm.md"
 
 SECTION = (
     "type its keys as options of clusterrun submit, such as --time 2:00:00; other options of sbatch"
@@ -26,17 +26,17 @@ GONE = {
         " leaves the job if it fails"
     ),
     "gpu_per_rank": "type --virtual-local-rank: each worker sees its own GPU alone, as cuda:0",
-    "flux": "edit configs/schedulers/flux.sh: docs/submit.md",
+    "flux": "edit configs/schedulers/flux.sh: docs/slurm.md",
     "keep_warm": (
         "leave it out: each launch imports once for all of its workers; clusterrun.Workers calls"
         " functions one after the other"
     ),
     "kubernetes": KUBERNETES,
     "live": "type watch clusterrun status on another terminal",
-    "lsf": "edit configs/schedulers/lsf.sh: docs/submit.md",
+    "lsf": "edit configs/schedulers/lsf.sh: docs/slurm.md",
     "max_node_losses": "leave it out: --max-restarts limits the failures of workers",
     "no_failover": "leave it out: the loss of node 0 ends every job, with exit code 5",
-    "pbs": "edit configs/schedulers/pbs.sh: docs/submit.md",
+    "pbs": "edit configs/schedulers/pbs.sh: docs/slurm.md",
     "preload_timeout": (
         "leave it out: an import that hangs for 60 s is left to each worker, and with"
         " --preload none every import is"
@@ -86,7 +86,7 @@ GONE_FROM_SUBMIT = {
     "save": "type (umask 077; clusterrun submit --print ... > FILE)",
     "to": (
         "leave it out: submit is for Slurm; for LSF, PBS, Flux and Kubernetes edit a file of configs:"
-        " docs/submit.md"
+        " docs/slurm.md"
     ),
     "wait": "type --follow > /dev/null",
 }
