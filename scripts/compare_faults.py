@@ -2,7 +2,7 @@
 
 Hosts are network namespaces of this machine, made by the tests' code. Run it as root from the
 repository's root: ``PYTHONPATH=. python scripts/compare_faults.py``. Prints the table of
-docs/faults.md in Markdown: the fault, then for each launcher the seconds until the last surviving
+docs/torchrun.md in Markdown: the fault, then for each launcher the seconds until the last surviving
 agent ended, the exit codes, the cause that each agent named, and the number of processes left.
 """
 

@@ -7,8 +7,10 @@ from pathlib import Path
 MOVED = {
     "bench.md": "looking_inside.md#measure-throughput-bench",
     "clusters.md": "reference/clusters.md",
+    "coming_from.md": "torchrun.md",
     "containers.md": "slurm.md#containers",
     "doctor.md": "looking_inside.md#check-machines-doctor",
+    "faults.md": "torchrun.md#faults-beside-torchrun",
     "hangs.md": "failures.md#my-job-hangs",
     "lost_nodes.md": "several_nodes.md#lost-nodes",
     "packages.md": "binding.md#what-is-imported-once",

@@ -96,7 +96,7 @@ PAGES = {
     options.Failures: "../failures.md",
     options.Output: "../output.md",
     options.Files: "../output.md",
-    options.Torchrun: "../coming_from.md",
+    options.Torchrun: "../torchrun.md",
     options.Launcher: "../binding.md#draw-the-machine-topo",
 }
 """The page that explains a group's options."""

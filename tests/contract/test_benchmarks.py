@@ -1,4 +1,4 @@
-"""The benchmarks of docs/faults.md, with few runs: ten times what is promised passes.
+"""The benchmarks of docs/torchrun.md, with few runs: ten times what is promised passes.
 
 That shows that something is badly wrong, or that a benchmark measures nothing any more.
 """

@@ -57,7 +57,7 @@ class Words(NamedTuple):
 
     @property
     def for_us(self) -> list[str]:
-        """The words after the command's name, as docs/coming_from.md has them."""
+        """The words after the command's name, as docs/torchrun.md has them."""
         if self.name == "launch" and "--use_env" not in self.words:
             return ["--pass-local-rank", *self.words]
         return self.words
