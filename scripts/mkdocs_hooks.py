@@ -11,6 +11,7 @@ MOVED = {
     "containers.md": "slurm.md#containers",
     "doctor.md": "looking_inside.md#check-machines-doctor",
     "faults.md": "torchrun.md#faults-beside-torchrun",
+    "glossary.md": "index.md#words",
     "hangs.md": "failures.md#my-job-hangs",
     "lost_nodes.md": "several_nodes.md#lost-nodes",
     "packages.md": "binding.md#what-is-imported-once",
@@ -37,7 +38,8 @@ def on_post_build(config: MutableMapping[str, str]) -> None:
     """Write a page that redirects at the address of each page that was merged."""
     for old, new in MOVED.items():
         page, _, section = new.partition("#")
-        address = f"../{page.removesuffix('.md')}/" + (f"#{section}" if section else "")
+        folder_of_page = "" if page == "index.md" else f"{page.removesuffix('.md')}/"
+        address = f"../{folder_of_page}" + (f"#{section}" if section else "")
         folder = Path(config["site_dir"], old.removesuffix(".md"))
         folder.mkdir(exist_ok=True)
         (folder / "index.html").write_text(REDIRECT.format(address=address))

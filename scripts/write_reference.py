@@ -5,11 +5,7 @@ configs/reference.yaml, docs/reference/job_file.md, docs/reference/options.md an
 docs/services.md and docs/protocol.md.
 """
 
-import ast
-import inspect
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import get_args
@@ -20,12 +16,10 @@ from clusterrun.job import options, services
 from clusterrun.job.declaring import Row, flag, rows_of, title_of
 from clusterrun.job.options import SUBJECTS
 from clusterrun.network.requests import Description, Request
-from clusterrun.policy.answers import NodeRanks, NodeStacks
 from clusterrun.policy.end_report import EndReport
 from clusterrun.policy.messages import FromCoordinator, FromMember
 from clusterrun.policy.queries import Answers
-from msgspec import NODEFAULT, Struct, json
-from msgspec import inspect as types
+from msgspec import Struct
 
 ROOT = Path(__file__).parents[1]
 
@@ -231,125 +225,22 @@ def message_tables() -> dict[str, str]:
         "coordinator": get_args(FromCoordinator),
         "requests": get_args(Request),
         "answers": (Description, Answers),
-        "bodies": (NodeRanks, NodeStacks),
         "end report": (EndReport,),
     }
-    whole = [message for group in messages.values() for message in group]
-    parts = [it for it in _with_parts(types.multi_type_info(whole)) if it not in whole]
-    return {
-        **{name: types_table(group) for name, group in messages.items()},
-        "parts": types_table(parts),
-    }
+    return {name: types_table(group) for name, group in messages.items()}
 
 
-def _with_parts(kinds: Iterable[types.Type]) -> dict[type, None]:
-    """Return the types with names in ``kinds`` and their fields, each before its parts."""
-    found: dict[type, None] = {}
-    for kind in kinds:
-        match kind:
-            case types.StructType(cls, fields):
-                found |= {cls: None, **_with_parts(field.type for field in fields)}
-            case types.EnumType(cls):
-                found[cls] = None
-            case types.UnionType(inner):
-                found |= _with_parts(inner)
-            case types.VarTupleType(item):
-                found |= _with_parts([item])
-    return found
-
-
-def types_table(kinds: Iterable[type]) -> str:
-    """Return a table with a row for each type, and for each of its fields or values."""
-    rows = [row for kind in types.multi_type_info(kinds) for row in _type_rows(kind)]
-    return _table(("name", "type", "meaning", "default"), rows)
-
-
-def _type_rows(kind: types.Type) -> Iterator[tuple[str, str, str, str]]:
-    match kind:
-        case types.EnumType(cls):
-            meanings = docstrings_of(cls)
-            yield f"**`{cls.__name__}`**", "text", _plain(cls.__doc__ or ""), ""
-            for value in cls:
-                yield f'`"{value.value}"`', "", meanings[value.name], ""
-        case types.StructType(cls, fields, tag_field):
-            meanings = docstrings_of(cls)
-            shape = f"map with `{tag_field}`" if tag_field else "map"
-            yield f"**`{cls.__name__}`**", shape, _plain(cls.__doc__ or ""), ""
-            for field in fields:
-                # All fields of a part that may be left out have defaults themselves.
-                default = {} if isinstance(field.default, Struct) else field.default
-                shown = "" if default is NODEFAULT else f"`{_in_json(default)}`"
-                yield f"`{field.name}`", in_words(field.type), meanings.get(field.name, ""), shown
-
-
-def _in_json(default: object) -> str:
-    # JSON has no bytes, and they are empty.
-    return json.encode("" if default == b"" else default).decode()
-
-
-def docstrings_of(kind: type) -> dict[str, str]:
-    """Return the docstrings of the fields or values of a class, which only its source has."""
-    module = ast.walk(ast.parse(inspect.getsource(kind)))
-    body = next(node.body for node in module if isinstance(node, ast.ClassDef))
-    found = {}
-    for one, other in pairwise(body):
-        match one, other:
-            case (
-                ast.AnnAssign(ast.Name(name)) | ast.Assign([ast.Name(name)]),
-                ast.Expr(ast.Constant(str(text))),
-            ):
-                found[name] = _plain(text)
-    return found
-
-
-def _plain(docstring: str) -> str:
-    return " ".join(docstring.split()).replace("``", "`")
-
-
-def in_words(kind: types.Type) -> str:
-    """Return the values that a type allows, with their bounds.
-
-    Raises:
-        TypeError: it has a kind of bounds that no message had until now.
-
-    """
-    match kind:
-        case types.NoneType():
-            return "null"
-        case types.BoolType():
-            return "true or false"
-        case types.IntType(None, None, None, None, None):
-            return "whole number"
-        case types.IntType(None, int(least), int(above), None, None):
-            return f"whole number from {least} to {above - 1}"
-        case types.IntType(None, int(least), None, int(most), None):
-            return f"whole number from {least} to {most}"
-        case types.FloatType(None, None, None, None, None):
-            return "number"
-        case types.FloatType(None, least, None, most, None) if None not in {least, most}:
-            return f"number from {least:.0f} to {most:.0f}"
-        case types.StrType(None, None, None) | types.BytesType(None, _):
-            size = "bytes" if kind.max_length is None else f"at most {kind.max_length} bytes"
-            return "text" if isinstance(kind, types.StrType) else size
-        case types.StrType(least, int(longest), str(pattern)):
-            words = "text" if re.search(pattern, "\n") else "line"
-            path = "" if re.search(pattern, "/") else ", no path"
-            size = f"{least} to {longest}" if least else f"at most {longest}"
-            return f"{words} of {size} characters{path}"
-        case types.StructType(cls) | types.EnumType(cls):
-            return f"`{cls.__name__}`"
-        case types.UnionType(inner):
-            *others, last = map(in_words, inner)
-            return f"{', '.join(others)} or {last}"
-        case types.TupleType(items):
-            return f"list: {', '.join(map(in_words, items))}"
-        case types.VarTupleType(item, None, most):
-            size = f" of at most {most}" if most else ""
-            return f"list{size}, each {in_words(item)}"
-        case types.DictType(key, value, None, None):
-            return f"map of {in_words(key)} to {in_words(value)}"
-        case _:
-            raise TypeError(f"no words for {kind}")
+def types_table(kinds: Iterable[type[Struct]]) -> str:
+    """Return a table with a row for each type: its docstring, and the names of its fields."""
+    rows = [
+        (
+            f"`{kind.__name__}`",
+            " ".join((kind.__doc__ or "").split()).replace("``", "`"),
+            ", ".join(f"`{field}`" for field in kind.__struct_fields__),
+        )
+        for kind in kinds
+    ]
+    return _table(("name", "meaning", "fields"), rows)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

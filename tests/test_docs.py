@@ -30,8 +30,8 @@ PACKAGE = ROOT / "launcher/clusterrun"
 FILES = re.compile(r"`((?:launcher|tests|scripts|configs|docs)/[\w./-]+)`")
 """Files and folders of the repository that a page names; no link leads out of docs."""
 
-ROOMS = "|".join(sorted(path.name for path in PACKAGE.iterdir() if path.is_dir()))
-INNER_FILES = re.compile(rf"`((?:{ROOMS})/[\w/]+(?:\.py|/))`")
+PACKAGES = "|".join(sorted(path.name for path in PACKAGE.iterdir() if path.is_dir()))
+INNER_FILES = re.compile(rf"`((?:{PACKAGES})/[\w/]+(?:\.py|/))`")
 """Files and folders of the package, as a page for those who change it names them."""
 
 OF_OTHERS = {
@@ -75,8 +75,6 @@ OF_OTHERS = {
 }
 """Options in the pages that are not clusterrun's."""
 
-FORK_SERVER = ROOT / "launcher/clusterrun/workers/fork_server/__init__.py"
-
 VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+\b")
 
 
@@ -116,18 +114,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_merged_pages_redirect_to_a_section(tmp_path: Path) -> None:
     """The site has a page at each old address, which leads to a heading that exists."""
-    folders = [tmp_path / page.relative_to(DOCS).with_suffix("") for page in PAGES]
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
+    pages = {tmp_path / page.relative_to(DOCS).with_suffix(""): page for page in PAGES}
+    pages[tmp_path] = DOCS / "index.md"
 
     on_post_build({"site_dir": str(tmp_path)})
 
     for old in MOVED:
-        written = (tmp_path / old.removesuffix(".md") / "index.html").read_text()
-        address, section = re.findall(r'url=([^"#]*)#?([^"]*)"', written)[0]
-        leads_to = (tmp_path / old.removesuffix(".md") / address).resolve()
-        assert leads_to in folders, old
-        page = DOCS / f"{leads_to.relative_to(tmp_path)}.md"
+        folder = tmp_path / old.removesuffix(".md")
+        address, section = re.findall(
+            r'url=([^"#]*)#?([^"]*)"', (folder / "index.html").read_text()
+        )[0]
+        page = pages[(folder / address).resolve()]
         assert section in {"", *anchors(page)}, old
         assert not (DOCS / old).exists()
 
@@ -240,20 +237,20 @@ def test_sections_that_docstrings_cite_exist() -> None:
     assert missing == []
 
 
-def test_the_floors_are_drawn_as_they_are_checked() -> None:
-    """Each floor of pyproject.toml is a line of the drawing, in the same order."""
-    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    floors = [{*re.findall(r"\w+", layer)} for layer in layers["contracts"][0]["layers"]]
-    rooms = set.union(*floors) - {"__main__"}
-    _, _, drawing = (DOCS / "architecture.md").read_text().partition("## Rooms and floors")
+def test_the_layers_are_drawn_as_they_are_checked() -> None:
+    """Each layer of pyproject.toml is a line of the drawing, in the same order."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = [{*re.findall(r"\w+", layer)} for layer in contracts["contracts"][0]["layers"]]
+    packages = set.union(*layers) - {"__main__"}
+    _, _, drawing = (DOCS / "architecture.md").read_text().partition("## Packages and layers")
     drawing, _, _ = drawing.partition("\n## ")
     drawn = [
         words
         for line in re.findall(r"(?m)^    (\w.*)$", drawing)
-        if (words := {*re.findall(r"^\w+|(?<=  )\w+", line)} & rooms)
+        if (words := {*re.findall(r"^\w+|(?<=  )\w+", line)} & packages)
     ]
 
-    assert drawn == [floor & rooms for floor in floors if floor & rooms]
+    assert drawn == [layer & packages for layer in layers if layer & packages]
 
 
 def test_the_walks_pass_files_that_exist() -> None:
@@ -264,19 +261,6 @@ def test_the_walks_pass_files_that_exist() -> None:
         passed = re.findall(r"(?m)^    (\S+)", walk)
         assert passed
         assert [name for name in passed if not (PACKAGE / name).is_file()] == []
-
-
-def test_the_messages_of_the_fork_server_are_described() -> None:
-    """The tables of the protocol have the messages that the package describes itself."""
-    description = ast.get_docstring(ast.parse(FORK_SERVER.read_text())) or ""
-    _, _, table = description.partition("server to agent")
-    table = "\n".join(line for line in table.splitlines() if line.startswith("    "))
-    _, _, page = (DOCS / "protocol.md").read_text().partition("From the agent to the fork server")
-
-    messages = re.findall(r"(?m)^\| `(\w+)` \|", page)
-    assert [name for name in messages if not re.search(rf"\b{name}\b", table)] == []
-    words = {*re.findall(r"\w+", table)}
-    assert sorted(words - {*re.findall(r"\w+", page)}) == []
 
 
 def shown_transcripts() -> list[ParameterSet]:

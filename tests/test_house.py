@@ -118,7 +118,7 @@ def test_the_top_level_is_what_a_visitor_needs() -> None:
 
 
 def test_pages_and_messages_use_plain_words() -> None:
-    """docs/glossary.md has the terms to use in their place."""
+    """Plain terms of the field take their place."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     lines = [
         (f"{relative(page)}:{number}", line)

@@ -84,7 +84,7 @@ def test_a_job_that_does_not_end_is_killed(tmp_path: Path) -> None:
     assert "\ncli/entry.py:" in walked
 
 
-def test_the_walks_of_the_page_are_ways_through_the_house(failure: str, call: str) -> None:
+def test_the_walks_of_the_page_are_real(failure: str, call: str) -> None:
     """An agent or a caller passes each file that docs/architecture.md has, and each function.
 
     Except those that the workers and their fork server pass.

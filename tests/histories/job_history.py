@@ -1,6 +1,6 @@
 """A job as its user sees it, without a process: what happens to ranks and nodes, and what follows.
 
-A history is a list of happenings in the words of docs/glossary.md. What follows is text, a line for
+A history is a list of happenings in the words of docs/index.md. What follows is text, a line for
 each effect on the world outside of the policy: a signal to ranks, a line on the terminal, a start, an
 end. So a history names no module, class or message of the product. The only file that does is this
 one: when the policy is written anew, it is, and no history.
