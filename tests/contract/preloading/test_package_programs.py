@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.preloading.package_environment import (
     FOLDER,
+    ROOT,
     SECONDS_TO_INSTALL,
     SECONDS_TO_RUN,
     python_with_packages,
@@ -17,6 +18,8 @@ from tests.contract.preloading.package_environment import (
 from tests.workers.interpreters import environment_without_pth
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(SECONDS_TO_INSTALL + 3 * SECONDS_TO_RUN)]
+
+RECIPE_FOR_JAX = ROOT / "docs/workers.md"
 
 PROGRAMS = sorted((FOLDER / "programs").glob("*.py"))
 
@@ -51,6 +54,19 @@ def test_a_program_prints_the_same_as_alone(python: str, program: Path, tmp_path
 def test_accelerate_passes_its_own_tests(python: str, tmp_path: Path) -> None:
     """All of its script, with two ranks."""
     run_launched(python, ACCELERATES_OWN, tmp_path, OFFLINE)
+
+
+def test_the_recipe_for_jax_makes_one_job_of_two_ranks(python: str, tmp_path: Path) -> None:
+    """The program of docs/workers.md, as it is."""
+    (program,) = re.findall(r"```python\n(.*?)```", RECIPE_FOR_JAX.read_text(), re.DOTALL)
+    (tmp_path / "train.py").write_text(program)
+
+    ended = run_launched(python, ["train.py"], tmp_path, {"JAX_PLATFORMS": "cpu"})
+
+    assert sorted(re.findall(r"process .*", ended.out)) == [
+        "process 0 of 2: 2 devices",
+        "process 1 of 2: 2 devices",
+    ]
 
 
 def found(printed: str) -> list[str]:
