@@ -63,7 +63,7 @@ JOB_FILE = """\
     env:
       NCCL_DEBUG: INFO
 
-Values are the text that they look like: `010` stays `010`, and `1:30:00` is no number. Flags and variables replace values of the file; `--env` adds to `env`. A key without a value is not set. In the repository `configs/reference.yaml` has every key with its default, `configs/one_node.yaml` is a short example.
+Values are the text that they look like: `010` stays `010`, and `1:30:00` is not a number. Flags and variables replace values of the file; `--env` adds to `env`. A key without a value is not set. In the repository `configs/reference.yaml` has every key with its default, `configs/one_node.yaml` is a short example.
 """
 
 OPTIONS_PAGE = """\
