@@ -101,7 +101,7 @@ def test_a_suspended_job_goes_on(clusterrun: Launcher, own: dict[str, str]) -> N
     shell.type(f"{COMMAND} suspend")
     question = shell.expect(r"suspend run .*\? \[y/N\] ").group()
     shell.type("y")
-    answer = shell.expect(r"run \S+ is asked to suspend.*\r\n").group()
+    answer = shell.expect(r"run \S+ was asked to suspend.*\r\n").group()
     shell.close()
     done = job.ended(SECONDS)
     again = clusterrun.command(*words, environ=own)

@@ -158,7 +158,7 @@ class ExecutesCommand(_Launcher):
 
         """
         raise UsageError(
-            f"{self._name} executes the program again, and a notebook is none",
+            f"{self._name} runs the program again in each rank, but a notebook can't be run again",
             "call a function that makes the trainer, with strategy='ddp':\n"
             "  clusterrun.launch(train, nproc_per_node=8)",
         )
@@ -202,7 +202,7 @@ class ExecutesCommand(_Launcher):
             return ["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
         if not Path(sys.argv[0]).is_file():
             raise UsageError(
-                f"{self._name} executes the program again, and this one has no file",
+                f"{self._name} runs the program again, and this one has no file",
                 "save it to a file: python train.py",
             )
         return [*sys.argv]

@@ -82,7 +82,7 @@ def refused_port(number: int, origin: str, where: str) -> MachineError:
     """Return the error for a port that this user may not listen at; ``where``: "this machine"."""
     # ip(7); other modules of the kernel may refuse more.
     first = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text(encoding="ascii"))
-    why = f"those below {first} are for root" if number < first else "permission denied"
+    why = f"ports below {first} need root" if number < first else "permission denied"
     return MachineError(
         f"port {number} ({origin}) can't be used on {where} by this user: {why}",
         f"give one from {first} to 65535, the same on all nodes, with {port_option(origin)}",

@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-HOW_TO_GET_ONE = "set XDG_RUNTIME_DIR, for the job and for clusterrun ps and stop, to a folder that is yours alone"
+HOW_TO_GET_ONE = (
+    "set XDG_RUNTIME_DIR, for the job and for clusterrun ps and stop, to a folder that is"
+    " yours alone"
+)
 """What makes a place for sockets where there is none."""
 
 

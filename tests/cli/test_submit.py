@@ -91,7 +91,7 @@ def test_what_only_sbatch_or_the_script_has(script: Path, words: str, typed_as: 
     assert done.code == 2
     assert done.err == (
         f"clusterrun: error: there is no option {typed_as}\n"
-        "  if it is sbatch's, type clusterrun's own for it (clusterrun submit --help), or"
+        "  if it is sbatch's, use clusterrun's equivalent (clusterrun submit --help), or"
         f" --directive='{typed_as} ...'\n"
         "  if it is the script's, put it after the script\n"
     )
@@ -124,7 +124,7 @@ def test_a_file_that_others_can_read(script: Path) -> None:
                 timeout=60,
                 check=True,
             )
-        hint = "type (umask 077; clusterrun submit --print ... > FILE)\n"
+        hint = "use (umask 077; clusterrun submit --print ... > FILE)\n"
         assert done.stderr.endswith(hint) is warned
 
 

@@ -84,8 +84,8 @@ def test_who_does_not_answer_is_named() -> None:
 
     assert ranks == [0, 2]
     assert [each.found for each in found if each.what == "answers"] == [
-        "rank 1: no answer, see its own lines",
-        "n1: no answer, see its own lines",
+        "rank 1: no answer; see its own output",
+        "n1: no answer; see its own output",
     ]
     assert "shared folder (/work)" in [each.what for each in found]
 

@@ -42,7 +42,7 @@ def test_values_are_written_as_on_the_command_line(
         ({"dry_run": True}, "to see a plan, type clusterrun --dry-run"),
         ({"pdb": True}, "launch.. takes no pdb: type clusterrun --pdb with a script"),
         ({"env": {"A": None}}, "A is None: leave it out, or give a text"),
-        ({"verbose": "yes"}, "verbose is True or False, not 'yes'"),
+        ({"verbose": "yes"}, "verbose must be True or False, not 'yes'"),
     ],
 )
 def test_mistakes(keywords: dict[str, object], message: str) -> None:

@@ -112,7 +112,7 @@ def test_a_program_without_a_file(caller: Launcher) -> None:
     ended = caller.command("-c", dedent(TRAIN), "ddp_bind_numa", "1").ended(120)
 
     assert ended.code == 1
-    said = "ddp_bind_numa executes the program again, and this one has no file\nsave it to a file"
+    said = "ddp_bind_numa runs the program again, and this one has no file\nsave it to a file"
     assert said in ended.err
 
 
@@ -131,5 +131,8 @@ def test_in_a_notebook(caller: Launcher) -> None:
     ended = caller.script(NOTEBOOK, args=("ddp_spawn_bind_numa", "1")).ended(120)
 
     assert ended.code == 1
-    assert "ddp_spawn_bind_numa executes the program again, and a notebook is none" in ended.err
+    assert (
+        "ddp_spawn_bind_numa runs the program again in each rank, but a notebook can't be run again"
+        in ended.err
+    )
     assert "clusterrun.launch(train, nproc_per_node=8)" in ended.err

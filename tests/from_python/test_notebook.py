@@ -113,7 +113,7 @@ def test_cells_on_all_ranks(tmp_path: Path) -> None:
     assert "WorkerFailed: rank 1 on " in shown[6]
     assert "    x / (rank - 1)" in shown[6]
     assert "ZeroDivisionError" in shown[6]
-    assert "%%ranks one: give no word for all ranks, or the number of one" in shown[7]
+    assert "%%ranks one: give nothing for all ranks, or one rank number" in shown[7]
     assert sorted(shown[8].splitlines()) == ["[rank 0] 0", "[rank 1] 10"]
     assert shown[9] == ""
 

@@ -1,4 +1,4 @@
-"""Ranks that exit with code 0 while others run on: what is said of them, and that nothing is ended."""
+"""Ranks that exit with code 0 while others run on: what is said of them, and that the job keeps running."""
 
 import signal
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def causes(job: Job) -> set[str]:
 def test_a_rank_exits_long_before_the_others(
     nodes: int, workers: int, exits: list[int], notice: str
 ) -> None:
-    """One line on node 0 after a minute, and no other; nothing is ended."""
+    """One line on node 0 after a minute, and no other; the job keeps running."""
     job = Job(nodes=nodes, workers=workers).exits(*exits).settles()
     job.passes(1).settles().saw()
 

@@ -9,10 +9,7 @@ from tests.histories.job_history import Job
 from tests.histories.worlds import of_node
 
 SILENT = "node 0 (n0) has been silent for 17 s: killing 2 workers here"
-GIVEN_UP = (
-    "node 0 has given up this node, which has been silent for 18 s: killing 2 workers here;"
-    " it joins again"
-)
+GIVEN_UP = "node 0 has declared this node lost, as it has been silent for 18 s: killing 2 workers here; rejoining"
 
 
 def outliving() -> Job:
@@ -63,7 +60,7 @@ def test_a_lease_ends_the_grace_period() -> None:
     job.saw()
 
     assert of_node(1, job.outlives_lease(1).settles().saw()) == [
-        "node 1 prints: the lease of this node is over, and 2 workers killed",
+        "node 1 prints: the lease of this node has expired, and 2 workers killed",
         "node 1 kills what its ranks have left",
         "node 1 ends with 5: node 0 is gone",
     ]
@@ -107,7 +104,7 @@ def test_a_node_that_is_given_up_after_a_signal_ends() -> None:
 # The lease of a node's ranks is over, and the node is back before node 0 gives it up.
 
 
-LEASE_OVER = "was stopped, or cut off, for too long: its workers' lease was over"
+LEASE_OVER = "was stopped, or cut off, for too long: its workers' lease had expired"
 
 
 def test_the_end_of_a_lease_is_not_a_failure() -> None:
@@ -118,7 +115,7 @@ def test_the_end_of_a_lease_is_not_a_failure() -> None:
     assert job.saw()[:2] == [
         (
             "node 1 prints: this node was stopped, or cut off from node 0, for too long:"
-            " its lease is over, and 2 workers killed"
+            " its lease has expired, and 2 workers killed"
         ),
         "node 1 kills what its ranks have left",
     ]

@@ -7,7 +7,7 @@ import pytest
 from tests.histories.job_history import Job
 
 OTHERS_STOP = (
-    "node 1 prints: {0}: the other nodes stop their workers ({1} again does not wait for them);"
+    "node 1 prints: {0}: the other nodes stop their workers (a second {1} does not wait for them);"
     " exit code {2}"
 )
 NODE_0_STOPS = [

@@ -53,9 +53,7 @@ def test_a_node_that_joins_learns_when_it_takes_part() -> None:
     says = "node 0 prints: n{} (pid 1{}) has joined and {}"
     later, full = Job(nodes=2, least=1, most=4), Job(nodes=2, least=1, most=2)
 
-    assert later.joins().settles().saw()[0] == says.format(
-        2, 2, "comes in when all workers restart"
-    )
+    assert later.joins().settles().saw()[0] == says.format(2, 2, "joins when all workers restart")
     assert full.joins().settles().saw()[0] == says.format(
         2, 2, "waits to take the place of a lost node"
     )

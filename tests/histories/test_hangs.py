@@ -27,11 +27,11 @@ def test_all_ranks_of_all_nodes_stand_still() -> None:
     job = Job(nodes=2)
 
     assert job.stands_still(0).settles().moves(0).stands_still(1).settles().saw() == []
-    assert job.stands_still(0).settles().saw() == [told("nothing is ended"), *ASKS]
+    assert job.stands_still(0).settles().saw() == [told("the job keeps running"), *ASKS]
 
 
 def test_the_ranks_that_the_others_wait_for_are_named() -> None:
-    """With the stacks, once all nodes have sent them; nothing is ended."""
+    """With the stacks, once all nodes have sent them; the job keeps running."""
     job = hangs(nodes=3)
     job.saw()
 
@@ -53,7 +53,7 @@ def test_a_hang_is_reported_once() -> None:
 
     assert job.passes(1000).settles().saw() == []
     assert job.moves(1).settles().stands_still(1).settles().saw() == [
-        told("nothing is ended"),
+        told("the job keeps running"),
         *ASKS,
     ]
 
@@ -67,7 +67,7 @@ def test_a_rank_without_a_stack_may_not_have_begun() -> None:
         "node 0 prints: the other ranks wait for rank 1",
         'node 0 shows stacks: rank 0: | File "/train.py", line 7 in wait | rank 1: no handler',
     ]
-    assert job.passes(60).settles().saw() == [told("nothing is ended", "120.1"), *ASKS]
+    assert job.passes(60).settles().saw() == [told("the job keeps running", "120.1"), *ASKS]
     job.shows(0, at="wait").exits(1).settles()
     assert job.saw()[-1].endswith("in wait | rank 1: exited with 0")
     assert job.passes(1000).settles().saw() == [
@@ -125,7 +125,7 @@ def test_restarts_after_a_hang_are_counted() -> None:
 
 
 def test_a_rank_moves_while_stacks_are_collected() -> None:
-    """It was no hang: they are shown, and nothing is ended."""
+    """It was no hang: they are shown, and the job keeps running."""
     job = hangs("stop")
     job.shows(0, at="wait").settles().moves(1).saw()
 
@@ -158,7 +158,7 @@ def test_a_suspension_has_a_time_limit_of_its_own() -> None:
     job = Job(workers=2, on_hang="stop").asked_to_suspend("SIGTERM").settles()
     job.saw()
 
-    assert job.stands_still(0).settles().saw()[0] == told("nothing is ended")
+    assert job.stands_still(0).settles().saw()[0] == told("the job keeps running")
     assert job.shows(0, 1, at="save").settles().saw()[1:] == []
     job.exits(1).settles().saw()
     assert job.passes(60).settles().saw()[0] == told("then the job is stopped (--on-hang)", "120.1")
@@ -204,8 +204,8 @@ def test_sigquit_shows_the_stacks_of_all_nodes() -> None:
     job = Job(nodes=2)
 
     assert job.signalled(signal.SIGQUIT, node=1).settles().saw() == [
-        "node 1 prints: SIGQUIT: the Python stacks of all ranks follow on node 0; nothing is ended",
-        "node 0 prints: SIGQUIT on n1: the Python stacks of all ranks follow; nothing is ended",
+        "node 1 prints: SIGQUIT: the Python stacks of all ranks follow on node 0; the job keeps running",
+        "node 0 prints: SIGQUIT on n1: the Python stacks of all ranks follow; the job keeps running",
         *ASKS,
     ]
     assert job.shows(0, 1, at="wait").settles().saw() == [
@@ -264,7 +264,7 @@ def test_a_hang_is_reported_after_stacks_that_a_user_has_asked_for() -> None:
 
     assert job.shows(0, at="wait").settles().passes(0).settles().saw() == [
         'node 0 shows stacks: rank 0: | File "/train.py", line 7 in wait',
-        told("nothing is ended", "60.1"),
+        told("the job keeps running", "60.1"),
         "node 0 asks its ranks for their stacks",
     ]
 

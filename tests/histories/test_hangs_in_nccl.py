@@ -8,9 +8,9 @@ ASKS = ["node 0 asks its ranks for their stacks", "node 1 asks its ranks for the
 BEHIND = "behind: rank 1 launched AllReduce 1203 times"
 
 
-def told(seconds: str, then: str = "nothing is ended") -> str:
+def told(seconds: str, then: str = "the job keeps running") -> str:
     return (
-        "node 0 prints: ranks print, but some are behind in NCCL, and none has gone on for"
+        "node 0 prints: ranks print, but some are behind in NCCL, and none has made progress for"
         f" {seconds} s: the Python stacks of all ranks follow; {then}"
     )
 

@@ -235,10 +235,10 @@ def test_long_lists_of_hosts_are_cut() -> None:
 def test_a_node_that_stays_away_ends_the_job_for_the_others() -> None:
     """When the time is over, with who was refused meanwhile."""
     job = JoinHistory(nodes=3, rdzv_timeout=60).joins(rank=1)
-    job.connects().hangs_up("10.0.0.9: it has another token").saw()
+    job.connects().hangs_up("10.0.0.9: it has a different token").saw()
     text = (
         "gives up: 2 of 3 nodes joined within 60 s: n0, n1; missing: 1 node (refused meanwhile:"
-        f" 10.0.0.9: it has another token {ADVICE})"
+        f" 10.0.0.9: it has a different token {ADVICE})"
     )
 
     assert "gives up" not in "".join(job.passes(59.9).settles().saw())
@@ -274,7 +274,7 @@ def test_enough_nodes_wait_for_the_others() -> None:
     ]
     assert job.part(2).startswith("node 2 of 3, ranks 2-2 of 3, ")
     assert job.joins().settles().saw() == [
-        "node 0 prints: n3 (pid 13) has joined and comes in when all workers restart",
+        "node 0 prints: n3 (pid 13) has joined and joins when all workers restart",
         "node 3 waits for a place",
     ]
 

@@ -105,7 +105,7 @@ def test_others_wait_for_it_on_other_nodes_or_have_succeeded(job: Callable[[], J
     ("workers", "debugged", "why"),
     [
         (1, False, "no other rank waits for it"),
-        (2, True, "it is debugged"),
+        (2, True, "it is being debugged"),
     ],
 )
 def test_one_that_is_named_and_left_alone(workers: int, *, debugged: bool, why: str) -> None:

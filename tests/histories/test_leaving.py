@@ -19,7 +19,7 @@ NAMED = (
     " waiting up to 25 s (--shutdown-timeout; Ctrl-C ends them)"
 )
 OTHERS_STOP = (
-    "node 1 prints: {}: the other nodes stop their workers ({} again does not wait for them);"
+    "node 1 prints: {}: the other nodes stop their workers (a second {} does not wait for them);"
     " exit code {}"
 )
 

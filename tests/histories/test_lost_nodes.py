@@ -147,8 +147,8 @@ def test_a_silent_node_is_given_up() -> None:
     assert begun(job.passes(2)) == starts(0, 3, 2)
     assert job.thaws(1).settles().saw() == [
         (
-            "node 1 prints: node 0 has given up this node, which has been silent for 18 s: killing 1"
-            " worker here; it joins again"
+            "node 1 prints: node 0 has declared this node lost, as it has been silent for 18 s: killing 1"
+            " worker here; rejoining"
         ),
         "node 1 sends SIGKILL to rank 1 and all they started",
     ]

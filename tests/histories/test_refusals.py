@@ -104,7 +104,7 @@ def test_all_nodes_of_a_contradiction_hear_of_it() -> None:
 
 def test_a_node_too_many() -> None:
     """It calls before the job begins. Without a token, those that came first begin."""
-    text = "nnodes is 2, but 3 nodes have called: n0 (pid 10), n1 (pid 11) and n2 (pid 12)"
+    text = "nnodes is 2, but 3 nodes have connected: n0 (pid 10), n1 (pid 11) and n2 (pid 12)"
     hint = "(start one node fewer, or give a higher --nnodes)"
     open_to_all, with_token = (
         JoinHistory(token=token).connects().connects().introduces_itself(1).introduces_itself(2)
@@ -307,6 +307,6 @@ def test_a_port_scanner_causes_only_a_few_lines() -> None:
         f"node 0 prints: refused 10.0.1.{number}: it does not speak clusterrun's protocol"
         for number in range(16)
     ]
-    assert runs.connects().hangs_up("10.0.0.9: it has another token").settles().saw() == [
-        "node 0 prints: refused 10.0.0.9: it has another token",
+    assert runs.connects().hangs_up("10.0.0.9: it has a different token").settles().saw() == [
+        "node 0 prints: refused 10.0.0.9: it has a different token",
     ]

@@ -51,7 +51,7 @@ def test_the_same_failure_twice(
 
     end = (
         "ends with 1: rank 1 failed (no restart: rank 1 failed twice with the same last line"
-        " within 10 s of its start (--no-fail-fast restarts all the same))"
+        " within 10 s of its start (--no-fail-fast restarts anyway))"
     )
     again = starts(0, 1, attempt=2)
     assert stops(job, 1 - rank) == ([f"node 0 {end}", f"node 1 {end}"] if is_same else again)

@@ -681,7 +681,7 @@ def test_a_node_that_waits_for_services_does_not_hang() -> None:
     ]
     assert job.stands_still(0, seconds=600).settles().saw()[0] == (
         "node 0 prints: no rank has printed or exited for 600 s: the Python stacks of all ranks"
-        " follow; nothing is ended"
+        " follow; the job keeps running"
     )
 
 

@@ -204,8 +204,7 @@ def test_a_signal_while_all_stop_prevents_the_next_attempt() -> None:
 
     assert job.signalled(signal.SIGTERM, node=1).settles().saw() == [
         (
-            "node 1 prints: SIGTERM: the other nodes stop their workers (SIGTERM again does not wait for"
-            " them); exit code 143"
+            "node 1 prints: SIGTERM: the other nodes stop their workers (a second SIGTERM does not wait for them); exit code 143"
         ),
         "node 1 prints: SIGTERM: no restart; exit code 143",
     ]

@@ -9,7 +9,7 @@ from tests.histories.job_history import Job
 CLEANS = "node 0 kills what its ranks have left"
 INTERRUPTED = (
     (
-        "node 0 prints: interrupted: stopping 1 worker (grace 25 s, Ctrl-C again kills at once);"
+        "node 0 prints: interrupted: stopping 1 worker (grace 25 s, a second Ctrl-C kills at once);"
         " exit code 130"
     ),
     "node 0 sends SIGINT to rank 0",
@@ -30,7 +30,7 @@ def test_it_ends_the_job(number: int, name: str, sent: str, code: int) -> None:
 
     assert job.signalled(number).saw() == [
         (
-            f"node 0 prints: {name}: stopping 2 workers (grace 25 s, {name} again kills at once);"
+            f"node 0 prints: {name}: stopping 2 workers (grace 25 s, a second {name} kills at once);"
             f" exit code {code}"
         ),
         f"node 0 sends {sent} to ranks 0-1",
@@ -136,7 +136,7 @@ def test_one_to_the_parent_of_the_ranks_is_one_to_us() -> None:
     assert job.signalled(signal.SIGTERM, by_parent=True).saw() == [
         (
             "node 0 prints: SIGTERM to the workers' parent process: stopping 2 workers (grace 25 s,"
-            " SIGTERM again kills at once); exit code 143"
+            " a second SIGTERM kills at once); exit code 143"
         ),
         "node 0 sends SIGTERM to ranks 0-1",
     ]

@@ -12,7 +12,7 @@ def test_sigquit_on_one_node() -> None:
     job = Job(workers=3, starting=[2])
 
     assert job.signalled(signal.SIGQUIT).settles().saw() == [
-        "node 0 prints: SIGQUIT: the Python stacks of 2 workers follow; nothing is ended",
+        "node 0 prints: SIGQUIT: the Python stacks of 2 workers follow; the job keeps running",
         ASKS,
     ]
     assert job.handles_not(signal.SIGQUIT, 1).shows(0, 2, at="f").settles().saw() == [
@@ -57,7 +57,7 @@ def test_a_rank_that_has_exited_is_named() -> None:
     shown = 'node 0 shows stacks: rank 0: | File "/train.py", line 7 in f'
     assert well.saw()[-1] == f"{shown} | rank 1: exited with 0"
     assert failed.saw()[-3:] == [
-        "node 0 prints: SIGQUIT: the Python stacks of 1 worker follow; nothing is ended",
+        "node 0 prints: SIGQUIT: the Python stacks of 1 worker follow; the job keeps running",
         ASKS,
         shown,
     ]

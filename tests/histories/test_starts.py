@@ -24,7 +24,7 @@ def test_a_signal_may_come_before_any_rank_has_begun() -> None:
 
     assert job.signalled(signal.SIGTERM).saw() == [
         (
-            "node 0 prints: SIGTERM: stopping 2 workers (grace 0.5 s, SIGTERM again kills at once);"
+            "node 0 prints: SIGTERM: stopping 2 workers (grace 0.5 s, a second SIGTERM kills at once);"
             " exit code 143"
         ),
         "node 0 sends SIGTERM to ranks 0-1",

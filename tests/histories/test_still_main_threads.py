@@ -16,7 +16,7 @@ SHOWN = (
 )
 
 
-def told(seconds: str, then: str = "nothing is ended") -> str:
+def told(seconds: str, then: str = "the job keeps running") -> str:
     return (
         f"node 0 prints: ranks print, but no main thread has run for {seconds} s:"
         f" the Python stacks of all ranks follow; {then}"
@@ -149,7 +149,7 @@ def test_a_user_asks_for_the_stacks_meanwhile() -> None:
 
 
 def test_ranks_that_save_do_not_hang() -> None:
-    """A suspension has a time limit of its own: nothing is ended; after it is cancelled, it is."""
+    """A suspension has a time limit of its own: the job keeps running; after it is cancelled, it is."""
     job = Job(workers=2, on_hang="stop").passes(60).asked_to_suspend("SIGTERM").settles()
     job.main_threads_stand(0).settles().passes(8).settles().saw()
 

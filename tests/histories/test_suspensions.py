@@ -184,7 +184,7 @@ def test_a_person_does_not_wait_for_ranks_that_were_named(by: str) -> None:
         "node 0 lets ranks that have saved end",
         "node 1 lets ranks that have saved end",
         (
-            f"node 1 prints: not all ranks saved when it was asked for again ({by} on n1): stopping 1"
+            f"node 1 prints: not all ranks saved before the second request ({by} on n1): stopping 1"
             " worker here"
         ),
         "node 1 sends SIGTERM to rank 1",
@@ -239,7 +239,7 @@ def test_a_cancelled_sigterm_ends_the_job_after_all() -> None:
         "node 0 lets ranks that have saved end",
         "node 0 lets its ranks go on",
         (
-            "node 0 prints: SIGTERM: stopping 1 worker (grace 25 s, SIGTERM again kills at once);"
+            "node 0 prints: SIGTERM: stopping 1 worker (grace 25 s, a second SIGTERM kills at once);"
             " exit code 143"
         ),
         "node 0 sends SIGTERM to rank 1",
@@ -247,7 +247,7 @@ def test_a_cancelled_sigterm_ends_the_job_after_all() -> None:
     assert other.signalled(signal.SIGTERM).settles().saw() == [
         "node 0 prints: SIGTERM: not suspended, since workers have exited already",
         (
-            "node 0 prints: SIGTERM: stopping 1 worker (grace 25 s, SIGTERM again kills at once);"
+            "node 0 prints: SIGTERM: stopping 1 worker (grace 25 s, a second SIGTERM kills at once);"
             " exit code 143"
         ),
         "node 0 sends SIGTERM to rank 1",
@@ -299,7 +299,7 @@ def test_ctrl_c_ends_a_job_that_is_being_suspended() -> None:
     assert job.signalled(signal.SIGINT).saw() == [
         "node 0 lets ranks that have saved end",
         (
-            "node 0 prints: interrupted: stopping 1 worker (grace 25 s, Ctrl-C again kills at once);"
+            "node 0 prints: interrupted: stopping 1 worker (grace 25 s, a second Ctrl-C kills at once);"
             " exit code 130"
         ),
         "node 0 sends SIGINT to rank 0",

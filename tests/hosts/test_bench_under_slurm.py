@@ -23,7 +23,10 @@ def test_a_batch_script_on_one_node_and_on_two(slurm: Slurm, tmp_path: Path) -> 
 
     assert done.code == 0, done.err
     assert measured(done.out) == ON_ONE_AND_TWO_NODES
-    assert "error: bench starts other nodes itself, and is one of 2 processes here" in done.err
+    assert (
+        "error: bench starts the other nodes itself, but was started as one of 2 processes here"
+        in done.err
+    )
 
 
 def test_a_shell_of_salloc(slurm: Slurm, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_torch_that_can_not_be_imported(doctors: Doctors) -> None:
     table, alone = (json.loads(ends[rank].out) for rank in (0, 1))
     assert [end.code for end in ends] == [1, 1, 1]
     assert (table["nodes"], ends[2].out) == (["n0", "n2"], "")
-    assert named(table["findings"], "answers")["found"] == "rank 1: no answer, see its own lines"
+    assert named(table["findings"], "answers")["found"] == "rank 1: no answer; see its own output"
     assert "ImportError: libcudart.so.12" in named(alone["findings"], "comparison")["found"]
 
 
@@ -305,7 +305,7 @@ class TestPlantedFaults:
         codes, bad = doctors.answer()
 
         assert codes == [1, 1, 1]
-        assert named(bad, "shared folder")["found"] == "n1 has another one than n0"
+        assert named(bad, "shared folder")["found"] == "n1 has a different one from n0"
 
     def test_a_clock_that_is_wrong(self, doctors: Doctors) -> None:
         """A shim lets Python's be an hour behind; that is node 0, and it is named."""

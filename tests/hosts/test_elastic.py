@@ -52,7 +52,7 @@ def test_the_world_shrinks_and_grows(job: ElasticJob) -> None:
     jobs[0].wait_for("place 0 2 0 1 n0")
     jobs[2].wait_for("place 1 2 1 1 n2")
     back = job.join(1, *options)
-    jobs[0].wait_for("has joined and comes in when all workers restart")
+    jobs[0].wait_for("has joined and joins when all workers restart")
     jobs[2].signal(signal.SIGKILL)
 
     jobs[0].wait_for("place 0 2 0 2 n0")

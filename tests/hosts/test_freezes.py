@@ -8,7 +8,7 @@ heartbeat was sent up to I before, so the ranges overlap: near a limit both outc
 | agent of a member | to T + 2.25 I | nothing |
 | | T + 1.25 I to T + 3 I | the lease of its workers was over: next attempt, same nodes |
 | | T + 2 I to T + 4.2 I | node 0 has given it up, and it is back before the next attempt |
-| | from T + 2 I | node 0 has given it up: the spare takes its place, and it joins again |
+| | from T + 2 I | node 0 has given it up: the spare takes its place, and this node rejoins |
 | agent of node 0 | to T + 2 I | nothing |
 | | T + I to T + 2 I | some have ended with 5; the others go on |
 | | from T + I | all end with 5 |
@@ -54,13 +54,10 @@ BUSY = 0.25
 SECONDS_TO_SETTLE = 4.0
 """From the end of a freeze to the next attempt, if there is one."""
 
-LEASE_OVER = (
-    "clusterrun: this node was stopped, or cut off from node 0, for too long: its lease is over, and"
-    " 1 worker killed\n"
-)
+LEASE_OVER = "clusterrun: this node was stopped, or cut off from node 0, for too long: its lease has expired, and 1 worker killed\n"
 
 GIVEN_UP = re.compile(
-    r"node 0 has given up this node, which has been silent for \S+ s: killing 1 worker here; it joins again\n"
+    r"node 0 has declared this node lost, as it has been silent for \S+ s: killing 1 worker here; rejoining\n"
 )
 
 FALSE_CAUSE = re.compile(r"rank \d+ .*(failed|was killed)")
@@ -185,7 +182,7 @@ def outcome_of(ends: Sequence[Ended]) -> Outcome | None:
         case [0, 0, 0], [] if first == member == "":
             return Outcome.NOTHING
         case [0, 0, 0], ["n0", "n1"] if (
-            "node 1 (n1) was stopped, or cut off, for too long: its workers' lease was over\n"
+            "node 1 (n1) was stopped, or cut off, for too long: its workers' lease had expired\n"
             in first
             and first.endswith("clusterrun: restarting all workers\n")
         ):
@@ -197,7 +194,7 @@ def outcome_of(ends: Sequence[Ended]) -> Outcome | None:
             and re.search(
                 r"node 1 \(n1\) has been silent for [\d.]+ s; n2 takes its place\n", first
             )
-            and re.search(r"node 0 has given up this node, .*; it joins again\n", member)
+            and re.search(r"node 0 has declared this node lost, .*; rejoining\n", member)
         ):
             return Outcome.SPARE
         case [0, 137, 0], ["n0", "n2"] if (

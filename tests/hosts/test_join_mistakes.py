@@ -208,7 +208,7 @@ def test_a_node_too_many(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
 
     here = f"{who(0, jobs[0])}, {who(1, jobs[1])}"
     texts = [
-        f"nnodes is 3, but 4 nodes have called: {here}, {third} and {fourth}"
+        f"nnodes is 3, but 4 nodes have connected: {here}, {third} and {fourth}"
         # The two call at the same time: either is read first.
         for third, fourth in permutations(("n2 (pid 2)", "n3 (pid 3)"))
     ]
@@ -304,8 +304,8 @@ def test_a_newer_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> Non
     [
         (
             ("ours", "theirs"),
-            "the job at 10.77.0.2:29500 has another token than this node",
-            "it has another token",
+            "the job at 10.77.0.2:29500 has a different token from this node",
+            "it has a different token",
         ),
         (
             ("ours", ""),
@@ -366,7 +366,7 @@ def test_a_node_zero_that_never_comes(
         "could not connect to node 0 at 10.77.0.2:29500 (--master-addr) within 3 s:"
         " connection refused",
         f"  start the same command on {which}\n"
-        "  if it runs there, a firewall may block the port, or the job has started without this"
+        "  if it is already running there, a firewall may block the port, or the job has started without this"
         " node\n",
     )
 

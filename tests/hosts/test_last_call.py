@@ -30,7 +30,7 @@ def test_a_world_of_the_nodes_that_have_joined(
     jobs[0].wait_for("met")
 
     jobs.append(nodes.start(2, *place))
-    jobs[2].wait_for("this node waits for a place")
+    jobs[2].wait_for("this node is waiting to join")
     for job in jobs[:2]:
         job.signal(15)
     ends = ended(jobs)

@@ -51,7 +51,7 @@ def test_node_zero_is_cut_off(job: SparedJob) -> None:
     [working, _] = name_node_zero(jobs[1:], IS_SILENT)
     # The agent's limit is a quarter of an interval before that of its fork server.
     assert re.search(
-        "silent for 4 s: killing 1 worker|its lease is over, and 1 worker killed", working.err
+        "silent for 4 s: killing 1 worker|its lease has expired, and 1 worker killed", working.err
     )
     [cut_off] = ended(jobs[:1])
     assert cut_off.code == 5, cut_off.err

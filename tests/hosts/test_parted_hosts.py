@@ -99,13 +99,13 @@ def test_the_network_splits_and_node_zero_goes_on(job: FiveHosts) -> None:
 
 
 def test_a_frozen_agent_continues(job: FiveHosts) -> None:
-    """It reads answers that are old: they give its workers no more time. Then it joins again."""
+    """It reads answers that are old: they give its workers no more time. Then this node rejoins."""
     job.jobs[1].signal(signal.SIGSTOP)
 
     job.jobs[0].wait_for("begins 1 4")
     job.jobs[1].signal(signal.SIGCONT)
 
-    job.jobs[1].wait_for("this node waits for a place")
+    job.jobs[1].wait_for("this node is waiting to join")
     job.end(job.jobs)
     assert overlap(job.folder) < 0
 

@@ -111,7 +111,7 @@ def test_a_chosen_port_is_fresh(hosts: tuple[Host, ...], clusterrun: Launcher) -
         (
             [],
             2,
-            f"rank 1 failed twice with the same last line {SOON} (--no-fail-fast restarts all the same)",
+            f"rank 1 failed twice with the same last line {SOON} (--no-fail-fast restarts anyway)",
         ),
         (["--no-fail-fast"], 4, ""),
     ],

@@ -210,7 +210,7 @@ def test_a_node_needs_its_rank(hosts: tuple[Host, ...], clusterrun: Launcher) ->
     end = clusterrun.command("--config", file, *place, around=hosts[0].around).ended()
 
     assert end.code == 2
-    assert "which services this node has depends on its rank" in end.err
+    assert "this node's services depend on its rank" in end.err
     assert "give --node-rank" in end.err
 
 

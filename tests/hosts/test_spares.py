@@ -93,7 +93,7 @@ def test_a_frozen_agent_joins_again(job: SparedJob) -> None:
     ends = ended(jobs[:2])
     assert codes(ends) == [0, 0], ends
     assert (
-        "clusterrun: node 0 has given up this node, which has been silent for 3 s; it joins again\n"
+        "clusterrun: node 0 has declared this node lost, as it has been silent for 3 s; rejoining\n"
     ) in ends[1].err
 
 

@@ -41,7 +41,7 @@ SEES_ALL = "home = {}/base/bin\ninclude-system-site-packages = true\nversion = 3
 
 
 def python_of(process: ThisProcess, words: str = "train.py", **environ: str) -> Fact[str]:
-    """Return the interpreter of the workers; no line says that it is another one than the active."""
+    """Return the interpreter of the workers; no line says that it is a different one from the active."""
     described = describe(*words.split(), environ=environ, process=process)
     assert described.warnings == ()
     return described.job.fact("python")

@@ -18,11 +18,11 @@ from tests.contract.launched import plain_environment
 from tests.described import describe, mistake
 
 KEYS = (
-    "what is not of a service stands at the top level; its keys: command, script, module, args, env,"
+    "other keys go at the top level; a service's keys: command, script, module, args, env,"
     " python, nnodes, node_ranks, nproc_per_node, gpus_per_worker, devices, ready, after, on_failure,"
     " must_finish, world, port"
 )
-NAMES = "use small letters, digits and _, such as reward_model; main, master and default are taken"
+NAMES = "use lowercase letters, digits and _, such as reward_model; main, master and default are reserved"
 ONE_PROGRAM = "give it one of command, script, module"
 QUOTES = "put quotes around it if it is meant as text"
 FOR_EXAMPLE = "write, for example,\n  "
@@ -425,7 +425,7 @@ def test_no_services(value: str) -> None:
         (
             ["command: a", "ready: tcp", "after: server"],
             "5 services.server.after: server waits for itself",
-            "remove one after",
+            "remove one of the after keys",
         ),
         (
             ["command: a", "after: {a: b}"],
@@ -549,17 +549,17 @@ def test_mistakes_of_one_service(lines: list[str], message: str, hint: str) -> N
         (
             f"services:\n{CIRCLE}",
             "2 services.a.after: a and b wait for each other",
-            "remove one after",
+            "remove one of the after keys",
         ),
         (
             # Another one waits for the circle, and is not in it.
             f"services:\n  x: {{command: x, after: a}}\n{CIRCLE}",
             "3 services.a.after: a and b wait for each other",
-            "remove one after",
+            "remove one of the after keys",
         ),
         (
             "node_ranks: 0",
-            "1 node_ranks: says which nodes the main program has beside services",
+            "1 node_ranks: is only for a job with services: which nodes run its main program",
             "remove the line, or write node_rank for the rank of this node",
         ),
         ("servics: {a: {command: a}}", "1 servics: there is no such key", "did you mean services?"),

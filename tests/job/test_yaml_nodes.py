@@ -33,7 +33,7 @@ SURPRISING = [
     "<<",
 ]
 
-HALF = r"contains half of a character, a lone escape from \uD800 to \uDFFF"
+HALF = r"contains a lone surrogate, an escape from \uD800 to \uDFFF"
 
 
 def read(text: str | bytes) -> dict[str, str]:

@@ -210,9 +210,9 @@ def test_a_node_whose_torch_does_not_work(torch: str, why: str, clusterrun: Laun
 
     assert (first.code, other.code) == (1, 1), (first, other)
     answers = [each["found"] for each in json.loads(first.out)["findings"] if each["advice"]]
-    assert "rank 1: no answer, see its own lines" in answers
+    assert "rank 1: no answer; see its own output" in answers
     *_, alone = json.loads(other.out)["findings"]
-    assert alone["found"] == f"not with other nodes: torch can't be used: {why}"
+    assert alone["found"] == f"not compared with other nodes: torch can't be used: {why}"
 
 
 @pytest.mark.long

@@ -47,7 +47,7 @@ def test_a_hang_that_only_nccl_knows(clusterrun: Launcher, runtime: dict[str, st
         ended = running.ended()
 
     assert ended.code == 7, ended.err
-    assert "ranks print, but some are behind in NCCL, and none has gone on for " in ended.err
+    assert "ranks print, but some are behind in NCCL, and none has made progress for " in ended.err
     assert LATE in ended.err
 
 

@@ -43,7 +43,7 @@ BOUND = 2.0
 
 
 def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """As text and as JSON; options may follow RUN, which may be left out where nothing is ended."""
+    """As text and as JSON; options may follow RUN, which may be left out where the job keeps running."""
     job = started(clusterrun, runtime, PRINTS)
     for rank in range(2):
         job.wait_for(rf"step \d+ of rank {rank}")
@@ -69,7 +69,7 @@ def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[s
     assert "of rank 1" in table.stdout
     assert all(len(line) <= 70 for line in narrow.stdout.splitlines()[1:])
     assert re.search(r"step \d+ of rank 1$", narrow.stdout, re.MULTILINE)
-    assert stopped.stdout.startswith("run mine is asked to stop: its workers get SIGTERM")
+    assert stopped.stdout.startswith("run mine was asked to stop: its workers get SIGTERM")
     assert done.code == 143
     assert "clusterrun stop: stopping 2 workers (grace 25 s" in done.err
     assert asked(runtime, "ps").stdout == "you have no clusterrun job on this host\n"
@@ -129,7 +129,7 @@ def test_an_agent_that_is_stopped_is_named(clusterrun: Launcher, runtime: dict[s
 
 
 def test_a_wrong_name_gets_the_list(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """And the nearest one; nothing is ended."""
+    """And the nearest one; the job keeps running."""
     job = started(clusterrun, runtime, PRINTS)
 
     wrong = [asked(runtime, word, "mien") for word in ("status", "stop", "suspend")]
@@ -137,7 +137,7 @@ def test_a_wrong_name_gets_the_list(clusterrun: Launcher, runtime: dict[str, str
 
     for done, word in zip(wrong, ("status", "stop", "suspend"), strict=True):
         assert done.returncode == 2
-        assert "no run of yours on this host is 'mien'" in done.stderr
+        assert "you have no run called 'mien' on this host" in done.stderr
         assert "did you mean mine?" in done.stderr
         assert f"\n    clusterrun {word} mine    # " in done.stderr
     assert job.ended().code == 143
@@ -162,7 +162,7 @@ def test_what_ends_a_job_asks_first(
         shell.type(f"{COMMAND} {word} || {COMMAND} stop --now mine")
         shell.expect(question)
         shell.type("y" if word == "stop" else "nay")
-        shell.expect("run mine is asked to stop")
+        shell.expect("run mine was asked to stop")
     finally:
         shell.close()
 
@@ -207,9 +207,9 @@ def test_a_job_whose_nodes_still_join(clusterrun: Launcher, runtime: dict[str, s
         ("mine", "joining", 2)
     ]
     assert all(each.returncode == 1 for each in refused)
-    assert all("run mine waits here for its nodes" in each.stderr for each in refused)
+    assert all("run mine is still waiting here for other nodes" in each.stderr for each in refused)
     assert re.search(r"mine +\d+ s +2 +- +- +- +joining +\d+ +\S+script0.py", table.stdout)
-    assert stopped.stdout == "run mine is asked to stop: it waits for no more nodes\n"
+    assert stopped.stdout == "run mine was asked to stop: it no longer waits for nodes\n"
     assert done.code == 143
     assert "SIGTERM before any worker was started; exit code 143" in done.err
     assert asked(runtime, "ps").stdout == "you have no clusterrun job on this host\n"

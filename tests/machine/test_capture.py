@@ -290,8 +290,11 @@ WRONG: dict[str, tuple[bytes | dict[str, Any], str]] = {
     "deep": (b"[" * 100_000, "recursion"),
     "digits": (b"9" * 10_000, "4300 digits"),
     "foreign": (b'{"a": 1}', "missing required field `format`"),
-    "older": ({"format": 1}, "clusterrun 1.0 wrote it, whose format this version does not know"),
-    "newer": ({"format": 3, "answers": []}, "clusterrun 1.0 wrote it, whose format"),
+    "older": (
+        {"format": 1},
+        "clusterrun 1.0 wrote it, in a format that this version does not know",
+    ),
+    "newer": ({"format": 3, "answers": []}, "clusterrun 1.0 wrote it, in a format"),
     "format": ({"format": True}, "Expected `int`, got `bool`"),
     "cpus": ({"allowed_cpus": "many"}, "invalid literal"),
     "range": ({"allowed_cpus": "0-99999999"}, "is not a range of CPUs"),

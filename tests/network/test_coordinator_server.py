@@ -115,7 +115,7 @@ def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> N
 
     assert answer[-33:] == bytes(33)
     assert stranger.is_disconnected()
-    assert job.notices == ["refused 127.0.0.1: it has another token"]
+    assert job.notices == ["refused 127.0.0.1: it has a different token"]
 
 
 def test_a_second_hello_is_refused(job: Running, stack: ExitStack) -> None:

@@ -217,7 +217,7 @@ def test_a_relay_on_node_zeros_host_is_found_out(
     where = str(dialed[0]).partition("%")[0]
     where = f"[{where}]" if ":" in where else where
     assert coordinator.why == (
-        f"called {where}:{dialed[1]}, and another program on this host passed that on"
+        f"connected to {where}:{dialed[1]}, and another program on this host forwarded the connection"
     )
 
 

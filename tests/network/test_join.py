@@ -182,14 +182,14 @@ def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     place = f"127.0.0.1:{terms.ports.value[0]}"
     notices = Notices()
     first = nodes.join(terms, ranked_hello(0), outside(notices), b"right")
-    for token, why in ((b"wrong", "another token"), (b"", "a token")):
+    for token, why in ((b"wrong", "a different token from"), (b"", "a token")):
         refused = error(nodes.join(terms, ranked_hello(1), token=token))
         assert refused.message.startswith(f"the job at {place} has {why}")
     nodes.join(terms, ranked_hello(1), token=b"right")
 
     assert world(first).nodes == 2
     assert notices == [
-        "refused 127.0.0.1: it has another token",
+        "refused 127.0.0.1: it has a different token",
         "refused 127.0.0.1: it has no token, and this job has one",
     ]
 

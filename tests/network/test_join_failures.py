@@ -21,7 +21,7 @@ TO_NAME = job_terms(29500, host="head", rdzv_timeout=600.0)
 (V6,) = numeric_address("fd00::1")
 FIREWALL = (
     "start the same command on {}\n"
-    "if it runs there, a firewall may block the port, or the job has started without this node"
+    "if it is already running there, a firewall may block the port, or the job has started without this node"
 )
 
 
@@ -130,10 +130,7 @@ def test_another_program_answers() -> None:
     assert error.hint.endswith("check --nnodes")
 
 
-RELAYED = (
-    "node 0 at n0:29500 is reached through another program on its host: it listens at that port, and"
-    " passes the connection on"
-)
+RELAYED = "node 0 at n0:29500 is reached through another program on its host: that program listens on the port and forwards the connection"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +150,7 @@ RELAYED = (
         ),
         (
             HandshakeFailed(Fault.WRONG_TOKEN),
-            "the job at n0:29500 has another token than this node",
+            "the job at n0:29500 has a different token from this node",
         ),
         (
             HandshakeFailed(Fault.RELAYED),

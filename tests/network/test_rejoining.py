@@ -62,7 +62,7 @@ def test_a_spare_that_was_stopped(job: Job) -> None:
     assert (before.rank, after.rank) == (2, None)
     assert after.identity != before.identity
     assert (after.host, after.pid, after.must) == (before.host, before.pid, before.must)
-    assert job.notices[2].has("node 0 has given up this node, which has been silent for 0.9 s")
+    assert job.notices[2].has("node 0 has declared this node lost, as it has been silent for 0.9 s")
     assert [type(each) for each in job.nodes[2].received] == [events.PlaceAwaited] * 2
     assert job.notices[0][-2:] == [
         "n2 (pid 12), which waited for a place, has been silent for 0.9 s",
@@ -161,7 +161,7 @@ def test_no_agent_is_there_to_let_it_in(
     stack.callback(made.close)
 
     assert PATIENT <= made.loses() < PATIENT + 2.0
-    notice = "node 0 has given up this node, which has been silent for 0.9 s; it joins again"
+    notice = "node 0 has declared this node lost, as it has been silent for 0.9 s; rejoining"
     spare = "this node is a spare: it waits to take the place of a lost node"
     assert made.notices == ([] if works else [spare, notice])
 

@@ -105,10 +105,10 @@ def test_a_relay_that_changes_nothing_is_refused_on_node_zeros_host(stack: ExitS
         job.member_joins(NODE_ZERO)
 
     assert caught.value.hint.endswith("or give the job another port with --master-port")
-    how = "and another program on this host passed that on"
+    how = "and another program on this host forwarded the connection"
     with pytest.raises(RendezvousError):
         job.node_zero.result(PATIENCE)
-    assert job.notices[0] == f"refused 127.0.0.1: it called 127.0.0.1:{job.relay.port}, {how}"
+    assert job.notices[0] == f"refused 127.0.0.1: it connected to 127.0.0.1:{job.relay.port}, {how}"
 
 
 def test_another_port_of_node_zero_is_tried(stack: ExitStack) -> None:

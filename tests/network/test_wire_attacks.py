@@ -173,7 +173,7 @@ def test_a_replay_proves_nothing(stack: ExitStack) -> None:
     replayed = caller(stack, node_zero).sends_bytes(sock.sent)
 
     assert replayed.is_disconnected()
-    assert node_zero.notices == ["refused 127.0.0.1: it has another token"]
+    assert node_zero.notices == ["refused 127.0.0.1: it has a different token"]
     take_turns(
         lambda: [each for each in member.receive() if type(each) is messages.Stop], node_zero
     )

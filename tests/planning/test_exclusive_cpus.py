@@ -90,17 +90,17 @@ def test_each_worker_has_whole_cores_of_its_own(here: Machine, expected: list[st
         (
             machine({0: "0-3"}, [0, 0, 0], cores=["0,2", "1,3"]),
             ["0-3"] * 3,
-            "shares its node: 2 cores for 3 workers",
+            "shares its NUMA node: 2 cores for 3 workers",
         ),
         (
             machine({0: "0-3"}, [0, 0, 0], cores=["0,2", "1,3"], visible=[0]),
             ["0-3"],
-            "shares its node: 2 cores for 3 GPUs",
+            "shares its NUMA node: 2 cores for 3 GPUs",
         ),
         (
             machine(TWO, [0, 1], cores_known=False),
             ["0-3,8-11", "4-7,12-15"],
-            "shares its node: the machine's cores are unknown",
+            "shares its NUMA node: the machine's cores are unknown",
         ),
     ],
 )

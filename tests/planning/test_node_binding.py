@@ -135,7 +135,7 @@ def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> 
             NODE,
             machine({0: "0-15", 1: "16-31"}, [0, 1], allowed="0-15"),
             ["0-15", None],
-            "not bound: GPU 1 is local to node 1, but this job may use CPUs 0-15 only",
+            "not bound: GPU 1 is local to NUMA node 1, but this job may use CPUs 0-15 only",
         ),
         # Node 0 is not taken instead.
         (

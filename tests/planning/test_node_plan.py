@@ -340,7 +340,7 @@ def test_remarks(options: Mapping[str, Any], here: Machine, workers: int, remark
 
 def test_openmp_s_own_binding_is_remarked() -> None:
     """Intel's runtime would bind the threads again; that matters only if workers are bound."""
-    expected = "KMP_AFFINITY=compact is set: Intel's OpenMP binds its threads by it once more"
+    expected = "KMP_AFFINITY=compact is set: Intel's OpenMP uses it to bind its threads again"
 
     assert plan(job(), environ={"KMP_AFFINITY": "compact"}).remarks == (expected,)
     assert not plan(job(numa_binding=NumaBinding.NONE), environ={"KMP_AFFINITY": "compact"}).remarks

@@ -95,8 +95,8 @@ def test_cpus_that_this_job_may_not_use() -> None:
     [
         (MappedGpu("2", 1), "this machine has no GPU 2"),
         (MappedGpu("GPU-x", 1), "this machine has no GPU GPU-x"),
-        (MappedGpu("0", 7), "0=node 7, but this machine has no node 7 with CPUs"),
-        (MappedGpu("0", 2), "0=node 2, but this machine has no node 2 with CPUs"),
+        (MappedGpu("0", 7), "0=node 7, but this machine has no NUMA node 7 with CPUs"),
+        (MappedGpu("0", 2), "0=node 2, but this machine has no NUMA node 2 with CPUs"),
         (MappedGpu("0", CpuSet((7, 8))), "0=7-8, but this machine has no CPUs 8"),
     ],
 )

@@ -294,7 +294,7 @@ def test_a_node_needs_a_program() -> None:
         main_workers(spec, FOUR, shares_on(spec, FOUR))
 
     assert caught.value.message == "node 0 has no program: node_ranks is 1, and it has no service"
-    assert caught.value.hint == "give fewer nodes than 2 (the test), or a service this one"
+    assert caught.value.hint == "reduce nnodes (2 (the test)), or give this node a service"
 
 
 def test_a_job_of_one_node_needs_a_main_worker() -> None:
@@ -320,8 +320,7 @@ def test_a_node_must_know_its_rank() -> None:
         shares_on(spec, FOUR)
 
     assert caught.value.message == (
-        "rl.yaml:4 services.server: which services this node has depends on its rank, and that is"
-        " not set"
+        "rl.yaml:4 services.server: this node's services depend on its rank, which is not set"
     )
     assert caught.value.hint == "give --node-rank"
 

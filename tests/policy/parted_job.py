@@ -277,7 +277,7 @@ class PartedJob:
     def _continues(self, agent: Agent, stop: Stop) -> None:
         agent.fork_server.stops.discard(stop)
         agent.stops.discard(stop)
-        # A fork server that continues kills a worker whose lease is over before that does anything.
+        # A fork server that continues kills a worker whose lease has expired before that does anything.
         agent.fork_server.acts()
         if not agent.fork_server.is_stopped_with_worker:
             self.check()

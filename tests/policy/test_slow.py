@@ -156,7 +156,7 @@ CASES = {
     ),
     "windows that name different ranks": (
         ranks(WAITS, WAITS, [WAITS, READS], [READS, WAITS]),
-        "not clear: first rank 3, then rank 2; --seconds 30 samples longer",
+        "inconclusive: first rank 3, then rank 2; to sample longer: --seconds 30",
     ),
     "a rank that one window names beside the slow one": (
         ranks(WAITS, WAITS, [WAITS, READS], READS),
@@ -168,11 +168,11 @@ CASES = {
     ),
     "all read data": (
         ranks(*[window(data=0.45, wait=0.3, compute=0.25)] * 3),
-        "all ranks read data 45 % of the time: more DataLoader workers",
+        "all ranks read data 45 % of the time: try more DataLoader workers",
     ),
     "all wait": (
         ranks(*[window(wait=0.95, compute=0.05, place="train.py:47 main")] * 3),
-        "all ranks wait 95 % (train.py:47 main): communication, or a hang: clusterrun stacks",
+        "all ranks wait 95 % (train.py:47 main): communication, or a hang; clusterrun stacks tells which",
     ),
     "full CPUs and no gap": (ranks(FULL, FULL, FULL), LACK),
     "CPUs that other processes use": (
@@ -197,11 +197,11 @@ CASES = {
     ),
     "GPUs: all read data": (
         ranks(*[window(data=0.7, other=0.3)] * 3),
-        "all ranks read data 70 % of the time: more DataLoader workers",
+        "all ranks read data 70 % of the time: try more DataLoader workers",
     ),
     "two ranks, each at a line of its own": (
         ranks(MEETS, window(other=1.0, place="train.py:7 rest")),
-        "not clear: no rank is seen to wait for others, and there is no line where most of them are: clusterrun stacks",
+        "inconclusive: no rank seems to wait for others, and most are not at the same line; try clusterrun stacks",
     ),
     "a stopped rank before all else": (
         ranks(QUOTA, READS, WAITS, STOPPED),
@@ -311,7 +311,7 @@ NONE_SLOW = "no rank is slow: they wait 35 %, compute 50 %"
             [HEALTHY, HEALTHY, HEALTHY, SERVES, SERVES, SERVES],
             [
                 NONE_SLOW,
-                "server: all ranks wait 95 % (serve.py:7 main): communication, or a hang: clusterrun stacks",
+                "server: all ranks wait 95 % (serve.py:7 main): communication, or a hang; clusterrun stacks tells which",
             ],
         ),
     ],

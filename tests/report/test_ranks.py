@@ -128,7 +128,7 @@ def test_the_table() -> None:
 
     assert lines == [
         "run abc: train.py, attempt 0, running, 3 nodes, 6 ranks, for 1:01:01",
-        "rank 1 is behind: it has printed nothing for longest",
+        "rank 1 is behind: it has gone longest without printing",
         "node 2 (n2) does not answer",
         "without a place, waiting: n7",
         "rank  node  host  state    pid  GPU  CPUs       CPU use  memory   lines/s  quiet for  last line",

@@ -88,7 +88,7 @@ CONTAINER = "in a container, give it the capability SYS_PTRACE (docker run --cap
 
 WHO = "py-spy may not read ranks 0-1 (n0)"
 REASONS = {
-    "no py-spy on n0, on its agent's PATH or beside its Python: pip install py-spy there, and functions are named": WhyNoStacks.MISSING,
+    "no py-spy on n0, neither on its agent's PATH nor beside its Python; to see function names, run pip install py-spy there": WhyNoStacks.MISSING,
     "no stacks of ranks 0-1 (n0): py-spy: it printed nothing": WhyNoStacks.FAILED,
     "ranks 0-1 are not judged: not a Python process": WhyNoStacks.NOT_PYTHON,
     f"{WHO}: {CONTAINER}": None,

@@ -305,7 +305,7 @@ def test_other_nodes_receive_failure_and_end(job: ToldJob) -> None:
 
 
 def test_an_agent_that_node_zero_has_given_up(job: ToldJob) -> None:
-    """There is no outcome of the job yet: it joins again."""
+    """There is no outcome of the job yet: this node rejoins."""
     given_up = GivenUp("has been silent for 18 s")
     start: Reported = [started(0), exited(1), killed(0, signal.SIGKILL, by_lease=True)]
 

@@ -145,7 +145,7 @@ def test_a_child_that_fails(asked: Asked) -> None:
     asked.asks(lambda: bytes(MOST_BODY))
     asked.waits()
 
-    failed = "does not know: what finds it out has failed"
+    failed = "has no result: the process that collects it has failed"
     assert asked.answers == [(None, failed), (None, "has too long an answer")]
 
 
@@ -156,7 +156,7 @@ def test_a_child_that_takes_too_long(asked: Asked) -> None:
     asked.now = asked.children.due
     list(asked.children.events(asked.now))
 
-    assert asked.answers == [(None, "does not know after 2 s")]
+    assert asked.answers == [(None, "has no result after 2 s")]
     assert len(list(Path("/proc/self/fd").iterdir())) == held
 
 

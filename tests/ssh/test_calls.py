@@ -59,7 +59,7 @@ def test_env_is_a_variable() -> None:
 
 def test_a_value_that_no_variable_can_have() -> None:
     """A variable has a setting on each line."""
-    with pytest.raises(UsageError, match="A has a line break") as error:
+    with pytest.raises(UsageError, match="A contains a line break") as error:
         called({"hosts": "a", "env": ("A=1\n2",)}, {})
 
     assert "job file" in error.value.hint

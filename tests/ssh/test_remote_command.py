@@ -150,7 +150,7 @@ def test_another_version(hosts: list[Host], monkeypatch: pytest.MonkeyPatch) -> 
 
     report = hosts[0].report
     assert report is not None
-    assert "and 0.0.1 where it was typed" in report.message
+    assert "but 0.0.1 on the host that started it" in report.message
 
 
 FLOOD = """

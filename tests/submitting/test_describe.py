@@ -152,7 +152,9 @@ def test_a_variable_with_a_line_break_is_refused(folder: Path) -> None:
     """It cannot be passed on; a command line, which can hold it, is read by all."""
     (folder / "job.yaml").write_text("script: train.py\nenv:\n  KEY: |\n    a\n    b\n")
 
-    with pytest.raises(UsageError, match=r"^job.yaml:3 env.KEY: KEY has a line break") as refused:
+    with pytest.raises(
+        UsageError, match=r"^job.yaml:3 env.KEY: KEY contains a line break"
+    ) as refused:
         submission("--config", "job.yaml", "--gpus-per-node", "1")
     assert "a file that only you can read" in refused.value.hint
 

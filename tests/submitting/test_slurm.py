@@ -239,9 +239,7 @@ def test_a_job_without_a_number() -> None:
     """It is queued: the message says how it is found."""
     job = submission("--gpus-per-node", "1", "train.py")
 
-    with pytest.raises(
-        MachineError, match=r"taken the job, and its number is unknown: odd\n"
-    ) as no:
+    with pytest.raises(MachineError, match=r"accepted the job, but its ID is unknown: odd\n") as no:
         submit(job, "", lambda *_words: CommandAnswer("", "odd\n", 0))
     assert no.value.hint == "to find it by its name, train, type squeue"
 

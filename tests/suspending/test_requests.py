@@ -130,7 +130,7 @@ def test_a_user_suspends_a_run(clusterrun: Launcher, tmp_path: Path) -> None:
     assert done_asking.returncode == 0, done_asking.stderr
     assert (
         done_asking.stdout
-        == "run mine is asked to suspend: it ends once all of its ranks have saved\n"
+        == "run mine was asked to suspend: it ends once all of its ranks have saved\n"
     )
     assert (done.code, done.out.count("saved")) == (75, 2)
     assert "after clusterrun suspend\n" in done.err
@@ -159,17 +159,17 @@ def test_hfais_commands_fit_into_the_hook(clusterrun: Launcher, tmp_path: Path) 
     [
         (
             'echo "$@" > asked',
-            "clusterrun: Slurm job 17 is put back into the queue (scontrol requeue)\n",
+            "clusterrun: Slurm job 17 was requeued (scontrol requeue)\n",
         ),
         (
             # Slurm ends the job's processes at once, those of the command and of clusterrun.
             'kill -TERM $PPID $$; sleep 0.5; echo "$@" > asked',
-            "clusterrun: Slurm job 17 is put back into the queue (scontrol requeue)\n",
+            "clusterrun: Slurm job 17 was requeued (scontrol requeue)\n",
         ),
         (
             "echo Job is not requeueable >&2; exit 1",
             (
-                "clusterrun: error: Slurm job 17 is not put back into the queue: scontrol requeue:"
+                "clusterrun: error: Slurm job 17 was not requeued: scontrol requeue:"
                 " Job is not requeueable (exit code 1)\n"
             ),
         ),
@@ -305,7 +305,7 @@ def test_a_rank_that_hangs_is_named(clusterrun: Launcher, tmp_path: Path) -> Non
     assert f"clusterrun: {waits}\n" in done.err
     assert done.code == 7
     assert "not suspended: rank 1 had not saved at step" in done.err
-    assert "when it was asked for again" in done.err
+    assert "before the second request" in done.err
     assert done.out.count("saved") == 2
 
 

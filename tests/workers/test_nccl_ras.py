@@ -94,7 +94,7 @@ def test_counts_that_change_between_the_queries() -> None:
     ("behaviour", "reason"),
     [
         (Behaviour.SILENT, "does not answer in time"),
-        (Behaviour.CUT_OFF, "has sent half a report, or another than expected"),
+        (Behaviour.CUT_OFF, "has sent an incomplete or unexpected report"),
         (Behaviour.HTTP, "is not NCCL: 'HTTP/1.1 400 Bad Request'"),
         (Behaviour.ENDLESS_LINE, "is not NCCL, or has ended"),
         (Behaviour.CLOSES, "is not NCCL, or has ended"),

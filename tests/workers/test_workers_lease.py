@@ -146,7 +146,7 @@ def test_a_server_that_is_stopped_is_ended_with_the_workers(bench: Bench) -> Non
     assert [*bench.server.events(7.0), *bench.server.events(7.2)] == []
     [lost] = bench.server.events(7.25)
 
-    how = "is stopped, and has not ended the workers whose lease is over"
+    how = "is stopped, and has not ended the workers whose lease has expired"
     assert lost == events.HelperLost("fork server", how, signal.SIGKILL, 7.25)
     wait_until(lambda: kernel.state_and_parent(worker)[0] in "ZX", "the end of the worker")
 

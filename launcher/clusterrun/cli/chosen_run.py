@@ -56,7 +56,7 @@ def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> Run
             where = "run this on one of the job's nodes, as the user who started it"
             raise NoJobError(NO_JOB, "\n".join(filter(None, (strange_places(environ), where))))
         raise NoJobError("none of your jobs on this host answers", "\n".join(silent))
-    what = f"no run of yours on this host is {name!r}" if name else "which run?"
+    what = f"you have no run called {name!r} on this host" if name else "which run?"
     if name and any(agent.version for agent in found.silent):
         raise NoJobError(f"{what}, unless it is of another version", "\n".join(silent))
     lines = [f"  {typed} {_described(job)}" for job in reversed(runs.values())]
@@ -82,7 +82,7 @@ def run_to_end(
         return job
     if not (os.isatty(0) and os.isatty(2)):
         raise UsageError(
-            f"{called} {word} without a run asks first, and there is no terminal to ask on",
+            f"{called} {word} without a run id asks for confirmation, but there is no terminal",
             f"name the run:\n  {called} {word} {_described(job)}",
         )
     known = job.described
@@ -94,7 +94,7 @@ def run_to_end(
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in {"y", "yes"}:
         return job
-    complain(f"clusterrun: run {known.run_id} goes on")
+    complain(f"clusterrun: left run {known.run_id} running")
     return None
 
 
@@ -107,7 +107,7 @@ def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT
     """
     if job.described.state == JOINING and not isinstance(request, StopJob):
         raise NoJobError(
-            f"run {job.described.run_id} waits here for its nodes, or for a place",
+            f"run {job.described.run_id} is still waiting here for other nodes, or for a free slot",
             "clusterrun ps shows for how long, and clusterrun stop ends it; if the job runs on other"
             " nodes, run this there",
         )

@@ -100,7 +100,7 @@ ASKS_FIRST = (
 
 RUN = Command(
     "",
-    "Start SCRIPT once for each GPU and look after the workers",
+    "Start SCRIPT once for each GPU and supervise the workers",
     "cli.run:execute",
     takes=ALL,
     words="SCRIPT",
@@ -110,14 +110,14 @@ COMMANDS = (
     RUN,
     Command(
         "topo",
-        "Draw this machine, and where its workers would run",
+        "Show the layout of this machine and where workers would run",
         "cli.topo:execute",
         own=("cli.topo:Topo",),
         takes=ALL,
         shows=("json", "machine_root"),
         groups=(Workers, Placing),
-        about="Draw this machine: packages, NUMA nodes, cores and GPUs, and where each worker would"
-        " run. It takes all options of a job; these matter most.",
+        about="Show the layout of this machine: packages, NUMA nodes, cores and GPUs, and where"
+        " each worker would run. Takes all job options; these matter most.",
     ),
     Command(
         "submit",
@@ -135,16 +135,15 @@ COMMANDS = (
         "List your running jobs on this machine",
         "cli.ps:execute",
         takes=("json",),
-        about="List the running jobs of this user on this machine; an agent that is stopped is"
-        " named.",
+        about="List your running jobs on this machine, and point out any agent that is stopped.",
     ),
     Command(
         "status",
         "Show all ranks of a running job, on all its nodes",
         "cli.status:execute",
         takes=("json",),
-        about="Show the ranks of all nodes of a running job of this user: state, CPU use, memory,"
-        f" last line. A node that does not answer within a second or so is named. {ANY_NODE}",
+        about="Show all ranks of one of your running jobs, on all nodes: state, CPU use, memory,"
+        " last line. Nodes that do not answer within about a second are listed. {ANY_NODE}",
         words="[RUN]",
     ),
     Command(
@@ -153,8 +152,8 @@ COMMANDS = (
         "cli.stacks:execute",
         own=("cli.stacks:Stacks",),
         takes=("json",),
-        about="Print the Python stacks of the ranks of a running job of this user, equal ones once,"
-        f" and which ranks differ; nothing is ended. {ANY_NODE}",
+        about="Print the Python stacks of all ranks of one of your running jobs, identical ones"
+        " only once, and which ranks differ; the job keeps running. {ANY_NODE}",
         words="[RUN]",
     ),
     Command(
@@ -163,9 +162,9 @@ COMMANDS = (
         "cli.slow:execute",
         own=("cli.slow:Slow",),
         takes=("json",),
-        about="Sample the main threads of all ranks of a running job of this user, with py-spy where"
-        " the nodes have it: which rank the others wait for, what it does meanwhile, or that it lacks a"
-        f" CPU. No rank is stopped for that. {ANY_NODE}",
+        about="Sample the main threads of all ranks of one of your running jobs, with py-spy where"
+        " the nodes have it: which rank the others wait for, and what it is doing meanwhile"
+        " or whether it is short of CPU. Ranks are not paused for this. {ANY_NODE}",
         words="[RUN]",
     ),
     Command(
@@ -179,11 +178,11 @@ COMMANDS = (
     ),
     Command(
         "suspend",
-        "Have all ranks of a running job save, and end it",
+        "Have all ranks of a running job save a checkpoint, then end it",
         "cli.suspend:execute",
         takes=("json",),
-        about="Have all ranks of a running job of this user save at one step, and end the job on all"
-        f" of its nodes. {ASKS_FIRST}",
+        about="Have all ranks of one of your running jobs save a checkpoint at the same step, then"
+        " end the job on all of its nodes. {ASKS_FIRST}",
         words="[RUN]",
     ),
     Command(
@@ -194,10 +193,10 @@ COMMANDS = (
         takes=ALL_THAT_RUNS,
         shows=("log_dir", "json"),
         groups=(Workers, Rendezvous, Ssh),
-        about="Check this machine: shared memory, folders, limits, names, interfaces, CPUs, GPUs;"
-        " or, started as a job of several nodes is, with its options, all of them: also versions,"
-        " connections, clocks, shared folders, speed. What is wrong is named, with what to do;"
-        " exit code 1 if a usual job would fail. Options that matter most:",
+        about="Check this machine: shared memory, folders, limits, host names, interfaces, CPUs,"
+        " GPUs. Run on every node with a job's options, it checks them all, and also"
+        " versions, connections, clocks, shared folders and speed. Each problem is printed"
+        " with its fix; exit code 1 if a typical job would fail. Options that matter most:",
     ),
     Command(
         "bench",
@@ -219,8 +218,8 @@ COMMANDS = (
         "cli.env:execute",
         takes=("json",),
         about="Print versions, limits, the machine and the variables that a job depends on: what a"
-        " bug report needs. Values of variables that may be secret are left out; neither the name of"
-        " the host nor that of the user is asked for.",
+        " bug report needs. Values of variables that may be secret are left out; host and"
+        " user names are not collected.",
     ),
 )
 """In the order of --help."""

@@ -33,21 +33,21 @@ OLD_GROUPS = {
 TOPICS = (*GROUPS, COMMANDS, ALL, OVERVIEW, *WORDS)
 
 ABOUT = """\
-Start SCRIPT once for each GPU of this machine, with the variables that torchrun sets, each on the
-CPUs near its GPU, and look after all of them.
+Start SCRIPT once for each GPU of this machine, with torchrun's environment variables, each bound
+to the CPUs near its GPU, and supervise all of them.
 """
 
 ELSEWHERE = """\
-Each option is also a variable, CLUSTERRUN_NNODES or PET_NNODES for --nnodes, and a key of a job
-file, nnodes. The first one set counts: flag, CLUSTERRUN_ variable, PET_ variable, job file.
+Each option can also be set by an environment variable, CLUSTERRUN_NNODES or PET_NNODES for
+--nnodes, or a job file key, nnodes. The first one set wins: flag, CLUSTERRUN_ variable, PET_ variable, job file.
 """
 
 MOST_USED = (
     ("nproc_per_node", "Workers on each node; by default one per GPU"),
-    ("nnodes", "Nodes; type the same command on each"),
-    ("master_addr", "The node where all nodes meet"),
+    ("nnodes", "Number of nodes; run the same command on each"),
+    ("master_addr", "The address of node 0, where all nodes rendezvous"),
     ("module", "SCRIPT is a Python module"),
-    ("max_restarts", "How often to restart all workers after a failure"),
+    ("max_restarts", "How many times to restart all workers after a failure"),
     ("log_dir", "Write what workers print to files, too"),
     ("config", "A job file in YAML"),
     ("dry_run", "Print the plan, each value with its origin"),

@@ -51,7 +51,7 @@ class Printing(Struct, frozen=True):
     print_completion: Annotated[
         str,
         Value(str, "SHELL"),
-        Option("Print what completes options in bash, zsh or fish"),
+        Option("Print the completion script for bash, zsh or fish"),
     ] = ""
 
 

@@ -37,10 +37,10 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     if line.read(Launcher).json:
         return print_json(described)
     if described.state == JOINING:
-        return print_text(f"run {described.run_id} is asked to stop: it waits for no more nodes")
+        return print_text(f"run {described.run_id} was asked to stop: it no longer waits for nodes")
     if described.state == Phase.LEAVING.value:
         return print_text(
-            f"run {described.run_id} is asked to stop: what its ranks have left is killed"
+            f"run {described.run_id} was asked to stop: processes that its ranks left behind are killed"
         )
     how = "are killed" if asked.now else "get SIGTERM, then the grace period of --shutdown-timeout"
-    return print_text(f"run {described.run_id} is asked to stop: its workers {how}")
+    return print_text(f"run {described.run_id} was asked to stop: its workers {how}")

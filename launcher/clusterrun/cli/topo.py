@@ -66,9 +66,9 @@ def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:
             "give a path in a folder that you may write to",
         ) from None
     return (
-        f"{path}, {len(content):,} bytes, holds what clusterrun reads of a machine: no name of host"
-        " or user and no serial number, but the UUIDs of GPUs and the path of the control group\n"
-        f"to draw it:\n  clusterrun topo --machine-root {shell_line([str(path)])}"
+        f"{path}, {len(content):,} bytes, holds what clusterrun reads about a machine: no host name,"
+        " user name or serial number, but GPU UUIDs and the cgroup path\n"
+        f"to show it:\n  clusterrun topo --machine-root {shell_line([str(path)])}"
     )
 
 

@@ -43,7 +43,7 @@ OUTPUT = "output.txt"
 STARTS_NODES = """\
 bench starts other nodes by ssh:
   clusterrun bench --launcher ssh --hosts a,b ...
-or by srun, in a batch script or a shell of salloc; type no srun before it"""
+or by srun, in a batch script or salloc shell; do not put srun before it"""
 
 RESERVED = ("nproc_per_node", "log_line_prefix_template", "ranks", "local_ranks_filter", "pdb")
 """Options that no run can have."""
@@ -126,14 +126,14 @@ class Measuring(Struct, frozen=True):
         int | None,
         number("a number from 0", hint="give one such as 3"),
         Option(
-            "How many of the first numbers of each run to leave out",
+            "How many throughput values to skip at the start of each run",
             default="a fifth, at least one",
         ),
     ] = None
     rounds: Annotated[
         int,
         number("a number from 1", 1, hint="give one such as 3"),
-        Option("How often to run each variant at each size; they take turns"),
+        Option("How many times to run each variant at each size; variants alternate"),
     ] = 1
 
 
@@ -254,7 +254,8 @@ def _plan(
     given = resolve(job.over(typed(nnodes="1")) if allocation else job, environ, process)
     if given.over_ssh is None and given.job.agents > 1:
         raise UsageError(
-            f"bench starts other nodes itself, and is one of {given.job.agents} processes here"
+            f"bench starts the other nodes itself, but was started as one of {given.job.agents}"
+            " processes here"
             f" ({given.job.origin('nnodes')})",
             STARTS_NODES,
         )
@@ -312,7 +313,7 @@ def _refuse(line: CommandLine, reserved: Sequence[str], where: str) -> None:
     for name in reserved:
         if name in line.options:
             raise UsageError(
-                f"{where}{line.options[name][-1].origin}: a run of bench can't have it",
+                f"{where}{line.options[name][-1].origin}: can't be used in a bench run",
                 "leave it out; --nproc 1,2,4, --nnodes 1,2 and --log-dir DIR go before the script",
             )
 

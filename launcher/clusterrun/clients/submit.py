@@ -130,7 +130,9 @@ class Submit(Struct, frozen=True):
     print: Annotated[bool, Option("Print the batch script, and submit nothing")] = False
     follow: Annotated[
         bool,
-        Option("Show the job's state and what it prints, and exit with its code; Ctrl-C leaves it"),
+        Option(
+            "Show the job's state and output, and exit with its exit code; Ctrl-C leaves it running"
+        ),
     ] = False
 
 
@@ -150,7 +152,7 @@ class SlurmRequest(Struct, frozen=True):
         number("a number of CPUs", 1),
         Option(
             "CPUs for each GPU, or for each worker if there are no GPUs",
-            default="a GPU's part of a node, by sinfo; one for each worker without a GPU",
+            default="each GPU's share of a node's CPUs, from sinfo; one for each worker without a GPU",
         ),
     ] = None
     memory_per_gpu: Annotated[
@@ -166,7 +168,7 @@ class SlurmRequest(Struct, frozen=True):
     ] = None
     """Seconds."""
     partition: Annotated[Word, Option("The partition", aliases=("queue",), default="Slurm's")] = ""
-    account: Annotated[Word, Option("The account that pays", default="Slurm's")] = ""
+    account: Annotated[Word, Option("The account to charge", default="Slurm's")] = ""
     qos: Annotated[Word, Option("The quality of service", default="Slurm's")] = ""
     constraint: Annotated[
         Word, Option("Features of the nodes, such as a100|h100", metavar="FEATURES", default="none")
@@ -228,7 +230,7 @@ def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | N
         return None
     return UsageError(
         f"there is no option {typed}",
-        f"if it is sbatch's, type clusterrun's own for it (clusterrun submit --help), or"
+        f"if it is sbatch's, use clusterrun's equivalent (clusterrun submit --help), or"
         f" --directive={shell_line([f'{typed} ...'])}\nif it is the script's, put it after the script",
     )
 
@@ -458,7 +460,7 @@ def _env(job: Sequence[Layer]) -> str:
     for name, fact in settings.items():
         if "\n" in fact.value:
             raise UsageError(
-                f"{fact.origin}: {name} has a line break, and a job in a queue can't have it",
+                f"{fact.origin}: {name} contains a line break, which can't be passed to a queued job",
                 "write it to a file that only you can read, and have the script read it",
             )
     return "\n".join(f"{name}={fact.value}" for name, fact in settings.items())
@@ -690,7 +692,11 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         warn([job.warning])
     if how.print:
         if job.env and _others_can_read_output():
-            warn([f"other users can read this file, and it has what --env says: type {PRIVATELY}"])
+            warn(
+                [
+                    f"other users can read this file, and it contains the values of --env: use {PRIVATELY}"
+                ]
+            )
         return print_text(text.rstrip("\n"))
     if not find_executable("sbatch", environ.get("PATH", "")):
         raise UsageError(
@@ -745,7 +751,7 @@ def submit(job: Submission, script: str, ask: Ask) -> QueuedJob:
     if not found:
         printed = " ".join(f"{answer.out} {answer.err}".split())
         raise MachineError(
-            f"Slurm has taken the job, and its number is unknown: {printed or 'nothing printed'}",
+            f"Slurm accepted the job, but its ID is unknown: {printed or 'nothing printed'}",
             f"to find it by its name, {job.job_name}, type squeue",
         )
     number, cluster = found.groups()

@@ -25,7 +25,7 @@ def check_possible(job: Job) -> None:
         )
     if job.failures.on_hang is not OnHang.REPORT and not job.failures.hang_timeout:
         raise UsageError(
-            f"{job.origin('on_hang')}: nothing finds a hang, as --hang-timeout is not set",
+            f"{job.origin('on_hang')}: hangs are not detected, as --hang-timeout is not set",
             "add --hang-timeout SECONDS",
         )
     _check_read_once(job)
@@ -50,7 +50,8 @@ def _check_read_once(job: Job) -> None:
     else:
         return
     raise UsageError(
-        f"a script on standard input ({job.script.name}) can be read by one worker only, once, but {trouble}",
+        f"a script on standard input ({job.script.name}) can be read by one worker only, once,"
+        f" but {trouble}",
         "save it to a file, and give the file",
     )
 
@@ -90,7 +91,8 @@ def _check_replaceable(job: Job) -> None:
         )
     if job.agents > 1 and job.rendezvous.rdzv_endpoint is not None:
         raise UsageError(
-            f"{job.origin('exec')} leaves no agent, but an agent must listen at {job.fact('rdzv_endpoint')}",
+            f"{job.origin('exec')} leaves no agent, but an agent must listen at"
+            f" {job.fact('rdzv_endpoint')}",
             "give --master-addr and --master-port instead",
         )
     if job.agents > 1 and job.agent_rank is None:

@@ -13,17 +13,17 @@ GONE = {
     "allowed_cpus": "leave it out: a captured machine has the CPUs of the process that captured it",
     "capture": "type clusterrun topo --capture FILE",
     "check_nodes": "type --check 'clusterrun doctor --this-machine'",
-    "contain": "run the job in a container, or type systemd-run --user --scope before clusterrun",
+    "contain": "run the job in a container, or put systemd-run --user --scope before clusterrun",
     "debug": (
         "to debug all ranks, type python -m debugpy --listen 5678 --wait-for-client -m clusterrun;"
         " for one, call torch.distributed.breakpoint(RANK) in the script"
     ),
     "elastic_join": NEWCOMERS,
     "elastic_join_delay": NEWCOMERS,
-    "elastic_multiple": "leave it out: the world has all nodes that there are, up to MAX",
+    "elastic_multiple": "leave it out: all nodes that join are used, up to MAX",
     "exclude_after": (
-        "type --check COMMAND: a node whose rank failed first runs it before the next attempt, and"
-        " leaves the job if it fails"
+        "type --check COMMAND: the node whose rank failed first runs it before the next"
+        " attempt; if it fails, the node leaves the job"
     ),
     "gpu_per_rank": "type --virtual-local-rank: each worker sees its own GPU alone, as cuda:0",
     "flux": "edit configs/schedulers/flux.sh: docs/slurm.md",
@@ -42,7 +42,7 @@ GONE = {
         " --preload none every import is"
     ),
     "profile": "use torch.profiler in the script: its schedule records some steps",
-    "progress_interval": "leave it out: a progress bar in a pipe or a file is a line every 10 s",
+    "progress_interval": "leave it out: a progress bar written to a pipe or file becomes one line every 10 s",
     "slurm": SECTION,
     "ssh_parallel": "leave it out: ssh opens 10 connections at a time",
     "ssh_timeout": (

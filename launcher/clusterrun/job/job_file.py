@@ -123,7 +123,8 @@ def read_job_file(config: Fact[str]) -> JobFile:
         services = read_services(given["services"])
     if not services and "node_ranks" in given:
         raise UsageError(
-            f"{given['node_ranks'].origin}: says which nodes the main program has beside services",
+            f"{given['node_ranks'].origin}: is only for a job with services: which nodes run its"
+            " main program",
             "remove the line, or write node_rank for the rank of this node",
         )
     place = given.get("node_ranks")
@@ -192,7 +193,8 @@ def _program(given: Mapping[str, Entry]) -> Fact[tuple[str, ...]]:
         return Fact((), "default")
     if len(named) == 2:
         raise UsageError(
-            f"{named[0].origin} and {named[1].origin}: two programs", "remove one of the two lines"
+            f"{named[0].origin} and {named[1].origin}: both set a program",
+            "remove one of the two lines",
         )
     args = given["args"].texts() if "args" in given else ()
     return Fact((named[0].text(), *args), named[0].origin)
@@ -270,7 +272,7 @@ def _text_of(node: yaml.Node, origin: str) -> str:
         whole: str = node.value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError:
         raise UsageError(
-            f"{origin}: contains half of a character, a lone escape from \\uD800 to \\uDFFF",
+            f"{origin}: contains a lone surrogate, an escape from \\uD800 to \\uDFFF",
             "remove it, or write the character itself",
         ) from None
     return whole

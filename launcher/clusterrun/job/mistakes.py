@@ -404,7 +404,10 @@ def _use_of(words: Sequence[str]) -> str:
     ending = dot and dot + letters
     if ending == ".ipynb":
         line = command(f"{stem}.py", *args)
-        return f"convert it to a script:\n  jupyter nbconvert --to script {shell_line([name])}\n  {line}"
+        return (
+            f"convert it to a script:\n  jupyter nbconvert --to script {shell_line([name])}\n "
+            f" {line}"
+        )
     if ending in {".yaml", ".yml"} and not args:
         return f"if it is a job file:\n  {command('--config', name)}"
     if by_hand := _submits(name):

@@ -177,8 +177,8 @@ class Starting(Struct, frozen=True):
     preload: Annotated[
         values.Preload,
         Option(
-            "What to import once, before workers are forked: of the script's first imports those"
-            " known to allow it (auto), none, or these modules"
+            "What to import once, before workers are forked: those of the script's first imports"
+            " that are known to be safe (auto), none, or these modules"
         ),
     ] = "auto"
     exec: Annotated[
@@ -266,8 +266,8 @@ class Placing(Struct, frozen=True):
         NumaMemory,
         choice(NumaMemory, "a memory policy"),
         Option(
-            "The memory of each worker: wherever it is first used (none), first that of its GPU's"
-            " NUMA node (preferred), or only that (bind)",
+            "Where each worker's memory is allocated: where first touched (none), preferably on"
+            " its GPU's NUMA node (preferred), or only there (bind)",
             quiet=True,
         ),
     ] = NumaMemory.NONE
@@ -283,7 +283,7 @@ class Placing(Struct, frozen=True):
     numa_strict: Annotated[
         bool,
         Option(
-            "Start nothing if a worker can't be bound as asked, instead of printing a remark",
+            "Refuse to start if a worker can't be bound as requested, instead of only warning",
             quiet=True,
         ),
     ] = False
@@ -295,7 +295,7 @@ class Placing(Struct, frozen=True):
             hint="give a number; 0 if workers share GPUs, or use none",
         ),
         Option(
-            "Number of GPUs of each worker: worker r has K GPUs from number r times K; 0: workers"
+            "Number of GPUs of each worker: local rank r gets the K GPUs from index r*K; 0: workers"
             " share GPUs, or use none",
             default="one",
             quiet=True,
@@ -353,7 +353,7 @@ class Rendezvous(Struct, frozen=True):
     local_addr: Annotated[
         values.Address,
         Option(
-            "This node's own address; if the nodes meet there, this is node 0",
+            "This node's own address; if it is the rendezvous endpoint, this is node 0",
             aliases=("node_ip",),
             default="found by clusterrun",
             quiet=True,
@@ -371,7 +371,7 @@ class Rendezvous(Struct, frozen=True):
     rdzv_endpoint: Annotated[
         values.EndpointText,
         Option(
-            "Where the nodes meet, for the whole job; MASTER_PORT is then another port",
+            "The rendezvous endpoint, for the whole job; MASTER_PORT is then a different port",
             default="at --master-addr and --master-port",
         ),
     ] = None
@@ -393,7 +393,7 @@ class Join(Struct, frozen=True):
     check: Annotated[
         values.ShellCommand,
         Option(
-            "A shell command that each node runs before it joins; where it fails, the node may not work",
+            "A shell command that each node runs before it joins; if it fails, the node does not join",
             default="none",
             needs_agent=True,
             quiet=True,
@@ -402,8 +402,8 @@ class Join(Struct, frozen=True):
     token_file: Annotated[
         values.FilePath,
         Option(
-            "A file with a secret that all nodes must hold; CLUSTERRUN_TOKEN holds the secret"
-            " itself",
+            "A file with a secret that all nodes must share; or set the secret itself in"
+            " CLUSTERRUN_TOKEN",
             default="made from the scheduler's job, else none",
             quiet=True,
         ),
@@ -426,7 +426,7 @@ class Failures(Struct, frozen=True):
         int,
         number("a number of restarts"),
         Option(
-            "How often to start all workers again after one has failed",
+            "How many times to start all workers again after one has failed",
             agree=True,
             needs_agent=True,
         ),
@@ -471,13 +471,13 @@ class Failures(Struct, frozen=True):
     shutdown_timeout: Annotated[
         values.Seconds,
         Option(
-            "How long workers may take to exit after SIGTERM, and what they left running after success"
+            "How long workers may take to exit after SIGTERM, and leftover processes after success"
         ),
     ] = 25.0
     pdb: Annotated[
         bool,
         Option(
-            "Open pdb on the terminal where the first rank that fails has raised its exception",
+            "Open pdb on the terminal, at the exception of the first rank that fails",
             common_in_scripts=True,
             needs_agent=True,
             quiet=True,
@@ -535,7 +535,7 @@ class Suspending(Struct, frozen=True):
         float | None,
         values.SECONDS,
         Option(
-            "Suspend the job so long before the end that Slurm, PBS, LSF or Flux gives it",
+            "Suspend the job this long before its time limit in Slurm, PBS, LSF or Flux",
             default="never",
             needs_agent=True,
             quiet=True,
@@ -700,7 +700,7 @@ class Launcher(Struct, frozen=True):
     config: Annotated[
         values.FilePath,
         Option(
-            "A job file in YAML; flags and variables replace its values",
+            "A job file in YAML; flags and environment variables override its values",
             default="none",
             common_in_scripts=True,
         ),
@@ -708,7 +708,7 @@ class Launcher(Struct, frozen=True):
     dry_run: Annotated[
         bool,
         Option(
-            "Print each value with its origin and each worker with its place, and start nothing",
+            "Print where each value was set and where each worker would run, and start nothing",
             common_in_scripts=True,
         ),
     ] = False

@@ -55,7 +55,7 @@ def absolute(path: str, origin: str) -> Path:
     except FileNotFoundError:
         raise MachineError(
             f"{origin} {path}: {FOLDER_DELETED}",
-            "change to a folder that exists, or name one from /",
+            "change to a folder that exists, or give an absolute path",
         ) from None
 
 
@@ -70,7 +70,8 @@ def where_logs_go(job: Job) -> Iterator[str]:
     if job.files.log_dir == DEFAULT_FOLDER and job.origin("log_dir") in asked_by:
         latest = "" if job.as_torchrun else f"; {DEFAULT_FOLDER}/latest is the last run"
         yield (
-            f"{job.origin('log_dir')} is set, but not --log-dir: log files go to {DEFAULT_FOLDER}{latest}"
+            f"{job.origin('log_dir')} is set, but not --log-dir: log files go to"
+            f" {DEFAULT_FOLDER}{latest}"
         )
 
 

@@ -45,7 +45,7 @@ class OverSsh(Struct, frozen=True):
             origin = job.origin(f"env.{name}")
             if "\n" in value and origin in {"--env", ENV_VARIABLE, "PET_ENV"}:
                 raise UsageError(
-                    f"{origin}: {name} has a line break, and can't be passed to other hosts so",
+                    f"{origin}: {name} contains a line break, and can't be passed to other hosts this way",
                     "set it in a job file (--config), under env",
                 )
 
@@ -65,7 +65,8 @@ def find_over_ssh(
     """
     if called == "torchrun":
         raise UsageError(
-            f"{launcher.origin}: torchrun has no such launcher", "type clusterrun for torchrun"
+            f"{launcher.origin}: torchrun has no such launcher",
+            "use clusterrun instead of torchrun",
         )
     if listed is None:
         raise UsageError(

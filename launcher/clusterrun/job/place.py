@@ -368,7 +368,7 @@ def _no_address(shape: Shape, line: CommandLine) -> UsageError:
     how = (
         "give its host name"
         if find("node_rank", shape.layers)
-        else "type the same on each node, with the name of one of them for HOST"
+        else "run the same command on each node, with the name of one node as HOST"
     )
     return UsageError(
         f"nnodes is {shape.nodes}, but the address of node 0 is not set"

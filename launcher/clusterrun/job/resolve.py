@@ -340,6 +340,6 @@ def _of_a_plan(name: str, layers: Sequence[Layer], *, is_planned: bool) -> Fact[
     asked = value_of(name, layers)
     if asked.value and not is_planned:
         raise UsageError(
-            f"{asked.origin}: goes with a dry run or clusterrun topo only", "add --dry-run"
+            f"{asked.origin}: works only with --dry-run or clusterrun topo", "add --dry-run"
         )
     return asked

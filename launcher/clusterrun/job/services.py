@@ -169,7 +169,8 @@ def _service(entry: Entry) -> Service:
     if not _NAME.fullmatch(name) or name in TAKEN:
         raise UsageError(
             f"{entry.origin}: {name!r} can't be the name of a service",
-            "use small letters, digits and _, such as reward_model; main, master and default are taken",
+            "use lowercase letters, digits and _, such as reward_model; main, master and default"
+            " are reserved",
         )
     given: dict[str, Entry] = {}
     for each in entry.entries("command: python server.py"):
@@ -177,7 +178,7 @@ def _service(entry: Entry) -> Service:
             raise UsageError(
                 f"{each.origin}: a service has no such key",
                 did_you_mean(each.name, KEYS)
-                or f"what is not of a service stands at the top level; its keys: {', '.join(KEYS)}",
+                or f"other keys go at the top level; a service's keys: {', '.join(KEYS)}",
             )
         if not each.is_empty:
             given[each.name] = each
@@ -306,7 +307,7 @@ def _expect_no_circle(services: Iterable[Service]) -> None:
     waits = f"{' and '.join(circle)} wait for each other"
     if len(circle) == 1:
         waits = f"{following} waits for itself"
-    raise UsageError(f"{left[following].origin('after')}: {waits}", "remove one after")
+    raise UsageError(f"{left[following].origin('after')}: {waits}", "remove one of the after keys")
 
 
 def with_services(job: Job, job_file: JobFile, *, counts_main: bool) -> Job:

@@ -704,7 +704,7 @@ def _backend(text: str) -> str:
     if text in NEEDS_A_SERVER:
         raise UsageError(
             f"{text} needs a server of its own, and clusterrun has no such backend",
-            "meet at a node of the job:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
+            "rendezvous on a node of the job instead:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         )
     if text not in BACKENDS:
         raise UsageError(

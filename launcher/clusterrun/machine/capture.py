@@ -154,7 +154,8 @@ def _read(content: bytes) -> Capture:
     head = msgspec.convert(document, _Head)
     if head.format != FORMAT:
         raise ValueError(
-            f"clusterrun {as_line(head.clusterrun)} wrote it, whose format this version does not know"
+            f"clusterrun {as_line(head.clusterrun)} wrote it, in a format that this version does"
+            " not know"
         )
     return msgspec.convert(document, Capture)
 

@@ -287,7 +287,7 @@ class Channel(Generic[MessageT]):
             body = bytes(incoming[_LENGTH_BYTES:end])
             mac = bytes(incoming[end : end + mac_bytes])
             if self._seals is not None and not self._seals.received.is_of_next(body, mac):
-                raise BadFrame("sent a message that was changed on its way")
+                raise BadFrame("sent a message that was corrupted in transit")
             del incoming[: end + mac_bytes]
             yield body
 

@@ -62,8 +62,8 @@ class Fault(Enum):
     OTHER_VERSION = "speaks version {version} of clusterrun's protocol, this is {own}"
     HAS_A_TOKEN = "has a token, and this job has none"  # noqa: S105 - no password
     HAS_NO_TOKEN = "has no token, and this job has one"  # noqa: S105 - no password
-    WRONG_TOKEN = "has another token"  # noqa: S105 - no password
-    RELAYED = "called {dialed}, and another program on this host passed that on"
+    WRONG_TOKEN = "has a different token"  # noqa: S105 - no password
+    RELAYED = "connected to {dialed}, and another program on this host forwarded the connection"
 
 
 class BadFrame(Exception):

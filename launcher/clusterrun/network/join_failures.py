@@ -93,10 +93,10 @@ def handshake_error(terms: Terms, failure: HandshakeFailed) -> RendezvousError |
         case Fault.HAS_NO_TOKEN:
             text = f"the job at {place} has no token, and this node has one"
         case Fault.WRONG_TOKEN:
-            text = f"the job at {place} has another token than this node"
+            text = f"the job at {place} has a different token from this node"
         case Fault.RELAYED:
             text = f"node 0 at {place} is reached through another program on its host"
-            how = "it listens at that port, and passes the connection on"
+            how = "that program listens on the port and forwards the connection"
             return RendezvousError(f"{text}: {how}", _OTHER_PROGRAM.format(option))
         case _:
             assert_never(failure.fault)
@@ -145,7 +145,8 @@ def _hint(terms: Terms, progress: DialProgress, rank: int | None) -> str:
     which = "the machine with that address" if rank is None else "node 0 (--node-rank 0)"
     return (
         f"start the same command on {which}\n"
-        "if it runs there, a firewall may block the port, or the job has started without this node"
+        "if it is already running there, a firewall may block the port, or the job has"
+        " started without this node"
     )
 
 

@@ -50,7 +50,7 @@ from clusterrun.policy.queries import EndOfAnswers, Query
 from clusterrun.policy.results import bounded
 
 SPARE = "this node is a spare: it waits to take the place of a lost node"
-ELASTIC = "this node waits for a place: it is let in when all workers restart"
+ELASTIC = "this node is waiting to join: it is admitted when all workers restart"
 
 SECONDS_AFTER_TIMEOUT = 5.0
 """Node 0 ends the wait at the timeout; a member that does not learn of it ends this much later."""
@@ -385,7 +385,7 @@ class Membership:
                 if isinstance(self._state, Joined):
                     self._state.member.pauses(now, paused=paused)
             case GivenUp(why) if self._world is None:
-                self._print(f"node 0 has given up this node, which {why}; it joins again", now)
+                self._print(f"node 0 has declared this node lost, as it {why}; rejoining", now)
                 self.rejoin()
             case GivenUp():
                 # Node 0 has closed the connection: that it ends is not a loss any more.

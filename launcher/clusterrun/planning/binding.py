@@ -117,7 +117,7 @@ def _no_package(machine: Machine, worker: Placement, cpus: CpuSet) -> str:
     is_known = all(_packages_of(machine, local.cpus) for local in local_cpus)
     if is_known or cpus == machine.allowed:
         return ""
-    return "bound to its node, not its package: the machine's packages are unknown"
+    return "bound to its NUMA node, not its package: the machine's packages are unknown"
 
 
 def _of_node(machine: Machine, workers: Iterable[Placement]) -> dict[LocalCpus, CpuSet]:

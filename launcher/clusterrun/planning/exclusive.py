@@ -86,7 +86,7 @@ def _divided(machine: Machine, pool: Pool, *, by_cache: bool) -> tuple[Mapping[i
     workers = {at for sharers in pool.workers_of.values() for at in sharers}
     shared = dict.fromkeys(workers, CpuSet(pool.cpus & machine.allowed))
     if not machine.cores_known:
-        return shared, "shares its node: the machine's cores are unknown"
+        return shared, "shares its NUMA node: the machine's cores are unknown"
     cores = cores_of(machine, pool.allowed)
     among = counted(len(workers), "worker")
     if pool.has_others or len(workers) < len(pool.workers_of):
@@ -101,7 +101,7 @@ def _divided(machine: Machine, pool: Pool, *, by_cache: bool) -> tuple[Mapping[i
         remark = f"has cores of its own, but no L3 cache: {have} for {among}"
     own = _among_workers(cores, pool)
     if own is None:
-        return shared, f"shares its node: {counted(len(cores), 'core')} for {among}"
+        return shared, f"shares its NUMA node: {counted(len(cores), 'core')} for {among}"
     return own, remark
 
 

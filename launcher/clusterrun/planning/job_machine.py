@@ -101,7 +101,7 @@ def _expect_node(machine: Machine, entry: MappedGpu, number: int, origin: str) -
     if number not in with_cpus:
         known = ",".join(runs(with_cpus)) or "none"
         raise UsageError(
-            f"{origin}: {entry}, but this machine has no node {number} with CPUs",
+            f"{origin}: {entry}, but this machine has no NUMA node {number} with CPUs",
             f"give a NUMA node that has CPUs ({known}), or the CPUs themselves",
         )
     return number
@@ -232,7 +232,8 @@ def local_size(job: Job, machine: Machine) -> int:
     workers = _wanted(job, machine)
     if workers > MOST_WORKERS:
         raise UsageError(
-            f"nproc_per_node is {job.fact('nproc_per_node')}: a node starts {MOST_WORKERS} workers at most",
+            f"nproc_per_node is {job.fact('nproc_per_node')}: a node starts {MOST_WORKERS} workers"
+            " at most",
             "give as many as there are GPUs, or CPUs",
         )
     _expect_gpus(job, machine, workers)
@@ -322,7 +323,7 @@ def _expect_gpus(job: Job, machine: Machine, workers: int) -> None:
     if each.value > 1 and split_gpus(machine):
         raise UsageError(
             f"gpus_per_worker is {each}, but {ONE_SLICE}",
-            "give each worker one: leave it out, and give --virtual-local-rank",
+            "leave gpus_per_worker out, and add --virtual-local-rank: each worker gets one",
         )
     if workers * each.value <= visible:
         return

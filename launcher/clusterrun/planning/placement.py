@@ -148,7 +148,7 @@ def _with_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Placement:
     where = ", ".join(
         f"GPU {gpu.index} is mapped to CPUs {local.cpus}"
         if local.is_mapped
-        else f"GPU {gpu.index} is local to node {gpu.numa_node}"
+        else f"GPU {gpu.index} is local to NUMA node {gpu.numa_node}"
         for gpu, local in zip(gpus, local_cpus, strict=True)
     )
     why = f"not bound: {where}, but this job may use CPUs {machine.allowed} only"

@@ -125,7 +125,7 @@ def _bound_by_openmp(placements: Sequence[Placement], before: Mapping[str, str])
     affinity = before.get("KMP_AFFINITY")
     if not affinity or all(placement.cpus is None for placement in placements):
         return ""
-    return f"KMP_AFFINITY={affinity} is set: Intel's OpenMP binds its threads by it once more"
+    return f"KMP_AFFINITY={affinity} is set: Intel's OpenMP uses it to bind its threads again"
 
 
 def require_binding(job: Job, machine: Machine, placements: Sequence[Placement]) -> None:

@@ -73,8 +73,7 @@ def node_rank_of(job: Job) -> int:
         return 0
     if job.workers.node_rank is None:
         raise UsageError(
-            f"{job.services[0].where}: which services this node has depends on its rank,"
-            " and that is not set",
+            f"{job.services[0].where}: this node's services depend on its rank, which is not set",
             "give --node-rank",
         )
     return job.workers.node_rank
@@ -171,13 +170,14 @@ def main_workers(job: Job, machine: Machine, shares: Sequence[Share]) -> int:
     if not shares:
         raise UsageError(
             f"node {rank} has no program: node_ranks is {job.main_nodes}, and it has no service",
-            f"give fewer nodes than {job.fact('nnodes')}, or a service this one",
+            f"reduce nnodes ({job.fact('nnodes')}), or give this node a service",
         )
     if job.nnodes == 1:
         raise UsageError(
             f"{shares[0].service.where}: the services have all {counted(len(machine.visible), 'GPU')},"
             " and the main program has no other node",
-            "give them fewer, or add gpus_per_worker: 0 at the top level if the main program needs none",
+            "give them fewer, or add gpus_per_worker: 0 at the top level if the main program"
+            " needs none",
         )
     return 0
 

@@ -80,7 +80,7 @@ SECONDS_TO_REPORT = 20.0
 SECONDS_BETWEEN_PAUSES = 10.0
 """Between two lines about pauses of one node."""
 
-LEASE_OVER = "was stopped, or cut off, for too long: its workers' lease was over"
+LEASE_OVER = "was stopped, or cut off, for too long: its workers' lease had expired"
 """How a node ended that is a member still."""
 
 
@@ -388,7 +388,7 @@ class Coordinator:
         """Return when the node comes in that has joined last."""
         terms, here = self.terms, len(self.members.present)
         if terms.job.is_elastic and elastic_size(here + len(self.members.waiting), terms) > here:
-            return "comes in when all workers restart"
+            return "joins when all workers restart"
         return "waits to take the place of a lost node"
 
     def _too_late(self) -> Rejection | None:
@@ -815,7 +815,7 @@ class Coordinator:
                 pass
             case messages.RequestStacks() if isinstance(state, Running):
                 # A user of node 0 sees that agent's notice.
-                on_host = f"SIGQUIT on {node.hello.host}: {STACKS_FOLLOW}; nothing is ended"
+                on_host = f"SIGQUIT on {node.hello.host}: {STACKS_FOLLOW}; the job keeps running"
                 if node is not self.members.own and not state.hangs.prints_stacks:
                     self.members.note(on_host)
                 state.hangs.collect(at)

@@ -58,14 +58,14 @@ SHORTEST_PAUSE = 2.0
 IN_WORDS = {
     HangSign.SILENT: "no rank has printed or exited",
     HangSign.STILL: "ranks print, but no main thread has run",
-    HangSign.BEHIND: "ranks print, but some are behind in NCCL, and none has gone on",
+    HangSign.BEHIND: "ranks print, but some are behind in NCCL, and none has made progress",
 }
 
 
 class Response(Enum):
     """What is done about a hang now; the value says it."""
 
-    REPORT = "nothing is ended"
+    REPORT = "the job keeps running"
     RESTART = "then all workers are restarted (--on-hang)"
     STOP = "then the job is stopped (--on-hang)"
 

@@ -15,7 +15,7 @@ class CallerGone(Struct, frozen=True):
     """The connection to a caller that had sent no ``Hello`` is closed."""
 
     refused: str
-    """The caller's address and why it was refused: "10.0.0.2: it has another token"; or ""."""
+    """The caller's address and why it was refused: "10.0.0.2: it has a different token"; or ""."""
     at: float
 
 

@@ -76,7 +76,10 @@ def rejection(terms: Terms, own: Hello, newcomer: Hello) -> Rejection | None:
     if newcomer.identity == own.identity:
         return Rejection(Refusal.IT_IS_YOU, "", "", "")
     if newcomer.user_id != own.user_id:
-        text = f"{terms.place} belongs to a job of user {own.user_id}, {who} runs as user {newcomer.user_id}"
+        text = (
+            f"{terms.place} belongs to a job of user {own.user_id}, {who} runs as user"
+            f" {newcomer.user_id}"
+        )
         notice = f"it runs as user {newcomer.user_id}, this job as user {own.user_id}"
         return Rejection(Refusal.TRY_ELSEWHERE, text, PLACE_HINT, notice)
     if newcomer.run_id not in {"", run_id}:
@@ -97,7 +100,7 @@ def mismatch(terms: Terms, own: Hello, newcomer: Hello) -> Mismatch | None:
         hint = SAME_VERSION if name == VERSION else SAME_FLAGS
         return Mismatch(two_values(name, own, newcomer), hint)
     if not _fits_programs(terms, newcomer):
-        text = f"{process(newcomer)} has other programs than this job"
+        text = f"{process(newcomer)} has different programs from this job"
         return Mismatch(text, SAME_FLAGS)
     if newcomer.rank == 0:
         # It is node 0 of another job with the same options, and only asks whether it is the only one.
@@ -128,7 +131,10 @@ def failed_check(newcomer: Hello) -> Rejection:
 def same_rank(terms: Terms, rank: int, member: Hello, newcomer: Hello, *, is_own: bool) -> Mismatch:
     """Return the mismatch of two nodes with one rank; ``is_own``: the member is node 0."""
     if is_own and member.rank is None:
-        text = f"{process(newcomer)} has node rank 0, but {terms.place} is an address of {process(member)}"
+        text = (
+            f"{process(newcomer)} has node rank 0, but {terms.place} is an address of"
+            f" {process(member)}"
+        )
         return Mismatch(text, "give --node-rank 0 to the machine that --master-addr names")
     text = f"two nodes have node rank {rank}: {process(member)} and {process(newcomer)}"
     return Mismatch(text, "give each node its own --node-rank")
@@ -236,7 +242,7 @@ class Gathering:
             return same_rank(self.terms, rank, holder.hello, newcomer, is_own=is_own)
         if self.count == nodes:
             joined = listed(process(each.hello) for each in self._members.by_connection.values())
-            called = f"{nodes + 1} nodes have called: {joined} and {process(newcomer)}"
+            called = f"{nodes + 1} nodes have connected: {joined} and {process(newcomer)}"
             return Mismatch(f"nnodes is {nodes}, but {called}", ONE_FEWER)
         return None
 

@@ -632,7 +632,7 @@ class Attempt:
         if self.answer is not None:
             # Node 0 is lost.
             why = "the lease of this node"
-        self._note(f"{why} is over, and {self._workers} killed")
+        self._note(f"{why} has expired, and {self._workers} killed")
         self.phase = Phase.KILLING
         self._do(actions.SetDeadline(SECONDS_TO_DIE))
 
@@ -858,7 +858,7 @@ class Attempt:
     def _what_then(self) -> str:
         """What becomes of a worker that does not exit."""
         if self._patience == NEVER:
-            why = "it is debugged" if self.job.failures.pdb else "no other rank waits for it"
+            why = "it is being debugged" if self.job.failures.pdb else "no other rank waits for it"
             return f"it is left alone, as {why}"
         after = f"{self._patience:g} s after its failure"
         return f"it is killed {after} (--shutdown-timeout gives it longer)"
@@ -1013,7 +1013,7 @@ class Attempt:
             what = f"{signal_name(number)} to the workers' parent process"
         notice = (
             f"{what}: stopping {self._workers}"
-            f" (grace {self.job.failures.shutdown_timeout:g} s, {again} again kills at once);"
+            f" (grace {self.job.failures.shutdown_timeout:g} s, a second {again} kills at once);"
             f" exit code {exit_code_of_signal(number)}"
         )
         to_workers = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
@@ -1053,7 +1053,7 @@ class Attempt:
     def _stop_other_nodes(self, number: int, at: float) -> None:
         self._report_cause(Interrupted(number), at)
         what, again = _signal_and_repeat(number)
-        then = f"the other nodes stop their workers ({again} again does not wait for them)"
+        then = f"the other nodes stop their workers (a second {again} does not wait for them)"
         if self.plan.world.nodes == 1:
             # The job waits only for its next attempt.
             then = "no restart"
@@ -1069,7 +1069,8 @@ class Attempt:
         elif self.phase is Phase.RUNNING:
             notice = (
                 f"{event.by}: stopping {self._workers}"
-                f" (grace {self.job.failures.shutdown_timeout:g} s, {event.by} --now kills at once); exit code 143"
+                f" (grace {self.job.failures.shutdown_timeout:g} s, {event.by} --now kills at once);"
+                " exit code 143"
             )
             self._end_externally(as_signal, event.at, signal.SIGTERM, notice)
         elif self.phase is Phase.WAITING and self.external_cause is None:
@@ -1116,9 +1117,9 @@ class Attempt:
             case messages.Verdict():
                 # All nodes report it. Before this node has reported, they have lost this node.
                 self.answer = order
-                self._end_without_answer("the other nodes have lost this one")
+                self._end_without_answer("the other nodes have declared this one lost")
             case messages.GivenUp(why):
-                self._given_up(order, f"node 0 has given up this node, which {why}")
+                self._given_up(order, f"node 0 has declared this node lost, as it {why}")
             case messages.NextAttempt():
                 self._next_attempt(order)
             case messages.CheckNode():
@@ -1150,9 +1151,9 @@ class Attempt:
     def _given_up(self, order: messages.GivenUp, why: str) -> None:
         """End the workers, and join again: the job goes on without this node."""
         self.answer = order
-        if self._kill_if_alive(f"{why}: killing {self._workers} here; it joins again"):
+        if self._kill_if_alive(f"{why}: killing {self._workers} here; rejoining"):
             return
-        self._note(f"{why}; it joins again")
+        self._note(f"{why}; rejoining")
         if self.phase is Phase.WAITING:
             self._finish()
         else:
@@ -1287,7 +1288,7 @@ class Attempt:
         of_whom = "all ranks follow on node 0"
         if self.plan.world.nodes == 1:
             of_whom = f"{counted(len(self.running), 'worker')} follow"
-        self._note(f"SIGQUIT: the Python stacks of {of_whom}; nothing is ended")
+        self._note(f"SIGQUIT: the Python stacks of {of_whom}; the job keeps running")
         self._send(messages.RequestStacks())
 
     def with_exited(self, stacks: Iterable[StackGroup]) -> tuple[StackGroup, ...]:

@@ -173,7 +173,7 @@ def why_all_stop(cause: ReasonToStop, host: str) -> str:
         case Suspended(by, step):
             return f"suspended at step {step} ({shortened(by)})"
         case NotSuspended(by, _, grace, is_given_up=given_up):
-            when = "when it was asked for again" if given_up else f"within {grace:g} s"
+            when = "before the second request" if given_up else f"within {grace:g} s"
             return f"not all ranks saved {when} ({shortened(by)})"
         case _:
             assert_never(cause)

@@ -73,7 +73,7 @@ class Restarts:
         if not options.no_fail_fast and self._repeats(cause):
             return (
                 f"{cause.worker} failed twice with the same last line within"
-                f" {SECONDS_OF_AN_EARLY_END:g} s of its start (--no-fail-fast restarts all the same)"
+                f" {SECONDS_OF_AN_EARLY_END:g} s of its start (--no-fail-fast restarts anyway)"
             )
         return ""
 

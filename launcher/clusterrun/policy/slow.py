@@ -64,7 +64,10 @@ IN_STATE = {"R": "running or ready to run", "D": "waiting for a disk or a device
 """By the kernel's letter; all others are functions of the kernel."""
 
 NONE_DIFFERS = "no rank differs in what its main thread waits for"
-NO_LINE = "not clear: no rank is seen to wait for others, and there is no line where most of them are: clusterrun stacks"
+NO_LINE = (
+    "inconclusive: no rank seems to wait for others, and most are not at the same line;"
+    " try clusterrun stacks"
+)
 
 _KERNEL_PREFIX = re.compile(r"\A(?:do_sys_|do_|__|sys_|ksys_)+")
 
@@ -354,7 +357,8 @@ class _Judge(Struct, frozen=True):
         theirs, where = ("are", f" at {met[1]}") if met else ("wait", "")
         text = (
             f"{who} {_form(own, 'is', 'are')} slow:"
-            f" the others {theirs} {percent(wait.others)} of the time{where}, {they} {percent(wait.own)}."
+            f" the others {theirs} {percent(wait.others)} of the time{where}, {they}"
+            f" {percent(wait.own)}."
             f" {spend} {percent(share.own)} {DOES[activity]}{f' ({place})' if place else ''},"
             f" the others {percent(share.others)}."
         )
@@ -370,11 +374,11 @@ class _Judge(Struct, frozen=True):
             return _overcommitted(ranks)
         if found and all(found):
             seen = ", then ".join(map(self.program.named, found))
-            text = f"not clear: first {seen}; --seconds 30 samples longer"
+            text = f"inconclusive: first {seen}; to sample longer: --seconds 30"
             return SlowVerdict(VerdictKind.NOT_CLEAR, text)
         data = _median(_share_of(Activity.DATA), ranks)
         if data >= ALL_READ_DATA:
-            text = f"all ranks read data {percent(data)} of the time: more DataLoader workers"
+            text = f"all ranks read data {percent(data)} of the time: try more DataLoader workers"
             return SlowVerdict(VerdictKind.ALL_READ_DATA, text, activity=Activity.DATA)
         return None
 
@@ -384,7 +388,7 @@ def _none_slow(ranks: Ranks, met: tuple[Activity, str] | None) -> SlowVerdict:
     if wait >= ALL_WAIT:
         place = _most_common_place(ranks, Activity.WAIT)
         text = f"all ranks wait {percent(wait)}{f' ({place})' if place else ''}"
-        text += ": communication, or a hang: clusterrun stacks"
+        text += ": communication, or a hang; clusterrun stacks tells which"
         return SlowVerdict(VerdictKind.ALL_WAIT, text, activity=Activity.WAIT, place=place)
     waits = sorted(round(_mean(_wait, [each]), 3) for each in ranks)
     low, high = percent(waits[0]), percent(waits[-1])

@@ -156,7 +156,7 @@ def _late_lines(late: NotSuspended) -> list[str]:
     who = named_ranks(late.unsaved) if late.unsaved else "the ranks"
     when = f"{late.grace:g} s (--suspend-grace) after all were to save at step {late.step}"
     if late.is_given_up:
-        when = f"at step {late.step} when it was asked for again"
+        when = f"at step {late.step} before the second request"
     first = f"clusterrun: error: not suspended: {who} had not saved {when}"
     return [first, *_silent_lines(late.silent)]
 
@@ -180,7 +180,7 @@ def _failures_at_exit(results: Sequence[WorkerResult]) -> list[str]:
 HANG_SIGNS = {
     HangSign.SILENT: "no rank printed or exited",
     HangSign.STILL: "ranks printed, but no main thread ran",
-    HangSign.BEHIND: "ranks printed, but some were behind in NCCL, and none went on",
+    HangSign.BEHIND: "ranks printed, but some were behind in NCCL, and none made progress",
 }
 
 

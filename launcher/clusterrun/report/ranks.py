@@ -177,7 +177,7 @@ def status_text(status: JobStatus, width: int | None) -> str:
     )
     lines = [head]
     if status.behind is not None:
-        lines.append(f"rank {status.behind} is behind: it has printed nothing for longest")
+        lines.append(f"rank {status.behind} is behind: it has gone longest without printing")
     lines += missing_nodes(status.missing)
     if status.waiting:
         lines.append(f"without a place, waiting: {', '.join(status.waiting)}")

@@ -27,7 +27,10 @@ GPU_HEADS = ("GPU use", "temperature", "power")
 HEADS = ("rank", "host", *COLUMNS, "CPU", "no CPU", *GPU_HEADS)
 
 REASONS = {
-    WhyNoStacks.MISSING: "no py-spy on {hosts}, on its agent's PATH or beside its Python: pip install py-spy there, and functions are named",
+    WhyNoStacks.MISSING: (
+        "no py-spy on {hosts}, neither on its agent's PATH nor beside its Python; to see"
+        " function names, run pip install py-spy there"
+    ),
     WhyNoStacks.REFUSED: "py-spy may not read {who} ({hosts}): {detail}",
     WhyNoStacks.ENDED: "{who} had ended",
     WhyNoStacks.NOT_PYTHON: "{who} {are} not judged: not a Python process",

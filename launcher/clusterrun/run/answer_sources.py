@@ -113,8 +113,12 @@ class AskedChildren:
             try:
                 body, problem = msgspec.msgpack.decode(answer, type=tuple[bytes, str])
             except msgspec.MsgspecError:
-                late = f"does not know after {each.seconds:g} s"
-                why = late if each.child.is_late else "does not know: what finds it out has failed"
+                late = f"has no result after {each.seconds:g} s"
+                why = (
+                    late
+                    if each.child.is_late
+                    else ("has no result: the process that collects it has failed")
+                )
                 body, problem = b"", why
             yield from each.then(body, problem)
 

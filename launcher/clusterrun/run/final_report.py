@@ -143,8 +143,5 @@ def requeue(node: LocalNode, outcome: Outcome) -> str:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     answer = ask(scheduler.requeue, node.variables)
     if answer.failure:
-        return (
-            f"clusterrun: error: {scheduler} is not put back into the queue:"
-            f" {command}: {answer.failure}\n"
-        )
-    return f"clusterrun: {scheduler} is put back into the queue ({command})\n"
+        return f"clusterrun: error: {scheduler} was not requeued: {command}: {answer.failure}\n"
+    return f"clusterrun: {scheduler} was requeued ({command})\n"

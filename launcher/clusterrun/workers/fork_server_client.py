@@ -443,7 +443,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
             self._stopped_since = now
         else:
             self.lost = True
-            how = "is stopped, and has not ended the workers whose lease is over"
+            how = "is stopped, and has not ended the workers whose lease has expired"
             self._kill(how)
             yield HelperLost(self.name, how, signal.SIGKILL, now)
 

@@ -149,7 +149,7 @@ def _report(address: str, until: float, limits: RasLimits) -> RasReport | str:
     try:
         return msgspec.json.decode(_NO_COMMA.sub(rb"\1,\2", body), type=RasReport)
     except msgspec.MsgspecError as error:
-        raise _NoAnswerError("has sent half a report, or another than expected") from error
+        raise _NoAnswerError("has sent an incomplete or unexpected report") from error
 
 
 def _ask(stream: socket.SocketIO, line: str) -> str:

@@ -192,7 +192,7 @@ def test_an_agent_that_joins_too_late(torchrun: Launcher, touched: Path) -> None
     first.wait_for("world of 1 1")
 
     late = torchrun.script(waits, *options, args=(str(touched),))
-    late.wait_for("this node waits for a place")
+    late.wait_for("this node is waiting to join")
     (touched / "end").touch()
 
     assert [job.ended().code for job in (first, late)] == [0, 0], late.err

@@ -466,7 +466,7 @@ def test_a_port_that_is_for_root(
     option = "--rdzv-endpoint" if "rdzv" in origin else "--master-port"
     port = rf"port 80 \({origin}\) can't be used on \S.* by this user"
     assert (ended.code, ended.out) == (3, ""), ended.err
-    assert re.search(f"error: {port}: those below {UNPRIVILEGED} are for root\n", ended.err)
+    assert re.search(f"error: {port}: ports below {UNPRIVILEGED} need root\n", ended.err)
     assert ended.err.endswith(
         f"  give one from {UNPRIVILEGED} to 65535, the same on all nodes, with {option}\n"
     )

@@ -206,7 +206,7 @@ def test_the_same_failure_twice_at_once_ends_the_job(clusterrun: Launcher) -> No
     assert ended.err.count("restarting all workers") == 1
     assert re.search(
         r"\n  not restarted: rank 0 failed twice with the same last line within 10 s of its start"
-        r" \(--no-fail-fast restarts all the same\)\nclusterrun: exit code 1, from rank 0\n$",
+        r" \(--no-fail-fast restarts anyway\)\nclusterrun: exit code 1, from rank 0\n$",
         ended.err,
     )
 

@@ -152,7 +152,7 @@ def test_ctrl_c_on_eight_ranks(clusterrun: Launcher) -> None:
     first, *lines = (interrupted + printed).splitlines()
 
     assert first == (
-        "clusterrun: interrupted: stopping 8 workers (grace 25 s, Ctrl-C again kills at once);"
+        "clusterrun: interrupted: stopping 8 workers (grace 25 s, a second Ctrl-C kills at once);"
         " exit code 130"
     )
     assert sum(line.endswith("KeyboardInterrupt") for line in lines) == 1

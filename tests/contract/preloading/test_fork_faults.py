@@ -273,7 +273,7 @@ def test_site_code_sees_the_rank(clusterrun: Launcher, tmp_path: Path, how: str)
 
     assert lines_by_rank(ended) == ["device 0", "device 1"]
     assert SPAWNED in ended.err
-    assert "may read a variable that differs by worker" in ended.err
+    assert "may read a variable that differs between workers" in ended.err
 
 
 KEEPS_THE_PROCESS = """

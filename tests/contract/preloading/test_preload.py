@@ -665,7 +665,7 @@ def test_code_before_any_script_may_read_the_rank(installed: Installed) -> None:
 
     file = installed.folder / "sitecustomize.py"
     vouching = f"--preload torch, or CLUSTERRUN_TRUSTED_SITE_FILES={file}"
-    why = f"{file} may read a variable that differs by worker, unless you say {vouching}"
+    why = f"{file} may read a variable that differs between workers; if it does not, use {vouching}"
     assert f"{SPAWNED}{why}; all 2 import by themselves what could be imported once" in ended.err
     assert sorted(re.findall(r"rank \d\n", ended.out)) == ["rank 0\n", "rank 1\n"]
     assert forked_after_one_import(named)

@@ -69,7 +69,7 @@ def split(wholes: list[Gpu], **slices: int) -> list[Gpu]:
     return wholes + parts
 
 
-OTHER_KIND = "CUDA_VISIBLE_DEVICES={}: 'MIG-a' is {}, as the first is; CUDA ends the list there"
+OTHER_KIND = "CUDA_VISIBLE_DEVICES={}: 'MIG-a' is {}; CUDA ends the list there"
 
 FOUR = gpus("GPU-0", "GPU-1", "GPU-2", "GPU-3")
 
@@ -130,8 +130,8 @@ def test_the_order_of_the_list_is_the_order_of_the_workers(tmp_path: Path) -> No
             [1],
             "CUDA_VISIBLE_DEVICES=1,x: 'x' is neither number nor UUID; CUDA ends the list there",
         ),
-        ("1,MIG-a", [1], OTHER_KIND.format("1,MIG-a", "no number")),
-        ("GPU-1,MIG-a", [1], OTHER_KIND.format("GPU-1,MIG-a", "no whole GPU")),
+        ("1,MIG-a", [1], OTHER_KIND.format("1,MIG-a", "not a number, unlike the first")),
+        ("GPU-1,MIG-a", [1], OTHER_KIND.format("GPU-1,MIG-a", "not a whole GPU, unlike the first")),
     ],
 )
 def test_a_list_cut_short_says_where(

@@ -29,10 +29,10 @@ def nvmlDeviceGetGpuMaxPcieLinkGeneration(index): return 5
 def test_each_slowdown_is_named() -> None:
     """An idle GPU and one at its power limit are as they should be."""
     assert slow_gpus(seconds=60.0).split(", ") == [
-        "GPU 1 is slowed down by its hardware: heat or power",
-        "GPU 2 is slowed down by its hardware: heat or power",
-        "GPU 3 is slowed down by its driver: heat",
-        "GPU 4 is slowed down by the power supply of the machine",
+        "GPU 1 is throttled by its hardware: heat or power",
+        "GPU 2 is throttled by its hardware: heat or power",
+        "GPU 3 is throttled by its driver: heat",
+        "GPU 4 is throttled by the power supply of the machine",
         "GPU 5 has had 12 ECC errors that were not corrected",
-        "GPU 6 has PCIe 4 in this slot and can do 5",
+        "GPU 6 runs at PCIe 4 in this slot and supports 5",
     ]

@@ -147,7 +147,7 @@ def compare_measured(
 
 def no_answer(label: str) -> Finding:
     advice = "see what it has printed itself; a file system or a driver may hang there"
-    words = f"{label}: no answer, see its own lines"
+    words = f"{label}: no answer; see its own output"
     return Finding(Level.FAILURE, "answers", words, advice, (label,))
 
 
@@ -213,7 +213,7 @@ def compare_clocks(labels: Sequence[str], ahead: Sequence[float]) -> Iterator[Fi
             is_well = False
             way = "ahead of" if offset > 0 else "behind"
             words = f"{label} is {abs(offset):.1f} s {way} the others"
-            advice = "start chronyd or ntpd there: times in logs and of files mislead"
+            advice = "start chronyd or ntpd there: log and file timestamps are misleading"
             yield Finding(Level.WARNING, "clock", words, advice, (label,))
     if is_well:
         yield Finding(Level.OK, "clocks", f"within {MOST_SECONDS_APART:g} s")
@@ -233,7 +233,7 @@ def compare_folder(labels: Sequence[str], folder: str, seen: Sequence[bool]) -> 
     # Each may have its own; one that only some share is a mistake.
     level = Level.FAILURE if sum(seen) > 1 else Level.WARNING
     return Finding(
-        level, what, f"{', '.join(blind)} {verb} another one than {labels[0]}", advice, blind
+        level, what, f"{', '.join(blind)} {verb} a different one from {labels[0]}", advice, blind
     )
 
 
@@ -368,11 +368,11 @@ def check_names(
             if peer == label or not found or set(found) & {*node.addresses, node.address}:
                 continue
             bad = True
-            words = f"{label} takes {node.host} for {', '.join(found)}"
+            words = f"{label} resolves {node.host} to {', '.join(found)}"
             advice = f"correct /etc/hosts or DNS there: {node.host} has {node.address}"
             yield Finding(Level.WARNING, "names", words, advice, (label,))
     if not bad:
-        yield Finding(Level.OK, "names", "no name leads to another machine")
+        yield Finding(Level.OK, "names", "no host name resolves to the wrong machine")
 
 
 def check_interfaces(labels: Sequence[str], nodes: Sequence[NodeFacts]) -> Iterator[Finding]:

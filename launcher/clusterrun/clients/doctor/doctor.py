@@ -70,8 +70,8 @@ class Doctor(Struct, frozen=True):
     pilot: Annotated[
         bool,
         Option(
-            "Try small jobs on these GPUs, and how they end, for ten minutes; print a page to send"
-            " back"
+            "Run small test jobs on these GPUs, including failing ones, for ten minutes; print a"
+            " report to send back"
         ),
     ] = False
 

@@ -157,7 +157,7 @@ def result_of_this_node(log_dir: str, environ: Mapping[str, str]) -> NodeResult:
         advice = (
             "nodes are compared by torch's store: install torch, and reach node 0 at MASTER_ADDR"
         )
-        alone = failure("comparison", f"not with other nodes: {why}", advice)
+        alone = failure("comparison", f"not compared with other nodes: {why}", advice)
         findings = (*this_machine.check_this_machine(log_dir, environ), alone)
         return NodeResult(has_failed=True, health=Health(socket.gethostname(), findings=findings))
 

@@ -157,7 +157,7 @@ class Pilot:
         versions = f"torch {ranks[0]['torch']}, NCCL {ranks[0]['nccl'] or 'none'}"
         yield PageLine(OK, "versions of ranks", versions)
         good = all(each["learnt"] and each["agree"] for each in ranks)
-        yield verdict("DDP", good, "all ranks learn, and have the same weights")
+        yield verdict("DDP", good, "all ranks train, and end with the same weights")
         fresh = all(each["fresh"] for each in ranks)
         yield verdict("CUDA begins in the rank", fresh, str(fresh).lower())
         yield from compare_with_plan(planned, ranks)

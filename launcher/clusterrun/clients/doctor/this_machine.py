@@ -126,7 +126,7 @@ WRITTEN = MIB
 def check_shared_memory(folder: Path) -> Finding:
     """Check the folder that data loaders and NCCL share memory by."""
     what = f"shared memory ({folder})"
-    advice = "data loaders and NCCL need it: in Docker --shm-size=16g; remove what others have left"
+    advice = "data loaders and NCCL need it: in Docker --shm-size=16g; delete leftover files there"
     try:
         found = os.statvfs(folder)
     except OSError as error:
@@ -225,7 +225,11 @@ def check_memory(tree: Tree) -> Iterator[Finding]:
     )
     words = f"{available >> 10} of {total >> 10} MiB available"
     if available < LITTLE_MEMORY * total:
-        yield warning("memory", words, "end what else runs on this machine: ps aux --sort -rss")
+        yield warning(
+            "memory",
+            words,
+            "stop other processes on this machine; to list them: ps aux --sort -rss",
+        )
     else:
         yield well("memory", words)
 
@@ -235,7 +239,7 @@ def check_quota(machine: Machine) -> Iterator[Finding]:
     quota, count = machine.cpu_quota, len(machine.allowed)
     if quota is not None and quota < count:
         words = f"{quota:g} CPUs of the {count} that may be used"
-        advice = "threads wait for their turn: raise the container's limit of CPUs (--cpus)"
+        advice = "threads are throttled: raise the container's CPU limit (--cpus)"
         yield warning("CPU quota", words, advice)
     else:
         yield well("CPU quota", "none" if quota is None else f"{quota:g} CPUs")
@@ -395,13 +399,13 @@ def check_gpus(tree: Tree, machine: Machine, torch: str) -> Iterator[Finding]:
         yield failure("torch", f"{torch} can't use GPUs", "install the build for your driver")
     unknown = [str(gpu.index) for gpu in machine.gpus if gpu.numa_node is None]
     if unknown and len(machine.nodes) > 1:
-        words = f"unknown of GPU {', '.join(unknown)}"
+        words = f"unknown for GPU {', '.join(unknown)}"
         yield warning("NUMA node of GPUs", words, "name them by --numa-map: see clusterrun topo")
     for gpu in machine.gpus:
         place = f"sys/bus/pci/devices/{gpu.bdf}"
         now, most = (tree.integer(f"{place}/{which}_link_width") for which in ("current", "max"))
         if now and most and now < most:
-            advice = "seat the card or its riser anew: its copies take longer than on other nodes"
+            advice = "reseat the card or its riser: its transfers are slower than on other nodes"
             yield failure(f"link of GPU {gpu.index}", f"x{now} of x{most}", advice)
 
 

@@ -68,7 +68,7 @@ def options_of(function: str, keywords: Mapping[str, object]) -> Layer:
 
 def _texts_for(row: Row, name: str, value: object) -> Iterable[str]:
     if not row.metavar and value is not True:
-        raise TypeError(f"{name} is True or False, not {value!r}")
+        raise TypeError(f"{name} must be True or False, not {value!r}")
     if row.value.repeated:
         return _texts(value)
     if name == "preload" and not value:
@@ -163,7 +163,9 @@ def pickled(
     if not callable(call.function):
         raise TypeError(f"{call.function!r} is not a function")
     if iscoroutinefunction(call.function):
-        raise TypeError(f"{call.name} is an async function: pass one that runs it by asyncio.run")
+        raise TypeError(
+            f"{call.name} is an async function: pass a function that runs it with asyncio.run"
+        )
     if not isinstance(call.args, Iterable) or isinstance(call.args, str | bytes):
         raise TypeError(f"args is {call.args!r}: give a tuple, ({call.args!r},)")
     value = (call.function, tuple(call.args), dict(call.kwargs))

@@ -149,7 +149,7 @@ def spawn(  # noqa: PLR0913, PLR0917 - torch's arguments, in torch's order
     """
     del daemon, start_method
     if "nproc_per_node" in options:
-        raise TypeError("spawn() takes no nproc_per_node: type nprocs")
+        raise TypeError("spawn() takes no nproc_per_node: use nprocs")
     options.setdefault("numa_binding", None if bind_numa else "none")
     options["nproc_per_node"] = nprocs
     call = FunctionCall(fn, args, {}, local_rank_first=True)

@@ -37,7 +37,7 @@ SECONDS_TO_LEAVE = 5.0
 GROUPS_DESTROYED = "process groups were destroyed: ranks had not all ended the same collectives"
 
 _REFUSED = {
-    **dict.fromkeys(("max_restarts", "spares"), "ranks that have failed start anew by restart()"),
+    **dict.fromkeys(("max_restarts", "spares"), "call restart() to start failed ranks again"),
     **dict.fromkeys(("hang_timeout", "on_hang"), "ranks that wait for a call do nothing"),
     **dict.fromkeys(("nnodes", "node_rank"), "type hosts, which are reached by ssh"),
 }
@@ -440,5 +440,5 @@ def run_cell_on_ranks(line: str, cell: str) -> None:
         raise UsageError("no Workers are open", "workers = clusterrun.Workers(4)")
     rank = line.strip()
     if rank and not rank.isdecimal():
-        raise UsageError(f"%%ranks {rank}: give no word for all ranks, or the number of one")
+        raise UsageError(f"%%ranks {rank}: give nothing for all ranks, or one rank number")
     groups[-1].exec(cell, int(rank) if rank else None)

@@ -59,7 +59,7 @@ def _check_version(theirs: str) -> None:
 
     if (ours := version("clusterrun")) != theirs:
         raise UsageError(
-            f"clusterrun is {ours} here, and {theirs} where it was typed",
+            f"clusterrun is version {ours} here, but {theirs} on the host that started it",
             "install the same version on all hosts",
         )
 

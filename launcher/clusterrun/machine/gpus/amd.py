@@ -216,4 +216,7 @@ def _by_hip(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
 
 
 def _cut(variable: str, text: str, entry: str, reader: str) -> str:
-    return f"{variable}={text}: {entry!r} is not a GPU here, or is listed twice; {reader} ends the list there"
+    return (
+        f"{variable}={text}: {entry!r} is not a GPU here, or is listed twice; {reader} ends"
+        " the list there"
+    )

@@ -41,9 +41,9 @@ _MOST_DIGITS = 20
 _IDS = ("GPU-", "MIG-")
 """How the UUIDs of whole GPUs begin, and those of MIG slices."""
 _KINDS = {
-    "": "no number, as the first is",
-    "GPU-": "no whole GPU, as the first is",
-    "MIG-": "no MIG slice, as the first is",
+    "": "not a number, unlike the first",
+    "GPU-": "not a whole GPU, unlike the first",
+    "MIG-": "not a MIG slice, unlike the first",
 }
 """All entries are of one kind."""
 

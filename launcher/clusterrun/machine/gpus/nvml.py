@@ -45,9 +45,9 @@ SECONDS_UNTIL_HUNG = 60.0
 """A child that asks for figures is killed then; it might outlive that, and so would the next."""
 
 SLOWDOWNS = {
-    0x8 | 0x40: "is slowed down by its hardware: heat or power",
-    0x20: "is slowed down by its driver: heat",
-    0x80: "is slowed down by the power supply of the machine",
+    0x8 | 0x40: "is throttled by its hardware: heat or power",
+    0x20: "is throttled by its driver: heat",
+    0x80: "is throttled by the power supply of the machine",
 }
 """Bits of nvmlDeviceGetCurrentClocksThrottleReasons (NVIDIA, nvml.h: HwSlowdown,
 HwThermalSlowdown; SwThermalSlowdown; HwPowerBrakeSlowdown)."""
@@ -377,4 +377,4 @@ def _link(pynvml: "ModuleType", handle: _Handle) -> Iterator[str]:
     here = pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
     most = pynvml.nvmlDeviceGetGpuMaxPcieLinkGeneration(handle)
     if here < most:
-        yield f"has PCIe {here} in this slot and can do {most}"
+        yield f"runs at PCIe {here} in this slot and supports {most}"

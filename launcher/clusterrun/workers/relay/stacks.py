@@ -9,7 +9,7 @@ from clusterrun.workers.relay.streams import RelayedWorker, Stream
 SECONDS_OF_QUIET = 0.2
 """After the last line of a stack: another thread's stack may follow until then."""
 
-NOT_HANDLED = "no handler for SIGQUIT: no Python program, or it has not begun"
+NOT_HANDLED = "no handler for SIGQUIT: not a Python program, or not started yet"
 NOTHING_PRINTED = "no Python stack within {:g} s: stopped, in native code, or not Python"
 NOT_READ = "it prints to the terminal itself"
 

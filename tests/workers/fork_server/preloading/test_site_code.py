@@ -103,7 +103,7 @@ def test_what_could_look(clean: Path, name: str) -> None:
     why = asked(clean, SUSPICIOUS[name])
 
     file, _, vouching = why.partition(
-        " may read a variable that differs by worker, unless you say "
+        " may read a variable that differs between workers; if it does not, use "
     )
     assert vouching == f"--preload torch, or CLUSTERRUN_TRUSTED_SITE_FILES={file}"
     assert asked(clean, SUSPICIOUS[name], trusted=f"/another.pth:{file}") == ""

@@ -128,7 +128,9 @@ def unsafe_site_code() -> str:
 
 def _may_read(path: str) -> str:
     vouching = f"--preload torch, or {TRUSTED}={path}"
-    return f"{path} may read a variable that differs by worker, unless you say {vouching}"
+    return (
+        f"{path} may read a variable that differs between workers; if it does not, use {vouching}"
+    )
 
 
 def _lines_of_pth_files() -> Iterator[tuple[str, str]]:
