@@ -157,7 +157,7 @@ def test_what_ends_a_job_asks_first(
         shell.type(f"{COMMAND} {word}")
         shell.expect(question)
         shell.type("")
-        shell.expect("clusterrun: run mine goes on")
+        shell.expect("clusterrun: left run mine running")
         refused = shell.exit_code()
         shell.type(f"{COMMAND} {word} || {COMMAND} stop --now mine")
         shell.expect(question)

@@ -84,7 +84,11 @@ def test_division(made: Generated, mode: NumaBinding, workers: int, each_has: in
     """Divided CPUs are disjoint and whole cores; they are shared only if there are too few cores."""
     here = made.machine
     found = place(BindingOptions(mode, gpus_per_worker=each_has), here, workers)
-    own = [each for each in found if each.cpus is not None and "shares its NUMA node" not in each.remark]
+    own = [
+        each
+        for each in found
+        if each.cpus is not None and "shares its NUMA node" not in each.remark
+    ]
 
     for one, other in combinations(own, 2):
         assert not (one.cpus or CpuSet()) & (other.cpus or CpuSet())
