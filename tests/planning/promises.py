@@ -1,6 +1,8 @@
 """What binding promises to each worker, on any machine."""
 
 from collections.abc import Sequence
+from fractions import Fraction
+from itertools import combinations
 
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.cpuset import CpuSet
@@ -15,7 +17,7 @@ from tests.plans import job, planned
 
 
 def check_room(here: Machine, workers: int, each_has: int | None) -> None:
-    """By default no worker has under half of its even share, or of a core that it could have.
+    """By default no worker has less than a core, if it has more without binding; all have one rule.
 
     If there are GPUs that the job does not see, all that it does not use may have workers of others.
     """
@@ -24,18 +26,19 @@ def check_room(here: Machine, workers: int, each_has: int | None) -> None:
     unused = bus - {gpu.bdf for each in found for gpu in each.gpus}
     others = len(unused) if bus - {gpu.bdf for gpu in here.visible} else 0
     cores = _cores(here, here.allowed)
-    for mask in {each.cpus for each in found if each.cpus}:
-        inside = sum(1 for each in found if each.cpus and each.cpus <= mask)
-        share = _cores(here, mask) / inside
-
-        assert share >= cores / (workers + others) / 2
-        if any(each.gpus for each in found if each.cpus == mask):
-            assert share >= min(1.0, cores / workers)
+    masks = {each.cpus for each in found if each.cpus}
+    for count in range(1, min(5, len(masks)) + 1):
+        for some in combinations(masks, count):
+            together = CpuSet.union_of(some)
+            inside = sum(1 for each in found if each.cpus and each.cpus <= together)
+            assert _cores(here, together) >= inside * min(1, Fraction(cores, workers))
+    known = [each for each in found if "unknown" not in each.remark]
+    assert all(each.cpus for each in known) or not any(each.cpus for each in known)
     nodes = [node.cpus for node in here.nodes if node.cpus & here.allowed]
     is_one_node = len(nodes) == 1 and here.allowed <= nodes[0]
     for each in found:
         if "without binding" in each.remark:
-            assert each.cpus is None
+            assert each.remark.startswith("bound to its package" if each.cpus else "not bound")
         # Which GPU of one node a worker uses makes no difference, if others use none of it.
         assert not (is_one_node and not others and " for " in each.remark)
 

@@ -1,6 +1,7 @@
 """The CPUs and the memory that each worker is bound to."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from clusterrun.cpuset import CpuSet
@@ -119,8 +120,18 @@ def test_a_worker_is_bound_to_the_node_of_its_gpu() -> None:
         ),
         # Siblings stay together when the cores of an idle node are divided.
         (NEAR, SIBLINGS, ["0-1,4,6-7,10", "2-3,5,8-9,11"]),
-        # Two CPUs of one core are not enough for two workers.
-        (NEAR, ONE_CORE_LEFT, ["0-3", None, None]),
+        # Two CPUs of one core are not enough for two workers: no worker is bound.
+        (NEAR, ONE_CORE_LEFT, [None, None, None]),
+        # Another node of the package has enough cores for all.
+        (
+            NEAR,
+            machine({0: "0", 1: "1-3", 2: "4-7"}, [0, 0, 1, 2], packages=["0-3", "4-7"]),
+            ["0-3", "0-3", "0-3", "4-7"],
+        ),
+        # A part of an idle node stays that part, whichever cores are kept for the system.
+        (NEAR, machine(THREE, [0, 1], allowed="2-11"), ["2-3,8-9", "4-7,10-11"]),
+        # So does a node's last core.
+        (NEAR, machine(CLUSTERS, [1, 2], allowed="1,3-7"), ["1,3", "4-7"]),
     ],
 )
 def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> None:
@@ -169,21 +180,70 @@ def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> 
             ["4", "4", "4"],
             "3 workers share 1 core (CPUs 4); without binding each would have 1.7",
         ),
+        # A worker of others may need the only core.
         (
             NumaBinding.AUTO,
-            machine({0: "0-7", 1: "8-15"}, [0], packages=["0-7", "8-15"], allowed="7-15"),
-            [None],
-            "not bound: 1 worker would have 1 core (CPUs 7); without binding it has 9",
-        ),
-        # A worker would be poor beside those of others.
-        (
-            NumaBinding.AUTO,
-            machine({0: "0-1", 1: "2-9"}, [0, 0], packages=["0-1", "2-9"], visible=[0]),
+            machine({0: "0", 1: "1-9"}, [0, 0], packages=["0", "1-9"], visible=[0]),
             [None],
             (
-                "not bound: 2 workers would share 2 cores (CPUs 0-1); without binding each has 5"
+                "not bound: 2 workers would share 1 core (CPUs 0); without binding each has 5"
                 " (a GPU of others counts as a worker)"
             ),
+        ),
+        # Others that share too few cores elsewhere are no reason.
+        (
+            NumaBinding.AUTO,
+            machine({0: "0", 1: "1-9"}, [0, 0, 1], packages=["0", "1-9"], visible=[2]),
+            ["1-9"],
+            "",
+        ),
+        # All workers are bound by one rule.
+        (
+            NumaBinding.AUTO,
+            machine({0: "0-15", 1: "16-31"}, [0, 1], packages=["0-15", "16-31"], allowed="0-15"),
+            [None, None],
+            "not bound: GPU 1 is local to NUMA node 1, but this job may use CPUs 0-15 only",
+        ),
+        (
+            NumaBinding.AUTO,
+            machine({0: "0", 1: "1-3", 2: "4-7"}, [0, 0, 1, 2], packages=["0-3", "4-7"]),
+            ["0-3", "0-3", "0-3", "4-7"],
+            (
+                "bound to its package, not its NUMA node:"
+                " 2 workers would share 1 core (CPUs 0); without binding each has 2"
+            ),
+        ),
+        # CPUs from --numa-map stay, also where they are not allowed.
+        (
+            NumaBinding.AUTO,
+            replace(
+                ONE_LEFT,
+                visible=(
+                    *ONE_LEFT.visible[:2],
+                    replace(ONE_LEFT.visible[2], mapped_cpus=CpuSet((3,))),
+                ),
+            ),
+            ["0-3", "4", "3"],
+            "",
+        ),
+        # Without GPUs: one core of two would have two workers.
+        (
+            NumaBinding.AUTO,
+            machine({0: "0", 1: "1"}, packages=["0", "1"]),
+            [None, None, None],
+            "not bound: 2 workers would share 1 core (CPUs 0); without binding each has 0.7",
+        ),
+        (
+            NODE,
+            machine({0: "0", 1: "1"}, packages=["0", "1"]),
+            ["0", "0", "1"],
+            "2 workers share 1 core (CPUs 0); without binding each would have 0.7",
+        ),
+        (
+            NumaBinding.AUTO,
+            machine({0: "0", 1: "1"}, packages=["0", "1"]),
+            ["0"] * 2 + ["1"] * 2,
+            "",
         ),
         # With the workers of others everything is full; without them it is not.
         (
@@ -286,43 +346,57 @@ def test_without_gpus_workers_spread_by_the_cores_that_are_allowed(
 
 @pytest.mark.parametrize("mode", [NumaBinding.AUTO, NEAR])
 def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBinding) -> None:
-    """Other cores are idle, so a bound worker would have less."""
+    """Other cores are idle, so a bound worker would have less. The others have the same rule."""
     found = place(BindingOptions(mode, NumaMemory.PREFERRED), ONE_LEFT, 3)
 
-    assert [str(each.cpus) for each in found] == ["0-3", "None", "None"]
-    assert [each.numa_nodes for each in found] == [(0,), (), ()]
-    assert {each.remark for each in found[1:]} == {
+    assert [each.cpus for each in found] == [None, None, None]
+    assert [each.numa_nodes for each in found] == [(), (), ()]
+    assert {each.remark for each in found} == {
         "not bound: 2 workers would share 1 core (CPUs 4); without binding each has 1.7"
     }
     assert found[1].memory == MemoryPolicy("preferred", (1,))
 
 
 @pytest.mark.parametrize(
-    ("nodes", "gpus", "allowed", "workers", "expected"),
+    ("gpus", "kept"),
     [
-        # One worker whose node has one CPU of all that the job may use.
-        ({0: "0-7", 1: "8-15"}, [0], "7-15", 1, [None]),
-        # Half of the even share is enough: a machine of two packages with one GPU.
-        ({0: "0-7", 1: "8-15"}, [0], None, 1, ["0-7"]),
-        ({0: "0-7", 1: "8-15"}, [0], "1-15", 1, [None]),
-        # Each of the two has a core, and would have four and a half.
-        ({0: "0-7", 1: "8-15"}, [0, 0], "6-14", 2, [None, None]),
-        ({0: "0-7", 1: "8-15"}, [0, 1], "6-14", 2, [None, "8-14"]),
+        ([0], [0]),
+        ([0], [0, 8]),
+        ([0], [15]),
+        ([0] * 4, [0]),
+        ([0] * 4, [0, 1, 2, 3]),
+        ([0, 0, 0, 0, 1, 1], [0]),
+        ([0], range(7)),
     ],
 )
-def test_binding_never_leaves_less_than_half(
-    nodes: dict[int, str],
-    gpus: list[int],
-    allowed: str | None,
-    workers: int,
-    expected: list[str | None],
+def test_cores_that_are_kept_for_the_system_change_no_binding(
+    gpus: list[int], kept: Sequence[int]
 ) -> None:
-    """A worker that would have twice as many cores without binding is not bound."""
-    here = machine(nodes, gpus, packages=list(nodes.values()), allowed=allowed)
-    by_name = masks(here, NODE, workers)
+    """Each worker has the CPUs that it has without them, less these, while a core is left for each."""
+    here = machine({0: "0-7", 1: "8-15"}, gpus, packages=["0-7", "8-15"])
+    less = replace(here, allowed=CpuSet(here.allowed - set(kept)))
 
-    assert masks(here, NumaBinding.AUTO, workers) == expected
-    assert [place(BindingOptions(NODE), here, workers)[0].remark, by_name[0] is None] == ["", False]
+    found, whole = (place(BindingOptions(NumaBinding.AUTO), it, len(gpus)) for it in (less, here))
+
+    assert [each.cpus for each in found] == [(each.cpus or CpuSet()) - set(kept) for each in whole]
+    assert {each.remark for each in found} == {""}
+
+
+def test_masks_that_overlap_are_looked_at_together() -> None:
+    """Six workers have two GPUs each, and any two nodes a core for each of two workers."""
+    gpus = [0, 1, 0, 1, 1, 2, 1, 2, 0, 2, 0, 2]
+    here = machine({at: str(at) for at in range(6)}, gpus, packages=["0-2", "3-5"])
+
+    found = place(BindingOptions(NumaBinding.AUTO, gpus_per_worker=2), here, 6)
+    by_name = place(BindingOptions(NODE, gpus_per_worker=2), here, 6)
+
+    assert {(each.cpus, each.remark) for each in found} == {
+        (None, "not bound: 6 workers would share 3 cores (CPUs 0-2); without binding each has 1")
+    }
+    assert [str(each.cpus) for each in by_name] == ["0-1", "0-1", "1-2", "1-2", "0,2", "0,2"]
+    assert {each.remark for each in by_name} == {
+        "6 workers share 3 cores (CPUs 0-2); without binding each would have 1"
+    }
 
 
 @pytest.mark.parametrize(

@@ -71,11 +71,12 @@ def troubles(here: Machine, mode: NumaBinding, workers: int) -> list[str]:
         (replace(machine(TWO, [0, 1]), packages=()), "auto", 2, ""),
         (machine(TWO, [0, 0, 0, 1], allowed="3-7"), "node", 4, SHARE),
         (
-            machine(TWO, [0], packages=["0-3", "4-7"], allowed="3-7"),
+            machine(TWO, [0, 0], packages=["0-3", "4-7"], allowed="3-7"),
             "auto",
-            1,
-            "not bound: 1 worker would have 1 core (CPUs 3); without binding it has 5",
+            2,
+            "not bound: 2 workers would share 1 core (CPUs 3); without binding each has 2.5",
         ),
+        (machine(TWO, [0], packages=["0-3", "4-7"], allowed="3-7"), "auto", 1, ""),
         (machine(TWO, [0], packages=["0-3", "4-7"], allowed="3-7"), "node", 1, ""),
     ],
 )

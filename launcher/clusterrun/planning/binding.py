@@ -1,7 +1,8 @@
 """The CPUs and the memory of each worker of a node (docs/binding.md S4 to S6), by pure functions."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -16,11 +17,15 @@ from clusterrun.planning.placement import (
     Placement,
     assign,
     assign_others,
-    core_counter,
     cores_of,
     joined,
+    usable,
+    why_away,
 )
 from clusterrun.planning.plan import MemoryPolicy
+
+Group = tuple[CpuSet, ...]
+"""Masks that have the same cores."""
 
 
 def place(machine: Machine, request: BindingRequest) -> tuple[Placement, ...]:
@@ -49,16 +54,17 @@ def place_all(
 
 
 def _bound(machine: Machine, request: BindingRequest, workers: list[Placement]) -> list[Placement]:
+    if request.mode in {NumaBinding.AUTO, NumaBinding.NEAR}:
+        return _near(machine, request, workers)
+    workers = [usable(machine, worker) for worker in workers]
     match request.mode:
         case NumaBinding.NONE:
             return [replace(worker, why_unbound="") for worker in workers]
         case NumaBinding.NODE:
-            return _shared(machine, request, workers, _of_node(machine, workers))
-        case NumaBinding.AUTO | NumaBinding.NEAR:
-            masks = (_of_node if request.unseen else _of_near)(machine, workers)
-            return _shared(machine, request, workers, masks)
+            bound = _with_masks(workers, _of_node(machine, workers))
         case NumaBinding.SOCKET:
-            return _shared(machine, request, workers, _of_socket(machine, workers))
+            bound = _with_masks(workers, _of_socket(machine, workers))
+            bound = [_noted(worker, _no_package(machine, worker)) for worker in bound]
         case NumaBinding.EXCLUSIVE | NumaBinding.CORE_COMPLEX:
             # Few jobs ask for CPUs of their own.
             from clusterrun.planning.exclusive import divide
@@ -67,55 +73,77 @@ def _bound(machine: Machine, request: BindingRequest, workers: list[Placement]) 
             return divide(machine, workers, by_cache=by_cache)
         case _:
             assert_never(request.mode)
+    return _with_remarks(machine, bound)
 
 
-def _shared(
-    machine: Machine,
-    request: BindingRequest,
-    workers: Sequence[Placement],
-    masks: Mapping[LocalCpus, CpuSet],
-) -> list[Placement]:
-    """Return the workers bound to the masks of their local CPUs, with a remark if they share too few cores.
+def _near(machine: Machine, request: BindingRequest, workers: list[Placement]) -> list[Placement]:
+    """Return all workers bound by one rule: the narrowest one that makes none worse (decision 8).
 
-    Auto and near leave those unbound to whom binding does harm (decision 8): they share too few
-    cores with each other, or have under half of what is there for each, other jobs included.
-    Workers without GPUs are spread by cores already, and CPUs from --numa-map stay as they are.
+    That is near, or the package, or no binding. CPUs from --numa-map stay as they are.
     """
-    cpus = [joined([masks[local] for local in worker.local_cpus]) for worker in workers]
-    of_job = [own for worker, own in zip(workers, cpus, strict=True) if not worker.is_other]
-    shares, ours = Shares(machine, cpus, request.unseen), Shares(machine, of_job)
-    short = {mask for mask in set(of_job) if mask and ours.is_short(mask)}
-    poor = {mask for mask in set(cpus) if mask and shares.is_under_half(mask)}
-    counting = (
-        " (a GPU of others counts as a worker)" if len(of_job) < len(cpus) + request.unseen else ""
-    )
-    is_near = request.mode in {NumaBinding.AUTO, NumaBinding.NEAR}
-    bound = []
-    for worker, own in zip(workers, cpus, strict=True):
-        is_mapped = any(local.is_mapped for local in worker.local_cpus)
-        may_unbind = is_near and worker.gpus and not is_mapped
-        if not own:
-            bound.append(worker)
-        elif may_unbind and own in short:
-            why = ours.sentence(own, is_bound=False)
-            bound.append(replace(worker, remark=f"not bound: {why}"))
-        elif may_unbind and own in poor:
-            why = shares.sentence(own, is_bound=False) + counting
-            bound.append(replace(worker, remark=f"not bound: {why}"))
-        else:
-            remarks = (
-                [_no_package(machine, worker, own)] if request.mode is NumaBinding.SOCKET else []
-            )
-            if own in short and worker.gpus:
-                remarks.append(ours.sentence(own, is_bound=True))
-            bound.append(replace(worker, cpus=own, remark="; ".join(filter(None, remarks))))
-    return bound
+    workers = [usable(machine, it) if it.is_mapped else it for it in workers]
+    why = ""
+    for rule in (_of_node if request.unseen else _of_near, _of_socket):
+        bound = _with_masks(workers, rule(machine, workers))
+        worse = _why_worse(machine, bound)
+        if not worse:
+            remark = why and f"bound to its package, not its NUMA node: {why}"
+            return _with_remarks(machine, [_noted(worker, remark) for worker in bound])
+        why = why or worse
+    bound = _with_masks(workers, _of_node(machine, workers))
+    unbound = (it if it.is_mapped else replace(it, cpus=None) for it in bound)
+    return _with_remarks(machine, [_noted(worker, f"not bound: {why}") for worker in unbound])
 
 
-def _no_package(machine: Machine, worker: Placement, cpus: CpuSet) -> str:
+def _why_worse(machine: Machine, bound: Sequence[Placement]) -> str:
+    """Return why one of the workers is better off without binding; "" if none is."""
+    own = [worker for worker in bound if not worker.is_other and not worker.is_mapped]
+    away = next((worker for worker in own if worker.local_cpus and not worker.cpus), None)
+    if away is not None:
+        return why_away(machine, away)
+    masks = [worker.cpus for worker in own]
+    others = [worker.cpus for worker in bound if worker.is_other]
+    ours = Shares(machine, masks)
+    for crowd in ours.crowds():
+        return ours.sentence(crowd, is_bound=False)
+    together = Shares(machine, masks, others)
+    for crowd in together.crowds():
+        counting = "(a GPU of others counts as a worker)"
+        return f"{together.sentence(crowd, is_bound=False)} {counting}"
+    return ""
+
+
+def _with_masks(workers: Iterable[Placement], masks: Mapping[LocalCpus, CpuSet]) -> list[Placement]:
+    """Return the workers bound to the masks of their local CPUs."""
+    return [
+        replace(worker, cpus=joined([masks[local] for local in worker.local_cpus]) or None)
+        for worker in workers
+    ]
+
+
+def _with_remarks(machine: Machine, bound: list[Placement]) -> list[Placement]:
+    """Return the workers with a remark on those that share too few cores."""
+    shares = Shares(machine, [worker.cpus for worker in bound if not worker.is_other])
+    few: dict[CpuSet | None, str] = {}
+    for crowd in shares.crowds():
+        few |= dict.fromkeys(crowd, shares.sentence(crowd, is_bound=True))
+    return [
+        worker if worker.is_other or worker.cpus is None else _noted(worker, few.get(worker.cpus))
+        for worker in bound
+    ]
+
+
+def _noted(worker: Placement, remark: str | None) -> Placement:
+    """Return a worker of this job that has local CPUs with one more remark."""
+    if not remark or worker.is_other or not worker.local_cpus:
+        return worker
+    return replace(worker, remark="; ".join(filter(None, [worker.remark, remark])))
+
+
+def _no_package(machine: Machine, worker: Placement) -> str:
     local_cpus = [local for local in worker.local_cpus if not local.is_mapped]
     is_known = all(_packages_of(machine, local.cpus) for local in local_cpus)
-    if is_known or cpus == machine.allowed:
+    if is_known or worker.cpus == machine.allowed:
         return ""
     return "bound to its NUMA node, not its package: the machine's packages are unknown"
 
@@ -146,29 +174,31 @@ def _of_near(machine: Machine, workers: Sequence[Placement]) -> dict[LocalCpus, 
     Each idle node is added to the nearest node with workers. If there are fewer idle nodes than
     nearest nodes, the cores of the idle nodes are divided among these.
     """
-    masks = _of_node(machine, workers)
-    own = {node for local in masks if not local.is_mapped for node in local.nodes}
-    used = {node for local in masks for node in local.nodes}
+    # Without regard to what is allowed: cores that are kept for the system move no other CPUs.
+    local_cpus = dict.fromkeys(local for worker in workers for local in worker.local_cpus)
+    own = {node for local in local_cpus if not local.is_mapped for node in local.nodes}
+    used = {node for local in local_cpus for node in local.nodes}
     owners = [node for node in machine.nodes if node.id in own]
-    extended = {node.id: CpuSet(node.cpus & machine.allowed) for node in owners}
+    extended = {node.id: node.cpus for node in owners}
     sharers = Counter(
         node
         for worker in workers
         for node in {n for local in worker.local_cpus if not local.is_mapped for n in local.nodes}
     )
-    idle = [node for node in machine.nodes if node.id not in used and node.cpus & machine.allowed]
+    idle = [node for node in machine.nodes if node.id not in used and node.cpus]
     nearest = {node.id: _nearest_owners(node, machine, owners) for node in idle}
     for node in idle:
         takers = nearest[node.id]
         together = [other for other in idle if nearest[other.id] == takers]
         if len(together) >= len(takers):
-            _add(takers, [CpuSet(node.cpus & machine.allowed)], extended, sharers)
+            _add(takers, [node.cpus], extended, sharers)
         elif node is together[0]:
             cpus = CpuSet.union_of(other.cpus for other in together)
-            _add(takers, cores_of(machine, CpuSet(cpus & machine.allowed)), extended, sharers)
+            _add(takers, cores_of(machine, cpus), extended, sharers)
+    allowed = {number: CpuSet(cpus & machine.allowed) for number, cpus in extended.items()}
     return {
-        local: mask if local.is_mapped else extended[local.nodes[0]]
-        for local, mask in masks.items()
+        local: CpuSet(local.cpus & machine.allowed) if local.is_mapped else allowed[local.nodes[0]]
+        for local in local_cpus
     }
 
 
@@ -218,63 +248,143 @@ def _with_memory(machine: Machine, request: BindingRequest, worker: Placement) -
 
 
 class Shares:
-    """The number of cores that a worker has to itself, if each is bound to its mask.
+    """The cores that workers have to themselves, if each is bound to its mask (decision 8).
 
-    Workers in a mask are those that can run nowhere else. ``even`` is the share of a worker if none
-    is bound.
+    ``even`` is the share of each if none is bound.
     """
 
-    def __init__(self, machine: Machine, masks: Iterable[CpuSet | None], unseen: int = 0) -> None:
-        """Take the CPUs of each worker; None or empty: it is not bound. Of ``unseen`` none are known."""
-        self._cores = core_counter(machine)
-        self._workers = Counter(mask or machine.allowed for mask in masks)
-        self.even = self._cores(machine.allowed) / (self._workers.total() + unseen)
-        self._masks_at: dict[int, list[CpuSet]] = defaultdict(list)
+    def __init__(
+        self,
+        machine: Machine,
+        masks: Iterable[CpuSet | None],
+        others: Iterable[CpuSet | None] = (),
+    ) -> None:
+        """Take the CPUs of each worker, and of each of ``others``; None: it is not bound."""
+        own = Counter(mask or machine.allowed for mask in masks)
+        self._own = own.keys()
+        # Others first: a worker has what they leave.
+        self._workers = Counter(mask or machine.allowed for mask in others) + own
+        core_of = {cpu: at for at, core in enumerate(machine.cores) for cpu in core}
+        self._cores_of = {
+            mask: frozenset(core_of.get(cpu, -1 - cpu) for cpu in mask)
+            for mask in {machine.allowed, *self._workers}
+        }
+        masks_at: dict[int, list[CpuSet]] = defaultdict(list)
         for mask in self._workers:
-            for cpu in mask:
-                self._masks_at[cpu].append(mask)
+            for core in self._cores_of[mask]:
+                masks_at[core].append(mask)
+        self._groups = Counter(map(tuple, masks_at.values()))
+        """The number of cores that the same masks have, by these."""
+        self._groups_of: dict[CpuSet, list[Group]] = defaultdict(list)
+        for group in self._groups:
+            for mask in group:
+                self._groups_of[mask].append(group)
+        self._all_cores = len(self._cores_of[machine.allowed])
+        self._all_workers = self._workers.total()
+        self.even = self._all_cores / max(1, self._all_workers)
 
     def of(self, mask: CpuSet) -> float:
-        return self._cores(mask) / self._workers_in(mask)
+        """Return the cores of a mask for each worker that has no others."""
+        cores = self._cores_of[mask]
+        meeting = {other for group in self._groups_of[mask] for other in group}
+        return len(cores) / sum(
+            self._workers[other] for other in meeting if self._cores_of[other] <= cores
+        )
 
-    def is_short(self, mask: CpuSet) -> bool:
-        """Return whether a worker has less than a core, and would have more without binding."""
-        return self.of(mask) < min(1.0, self.even)
+    def crowds(self) -> Iterator[list[CpuSet]]:
+        """Yield masks, some of them our workers', that are together worse than no binding.
 
-    def is_under_half(self, mask: CpuSet) -> bool:
-        """Return whether a worker would have more than twice as many cores without binding."""
-        return self.of(mask) < self.even / 2
+        Their workers can't each have a core, or as much of one as without binding.
+        """
+        if self._all_cores < self._all_workers:
+            yield from self._crowds(self._all_cores, self._all_workers)
+        else:
+            yield from self._crowds(1, 1)
 
-    def least(self) -> float:
-        """Return a share that no worker exceeds if all use it."""
-        shares = []
-        for mask in self._workers:
-            # Firmware tables may let nodes overlap: workers of an overlapping mask use these CPUs, too.
-            meeting = self._meeting(mask)
-            workers = sum(self._workers[other] for other in meeting)
-            shares += [self.of(mask), self._cores(joined(list(meeting))) / workers]
-        return min(shares)
+    def whole_cores(self) -> int:
+        """Return how many cores each worker can have that no other has."""
+        cores = self._all_cores // self._all_workers
+        while cores and (crowd := next(self._crowds(cores, 1), None)):
+            cores = self._cores(crowd) // self._count(crowd)
+        return cores
 
     def used(self) -> CpuSet:
         """Return the CPUs that some worker may use."""
         return CpuSet.union_of(self._workers)
 
-    def sentence(self, mask: CpuSet, *, is_bound: bool) -> str:
-        """Return how few cores the workers in ``mask`` have there, or would have."""
-        count = self._workers_in(mask)
+    def sentence(self, crowd: Sequence[CpuSet], *, is_bound: bool) -> str:
+        """Return how few cores the workers of these masks have, or would have."""
+        count = self._count(crowd)
         have = "has" if count == 1 else "share"
         would = have if is_bound else "would have" if count == 1 else "would share"
-        cores = f"{counted(count, 'worker')} {would} {counted(self._cores(mask), 'core')}"
+        cores = f"{counted(count, 'worker')} {would} {counted(self._cores(crowd), 'core')}"
         even = f"{round(self.even, 1):g}"
         each = f"{'it' if count == 1 else 'each'} {'would have' if is_bound else 'has'} {even}"
-        return f"{cores} (CPUs {mask}); without binding {each}"
+        return f"{cores} (CPUs {CpuSet.union_of(crowd)}); without binding {each}"
 
-    def _meeting(self, mask: CpuSet) -> set[CpuSet]:
-        """Return the masks that have some CPU of ``mask``, itself included."""
-        return {mask, *(other for cpu in mask for other in self._masks_at[cpu])}
+    def _within(self, masks: Iterable[CpuSet]) -> list[CpuSet]:
+        """Return all masks whose cores these masks have."""
+        cores = frozenset[int]().union(*(self._cores_of[mask] for mask in masks))
+        return [mask for mask in self._workers if self._cores_of[mask] <= cores]
 
-    def _workers_in(self, mask: CpuSet) -> int:
-        return sum(self._workers[other] for other in self._meeting(mask) if other <= mask)
+    def _cores(self, crowd: Iterable[CpuSet]) -> int:
+        return len(frozenset[int]().union(*(self._cores_of[mask] for mask in crowd)))
+
+    def _count(self, crowd: Iterable[CpuSet]) -> int:
+        return sum(self._workers[mask] for mask in crowd)
+
+    def _crowds(self, need: int, supply: int) -> Iterator[list[CpuSet]]:
+        """Yield masks with too few cores if a worker needs ``need`` and a core has ``supply`` units.
+
+        This is a maximum flow from workers to cores: what is free is taken first, then what another
+        mask's workers can replace. Where that ends, the masks that were reached are too full.
+        """
+        free = {group: count * supply for group, count in self._groups.items()}
+        taken: Counter[tuple[CpuSet, Group]] = Counter()
+        for mask, workers in self._workers.items():
+            missing = workers * need
+            while missing:
+                path, reached = self._path(mask, free, taken)
+                if not path:
+                    full = self._within(reached)
+                    if self._own & full:
+                        yield full
+                    break
+                last = path[-1][1]
+                amount = min(
+                    missing,
+                    free[last],
+                    *(taken[taker, group] for (_, group), (taker, _) in pairwise(path)),
+                )
+                missing -= amount
+                free[last] -= amount
+                for taker, group in path:
+                    taken[taker, group] += amount
+                for (_, group), (taker, _) in pairwise(path):
+                    taken[taker, group] -= amount
+
+    def _path(
+        self, mask: CpuSet, free: Mapping[Group, int], taken: Mapping[tuple[CpuSet, Group], int]
+    ) -> tuple[list[tuple[CpuSet, Group]], list[CpuSet]]:
+        """Return who takes of which cores, the last of them free ones, and the masks reached.
+
+        Each gives up those that the one before it takes. No path: nothing is free for ``mask``.
+        """
+        paths: dict[CpuSet, list[tuple[CpuSet, Group]]] = {mask: []}
+        queue, seen = [mask], set[Group]()
+        for taker in queue:
+            for group in self._groups_of[taker]:
+                if group in seen:
+                    continue
+                seen.add(group)
+                path = [*paths[taker], (taker, group)]
+                if free[group]:
+                    return path, queue
+                for other in group:
+                    if other not in paths and taken[other, group]:
+                        paths[other] = path
+                        queue.append(other)
+        return [], queue
 
 
 def threads_per_worker(machine: Machine, placements: Sequence[Placement]) -> int:
@@ -284,7 +394,7 @@ def threads_per_worker(machine: Machine, placements: Sequence[Placement]) -> int
     is loaded, and in a forked worker that was before the fork. A cgroup's CPU limit counts, too
     (docs/binding.md S8, decision 7).
     """
-    share = Shares(machine, [placement.cpus for placement in placements]).least()
+    cores = Shares(machine, [placement.cpus for placement in placements]).whole_cores()
     if machine.cpu_quota is not None:
-        share = min(share, machine.cpu_quota / len(placements))
-    return max(1, int(share))
+        cores = min(cores, int(machine.cpu_quota / len(placements)))
+    return max(1, cores)

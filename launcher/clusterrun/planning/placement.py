@@ -54,6 +54,11 @@ class Placement(Struct, frozen=True):
     """It is not this job's: it stands for a GPU of other jobs or tasks."""
 
     @property
+    def is_mapped(self) -> bool:
+        """--numa-map lists some of its local CPUs: no rule replaces them."""
+        return any(local.is_mapped for local in self.local_cpus)
+
+    @property
     def nodes(self) -> tuple[int, ...]:
         """The nodes of its local CPUs."""
         return tuple(sorted({node for local in self.local_cpus for node in local.nodes}))
@@ -143,16 +148,26 @@ def _with_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Placement:
     if len(local_cpus) < len(gpus):
         why = "not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
         return _unbound(machine, gpus, why, remark=why)
-    if any(local.cpus & machine.allowed for local in local_cpus):
-        return Placement(gpus, local_cpus)
+    return Placement(gpus, local_cpus)
+
+
+def usable(machine: Machine, worker: Placement) -> Placement:
+    """Return the worker, without its local CPUs if this job may use none of them."""
+    if not worker.local_cpus or any(it.cpus & machine.allowed for it in worker.local_cpus):
+        return worker
+    why = f"not bound: {why_away(machine, worker)}"
+    return replace(worker, local_cpus=(), remark=why, why_unbound=why)
+
+
+def why_away(machine: Machine, worker: Placement) -> str:
+    """Return where the GPUs of a worker are whose local CPUs this job may not use."""
     where = ", ".join(
         f"GPU {gpu.index} is mapped to CPUs {local.cpus}"
         if local.is_mapped
         else f"GPU {gpu.index} is local to NUMA node {gpu.numa_node}"
-        for gpu, local in zip(gpus, local_cpus, strict=True)
+        for gpu, local in zip(worker.gpus, worker.local_cpus, strict=True)
     )
-    why = f"not bound: {where}, but this job may use CPUs {machine.allowed} only"
-    return _unbound(machine, gpus, why, remark=why)
+    return f"{where}, but this job may use CPUs {machine.allowed} only"
 
 
 def cpus_near(machine: Machine, gpu: Gpu) -> LocalCpus | None:
