@@ -10,7 +10,7 @@ from clusterrun.machine.machine import Machine
 from clusterrun.machine.tree import Tree
 from msgspec.structs import replace
 
-from tests.machine_trees import MachineFacts, PciDevice, write_tree
+from tests.machine_trees import MachineFacts, PciDevice, write_files, write_tree
 from tests.planning.placing import BindingOptions, place
 from tests.plans import machine
 
@@ -137,6 +137,52 @@ def test_a_container_that_sees_its_own_cpus_alone_has_a_cpuset(tmp_path: Path) -
 
     check(EXCLUSIVE, here, ["4-5", "6-7"])
     assert str(here.nodes[0].cpus) == "0-15"
+
+
+@pytest.mark.parametrize(
+    ("affinity", "expected"), [("0-3", ["0", "1"]), ("0-1", ["0", "1"]), ("2-3", ["2", "3"])]
+)
+def test_isolated_cpus_are_not_cpuset_of_a_job(
+    tmp_path: Path, affinity: str, expected: list[str]
+) -> None:
+    """Two jobs with a GPU each divide those of the node that both may use."""
+    devices = [PciDevice(f"0000:{bus}:00.0", numa_node=0) for bus in (17, 18)]
+    root = write_tree(tmp_path, MachineFacts(nodes={0: "0-3"}, devices=devices))
+    write_files(root, {"sys/devices/system/cpu/isolated": "2-3"})
+
+    for device, cpus in zip("01", expected, strict=True):
+        chosen = {"CUDA_VISIBLE_DEVICES": device}
+        check(EXCLUSIVE, inspect(Tree(root), chosen, CpuSet.parse(affinity), "node7"), [cpus])
+
+
+def test_threads_of_one_core_on_two_nodes_go_to_one_worker() -> None:
+    """The tables of a virtual machine have split its cores: no worker has a thread of another's core."""
+    here = machine({0: "0-1", 1: "2-3"}, [0, 1], cores=["0,2", "1,3"])
+
+    check(EXCLUSIVE, here, ["0,2", "1,3"])
+    # The other node is another job's.
+    check(EXCLUSIVE, replace(here, visible=here.visible[:1]), ["0,2"])
+    # No GPU is there.
+    check(EXCLUSIVE, machine({0: "0-1", 1: "2-3"}, [0], cores=["0,2", "1,3"]), ["0-1"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        ("0", "2", "shares the cores of CPUs 0,2"),
+        ("0-1", "1,3", "shares the cores of CPUs 1,3"),
+        ("0,2", "1,3", ""),
+    ],
+)
+def test_cpus_from_a_map_that_are_of_one_core(first: str, second: str, why: str) -> None:
+    """The user has chosen them: they stay, with a remark."""
+    here = machine({0: "0-3"}, [0, 0], cores=["0,2", "1,3"])
+    visible = tuple(
+        replace(gpu, mapped_cpus=CpuSet.parse(cpus))
+        for gpu, cpus in zip(here.visible, (first, second), strict=True)
+    )
+
+    check(EXCLUSIVE, replace(here, visible=visible), [first, second], why)
 
 
 @pytest.mark.parametrize(

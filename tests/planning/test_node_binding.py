@@ -202,7 +202,16 @@ def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> 
             NumaBinding.AUTO,
             machine({0: "0-15", 1: "16-31"}, [0, 1], packages=["0-15", "16-31"], allowed="0-15"),
             [None, None],
-            "not bound: GPU 1 is local to NUMA node 1, but this job may use CPUs 0-15 only",
+            "not bound: a GPU is local to NUMA node 1, but this job may use CPUs 0-15 only",
+        ),
+        (
+            NumaBinding.AUTO,
+            machine({0: "0-3", 1: "4-7", 2: "8-9"}, [0, 1, 2], allowed="8-9"),
+            ["8-9", "8-9", "8-9"],
+            (
+                "bound to its package, not its NUMA node:"
+                " GPUs are local to nodes 0,1, but this job may use CPUs 8-9 only"
+            ),
         ),
         (
             NumaBinding.AUTO,
@@ -380,6 +389,20 @@ def test_cores_that_are_kept_for_the_system_change_no_binding(
 
     assert [each.cpus for each in found] == [(each.cpus or CpuSet()) - set(kept) for each in whole]
     assert {each.remark for each in found} == {""}
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("auto", ["0-3", "0-3"]), ("exclusive", ["0-1", "2-3"])]
+)
+def test_nodes_with_the_same_cpus_are_one(mode: str, expected: list[str]) -> None:
+    """Without GPUs: two workers are enough for three such nodes, and have the memory of all."""
+    here = machine(dict.fromkeys(range(3), "0-3"))
+
+    found = place(BindingOptions(NumaBinding(mode), NumaMemory.PREFERRED), here, 2)
+
+    assert [str(each.cpus) for each in found] == expected
+    assert [each.memory and each.memory.nodes for each in found] == [(0, 1, 2)] * 2
+    assert place(BindingOptions(NODE), machine({0: "0-3", 1: "0-3", 2: "4-5"}), 1)[0].cpus is None
 
 
 def test_masks_that_overlap_are_looked_at_together() -> None:

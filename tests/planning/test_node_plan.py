@@ -9,7 +9,7 @@ from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
 from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
 from clusterrun.job.options import NumaBinding
-from clusterrun.job.values import variable_name
+from clusterrun.job.values import WorkerCount, variable_name
 from clusterrun.machine.machine import Machine
 from clusterrun.planning.node_plan import RUN_PATH
 from clusterrun.planning.plan import NodePlan, NumberedProgram, World
@@ -263,6 +263,45 @@ UNUSED = "no worker is bound to CPUs"
         ),
         # The machine has no more CPUs: no scheduler is the reason.
         ({}, machine({0: "0-1"}), 4, "4 workers share 2 CPUs (0-1)"),
+        (
+            {},
+            machine({0: "0-15"}, quota=1.5),
+            8,
+            "8 workers share 1.5 CPUs, the quota of their cgroup",
+        ),
+        ({}, machine({0: "0-1"}, quota=2.5), 4, "4 workers share 2 CPUs (0-1)"),
+        *(
+            (
+                {"nproc_per_node": count},
+                machine({0: "0-15"}, quota=2.5),
+                2,
+                (
+                    "2 workers: the cgroup may use 2.5 of 16 CPUs (quota);"
+                    " for more, give --nproc-per-node a number"
+                ),
+            )
+            for count in (WorkerCount.CPU, WorkerCount.AUTO)
+        ),
+        ({"nproc_per_node": 2}, machine({0: "0-15"}, quota=2.5), 2, ""),
+        ({"nproc_per_node": WorkerCount.CPU}, machine({0: "0-1"}, quota=2.5), 2, ""),
+        ({"nproc_per_node": WorkerCount.AUTO}, machine({0: "0-15"}, [0, 0], quota=2.5), 2, ""),
+        # A mode that was asked for by name is not silently left out.
+        *(
+            (
+                {"numa_binding": mode},
+                here,
+                2,
+                f"not bound: {why} (numa_binding is {mode.value}: the test)",
+            )
+            for mode in (NumaBinding.NODE, NumaBinding.NEAR, NumaBinding.EXCLUSIVE)
+            for here, why in (
+                (machine({0: "0-3", 1: "4-7", 2: "8-11"}), "2 workers for 3 NUMA nodes"),
+                (machine({}, allowed="0-7"), "the kernel shows no NUMA nodes"),
+                (machine({}, [None, None], allowed="0-7"), "the kernel shows no NUMA nodes"),
+            )
+        ),
+        ({"numa_binding": NumaBinding.NONE}, machine({}, allowed="0-7"), 2, ""),
+        ({}, machine({}, allowed="0-7"), 2, ""),
         # More than a quarter of the allowed CPUs are idle.
         (
             {"numa_binding": NumaBinding.NODE},

@@ -37,6 +37,8 @@ def threads(here: Machine, workers: int, mode: NumaBinding = NumaBinding.NODE) -
         (machine(TWO, [0, 1], quota=6.0), 2, 3),
         (machine(TWO, [0, 1], quota=1.5), 2, 1),
         (machine(TWO, [0, 1], quota=100.0), 2, 8),
+        # A virtual machine's tables have the threads of each core on both nodes.
+        (machine({0: "0-1", 1: "2-3"}, [0, 1], cores=["0,2", "1,3"]), 2, 1),
         # There is always one.
         (machine({0: "0-1"}), 8, 1),
         (machine({}), 1, 1),
@@ -58,6 +60,16 @@ def test_a_mask_within_another_counts_once() -> None:
     found = place(BindingOptions(NumaBinding.NODE, gpus_per_worker=2), here, 2)
 
     assert threads_per_worker(here, found) == 8
+
+
+def test_masks_that_overlap_are_counted_together() -> None:
+    """Six workers have twelve cores: any two nodes have enough for two workers, and all three do not."""
+    gpus = [0, 1, 0, 1, 1, 2, 1, 2, 0, 2, 0, 2]
+    here = machine({0: "0-1", 1: "2-3", 2: "4-5", 3: "6-11"}, gpus)
+
+    found = place(BindingOptions(NumaBinding.NODE, gpus_per_worker=2), here, 6)
+
+    assert threads_per_worker(here, found) == 1
 
 
 @given(st.integers(1, 16), st.sampled_from(NumaBinding))

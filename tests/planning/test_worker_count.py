@@ -44,6 +44,17 @@ def test_numbers_of_workers(
 
 
 @pytest.mark.parametrize(
+    ("quota", "expected"), [(None, 6), (1.5, 1), (0.5, 1), (3.0, 3), (6.5, 6), (100.0, 6)]
+)
+@pytest.mark.parametrize("wanted", [WorkerCount.CPU, WorkerCount.AUTO])
+def test_a_quota_counts_as_cpus(wanted: WorkerCount, quota: float | None, expected: int) -> None:
+    """A job gets no more time on CPUs than its cgroup's quota."""
+    here = machine({0: "0-7"}, allowed="0-5", quota=quota)
+
+    assert local_size(job(nproc_per_node=wanted), here) == expected
+
+
+@pytest.mark.parametrize(
     ("wanted", "is_said"),
     [
         (WorkerCount.PER_GPU, True),

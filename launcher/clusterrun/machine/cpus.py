@@ -18,6 +18,7 @@ class Processors(Struct, frozen=True):
     online: CpuSet
     allowed: CpuSet
     isolated: CpuSet
+    set_apart: CpuSet
     cores: tuple[CpuSet, ...]
     cores_known: bool
     packages: tuple[CpuSet, ...]
@@ -32,13 +33,24 @@ def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
     # An affinity has only CPUs that run, even if a container's /sys does not list them as online.
     online = CpuSet(online | allowed)
     # The kernel moves no thread from or to an isolated CPU: those of a worker would share one.
-    isolated = CpuSet(allowed & tree.cpu_list(f"{_CPUS}/isolated"))
-    if isolated == allowed:
+    unbalanced = CpuSet(online & tree.cpu_list(f"{_CPUS}/isolated"))
+    if allowed <= unbalanced:
         # Somebody has asked for just these, and knows that.
-        isolated = CpuSet()
+        isolated, set_apart = CpuSet(), CpuSet(online - unbalanced)
+    else:
+        isolated, set_apart = CpuSet(allowed & unbalanced), unbalanced
     cores, known = _cores(tree, online)
     packages, caches = _packages(tree, cores, online), _caches(tree, online)
-    return Processors(online, CpuSet(allowed - isolated), isolated, cores, known, packages, caches)
+    return Processors(
+        online=online,
+        allowed=CpuSet(allowed - isolated),
+        isolated=isolated,
+        set_apart=set_apart,
+        cores=cores,
+        cores_known=known,
+        packages=packages,
+        caches=caches,
+    )
 
 
 def read_nodes(tree: Tree, online: CpuSet) -> tuple[NumaNode, ...]:

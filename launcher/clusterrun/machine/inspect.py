@@ -50,5 +50,6 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
         visible_remark=visible.remark,
         cpu_quota=cpu_quota(tree),
         isolated=processors.isolated,
+        set_apart=processors.set_apart,
         accelerators=accelerators,
     )

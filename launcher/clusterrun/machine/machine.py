@@ -127,5 +127,8 @@ class Machine(Struct, frozen=True):
     """Limit of the cgroup in CPUs (cpu.max, cfs_quota); None: no limit."""
     isolated: CpuSet = CpuSet()
     """CPUs of the affinity that the kernel does not balance (isolcpus); empty if it has no others."""
+    set_apart: CpuSet = CpuSet()
+    """CPUs that jobs with this affinity do not use: all isolated ones, or, of a job that may use only
+    such, all others."""
     accelerators: str = ""
     """Those that are named and not counted, and what to type: ``4 TPU chips, ...``; "" for none."""

@@ -17,10 +17,10 @@ from clusterrun.planning.placement import (
     Placement,
     assign,
     assign_others,
+    core_by_cpu,
     cores_of,
     joined,
     usable,
-    why_away,
 )
 from clusterrun.planning.plan import MemoryPolicy
 
@@ -98,9 +98,14 @@ def _near(machine: Machine, request: BindingRequest, workers: list[Placement]) -
 def _why_worse(machine: Machine, bound: Sequence[Placement]) -> str:
     """Return why one of the workers is better off without binding; "" if none is."""
     own = [worker for worker in bound if not worker.is_other and not worker.is_mapped]
-    away = next((worker for worker in own if worker.local_cpus and not worker.cpus), None)
-    if away is not None:
-        return why_away(machine, away)
+    if away := {node for worker in own if not worker.cpus for node in worker.nodes}:
+        nodes = ",".join(map(str, sorted(away)))
+        where = (
+            f"GPUs are local to nodes {nodes}"
+            if len(away) > 1
+            else f"a GPU is local to node {nodes}"
+        )
+        return f"{where}, but this job may use CPUs {machine.allowed} only"
     masks = [worker.cpus for worker in own]
     others = [worker.cpus for worker in bound if worker.is_other]
     ours = Shares(machine, masks)
@@ -264,7 +269,7 @@ class Shares:
         self._own = own.keys()
         # Others first: a worker has what they leave.
         self._workers = Counter(mask or machine.allowed for mask in others) + own
-        core_of = {cpu: at for at, core in enumerate(machine.cores) for cpu in core}
+        core_of = core_by_cpu(machine)
         self._cores_of = {
             mask: frozenset(core_of.get(cpu, -1 - cpu) for cpu in mask)
             for mask in {machine.allowed, *self._workers}

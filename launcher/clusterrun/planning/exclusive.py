@@ -1,6 +1,6 @@
 """CPUs that only one worker may use (docs/binding.md S5: exclusive, core-complex)."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -14,6 +14,7 @@ from clusterrun.planning.placement import (
     LocalCpus,
     Placement,
     cache_of,
+    core_by_cpu,
     cores_of,
     joined,
     unions,
@@ -45,12 +46,36 @@ def divide(machine: Machine, workers: Sequence[Placement], *, by_cache: bool) ->
         for at, part in cpus.items():
             parts[at].append(part)
             remarks[at] |= {remark: None} if remark else {}
-    return [
+    bound = [
         replace(worker, cpus=joined(parts[at]), remark="; ".join(remarks[at]))
         if at in parts
         else worker
         for at, worker in enumerate(workers)
     ]
+    return _with_shared_cores(machine, bound)
+
+
+def _with_shared_cores(machine: Machine, bound: Sequence[Placement]) -> list[Placement]:
+    """Return the workers with a remark on those that share cores, and have no other remark.
+
+    CPUs from --numa-map may overlap, or be threads of one core.
+    """
+    core_of = core_by_cpu(machine)
+    cores_of_each = [
+        {core_of[cpu] for cpu in worker.cpus or () if cpu in core_of} for worker in bound
+    ]
+    workers_on = Counter(at for cores in cores_of_each for at in cores)
+    found = []
+    for worker, own in zip(bound, cores_of_each, strict=True):
+        cpus = CpuSet.union_of(machine.cores[at] for at in own if workers_on[at] > 1)
+        remark = worker.remark or (f"shares the cores of CPUs {cpus}" if cpus else "")
+        found.append(replace(worker, remark=remark))
+    return found
+
+
+def _whole_cores(machine: Machine, cpus: CpuSet) -> CpuSet:
+    """Return these CPUs and their siblings."""
+    return CpuSet.union_of([cpus, *(core for core in machine.cores if core & cpus)])
 
 
 def _pools(machine: Machine, workers: Sequence[Placement]) -> list[Pool]:
@@ -63,9 +88,10 @@ def _pools(machine: Machine, workers: Sequence[Placement]) -> list[Pool]:
         if local.is_mapped
     ]
     at_nodes = [local for local in usable if not local.is_mapped]
-    # Firmware tables may let nodes overlap, or list all CPUs for each: these are one pool.
-    for cpus in unions(local.cpus for local in at_nodes):
-        together = [local for local in at_nodes if local.cpus & cpus]
+    # Firmware tables may let nodes overlap, list all CPUs for each, or split cores: these are one pool.
+    for around in unions(_whole_cores(machine, local.cpus) for local in at_nodes):
+        together = [local for local in at_nodes if local.cpus & around]
+        cpus = joined([local.cpus for local in together])
         pools.append(Pool(together, cpus, CpuSet((cpus & machine.allowed) - mapped), {}))
     pool_of = {local: pool for pool in pools for local in pool.local_cpus}
     for at, worker in enumerate(workers):
@@ -101,7 +127,7 @@ def _divided(machine: Machine, pool: Pool, *, by_cache: bool) -> tuple[Mapping[i
         remark = f"has cores of its own, but no L3 cache: {have} for {among}"
     own = _among_workers(cores, pool)
     if own is None:
-        return shared, f"shares its NUMA node: {counted(len(cores), 'core')} for {among}"
+        return shared, f"shares its node: {counted(len(cores), 'core')} for {among}"
     return own, remark
 
 

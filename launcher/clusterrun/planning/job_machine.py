@@ -305,13 +305,19 @@ def _wanted(job: Job, machine: Machine) -> int:
         case WorkerCount.PER_GPU:
             return visible or 1
         case WorkerCount.AUTO:
-            return visible or len(machine.allowed)
+            return visible or _usable_cpus(machine)
         case WorkerCount.GPU:
             return visible or _no_gpu(job, machine)
         case WorkerCount.CPU:
-            return len(machine.allowed)
+            return _usable_cpus(machine)
         case _:
             assert_never(wanted)
+
+
+def _usable_cpus(machine: Machine) -> int:
+    """Return how many CPUs a job can keep busy: the cgroup's quota may be of fewer than are allowed."""
+    count, quota = len(machine.allowed), machine.cpu_quota
+    return count if quota is None else max(1, min(count, int(quota)))
 
 
 def _expect_gpus(job: Job, machine: Machine, workers: int) -> None:

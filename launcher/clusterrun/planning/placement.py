@@ -49,7 +49,8 @@ class Placement(Struct, frozen=True):
     remark: str = ""
     """Why it is not bound as asked; "" if it is, or if that is usual."""
     why_unbound: str = ""
-    """Why ``local_cpus`` is (), usual or not; "" if it is not, or if the mode is none."""
+    """Why ``local_cpus`` is (), usual or not; "" if it is not, if the mode is none, or of a service
+    without GPUs."""
     is_other: bool = False
     """It is not this job's: it stands for a GPU of other jobs or tasks."""
 
@@ -79,7 +80,8 @@ def assign(machine: Machine, request: BindingRequest) -> list[Placement]:
         taken = {gpu.bdf for block in request.beside for gpu in block}
         rest = tuple(gpu for gpu in machine.visible if gpu.bdf not in taken)
         own = assign(replace(machine, visible=rest), replace(request, beside=()))
-        without = _unbound(machine, (), "not bound: it has no GPU")
+        # A service without GPUs is bound by no mode.
+        without = Placement((), ())
         return [*own, *(_with_gpus(machine, it) if it else without for it in request.beside)]
     visible, workers = len(machine.visible), request.workers
     if not visible:
@@ -103,7 +105,7 @@ def binding_matters(mode: NumaBinding, machine: Machine, workers: int) -> bool:
     if mode.divides and workers > 1:
         return True
     allowed = machine.allowed
-    nodes = [node for node in machine.nodes if node.cpus & allowed]
+    nodes = _nodes_with_cpus(machine)
     if nodes:
         return len(nodes) > 1 or bool(allowed - nodes[0].cpus)
     # A kernel without NUMA: one package is one node; several, or none known, may be several nodes.
@@ -112,7 +114,7 @@ def binding_matters(mode: NumaBinding, machine: Machine, workers: int) -> bool:
 
 def _without_gpus(machine: Machine, workers: int) -> list[Placement]:
     """Spread the workers over the nodes, if there are at least as many workers as nodes."""
-    nodes = [node for node in machine.nodes if node.cpus & machine.allowed]
+    nodes = _nodes_with_cpus(machine)
     # Binding would take away the CPUs that belong to no node.
     stray = CpuSet(machine.allowed - CpuSet.union_of(node.cpus for node in nodes))
     if not nodes or stray or workers < len(nodes):
@@ -120,8 +122,21 @@ def _without_gpus(machine: Machine, workers: int) -> list[Placement]:
         if stray:
             why = f"not bound: CPUs {stray} belong to no NUMA node"
         return [_unbound(machine, (), why)] * workers
-    at = {node.id: Placement((), (LocalCpus((node.id,), node.cpus),)) for node in nodes}
+    at = {
+        node.id: Placement((), (LocalCpus(_equal_nodes(machine, node), node.cpus),))
+        for node in nodes
+    }
     return [at[node.id] for node in spread(machine, nodes, workers)]
+
+
+def _nodes_with_cpus(machine: Machine) -> list[NumaNode]:
+    """Return the nodes with allowed CPUs; of those that firmware tables give the same CPUs, the first."""
+    first = {node.cpus: node for node in reversed(machine.nodes) if node.cpus & machine.allowed}
+    return [node for node in machine.nodes if first.get(node.cpus) is node]
+
+
+def _equal_nodes(machine: Machine, node: NumaNode) -> tuple[int, ...]:
+    return tuple(other.id for other in machine.nodes if other.cpus == node.cpus)
 
 
 def spread(machine: Machine, nodes: list[NumaNode], workers: int) -> list[NumaNode]:
@@ -155,19 +170,14 @@ def usable(machine: Machine, worker: Placement) -> Placement:
     """Return the worker, without its local CPUs if this job may use none of them."""
     if not worker.local_cpus or any(it.cpus & machine.allowed for it in worker.local_cpus):
         return worker
-    why = f"not bound: {why_away(machine, worker)}"
-    return replace(worker, local_cpus=(), remark=why, why_unbound=why)
-
-
-def why_away(machine: Machine, worker: Placement) -> str:
-    """Return where the GPUs of a worker are whose local CPUs this job may not use."""
     where = ", ".join(
         f"GPU {gpu.index} is mapped to CPUs {local.cpus}"
         if local.is_mapped
         else f"GPU {gpu.index} is local to NUMA node {gpu.numa_node}"
         for gpu, local in zip(worker.gpus, worker.local_cpus, strict=True)
     )
-    return f"{where}, but this job may use CPUs {machine.allowed} only"
+    why = f"not bound: {where}, but this job may use CPUs {machine.allowed} only"
+    return replace(worker, local_cpus=(), remark=why, why_unbound=why)
 
 
 def cpus_near(machine: Machine, gpu: Gpu) -> LocalCpus | None:
@@ -193,6 +203,7 @@ def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placem
     not use: two jobs compute the same parts. A cpuset with no larger part of the node than the job
     has of its GPUs, by their cores, has divided the node already; so has one with half of a node, or
     less, of whose GPUs the job has none. (One that only keeps some cores for the system has not.)
+    Isolated CPUs are in no job's part.
     """
     if not machine.visible:
         return []
@@ -213,7 +224,8 @@ def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placem
         if there.keys() <= visible or not seen <= there.keys():
             continue
         part_of_gpus = len(seen) / len(there) if seen else 0.5
-        if count(CpuSet(cpus & machine.allowed)) > count(cpus) * part_of_gpus:
+        of_jobs = CpuSet(cpus - machine.set_apart)
+        if count(CpuSet(cpus & machine.allowed)) > count(of_jobs) * part_of_gpus:
             others += [
                 Placement((as_gpu(gpu),), (there[gpu.bdf],), is_other=True)
                 for gpu in bus
@@ -237,9 +249,14 @@ def gpus_of_jobs(machine: Machine) -> list[PciGpu]:
     return [gpu for gpu in machine.pci_gpus if gpu.bdf not in others]
 
 
+def core_by_cpu(machine: Machine) -> dict[int, int]:
+    """Return the index of each CPU's core."""
+    return {cpu: at for at, core in enumerate(machine.cores) for cpu in core}
+
+
 def core_counter(machine: Machine) -> Callable[[CpuSet], int]:
     """Return a function that counts the cores of CPUs; a CPU whose core is unknown counts as one."""
-    core_of = {cpu: at for at, core in enumerate(machine.cores) for cpu in core}
+    core_of = core_by_cpu(machine)
     return lambda cpus: len({core_of.get(cpu, -1 - cpu) for cpu in cpus})
 
 

@@ -30,6 +30,8 @@ def remarks_on(
     remarks = (
         machine.visible_remark,
         _too_few_cpus(machine, len(placements)),
+        _counted_by_quota(job, machine, len(placements)),
+        _not_as_named(job, placements),
         idle_cpus,
         _idle_gpus(job, machine, placements),
         _unseen_slices(job, machine),
@@ -39,8 +41,30 @@ def remarks_on(
     return tuple(remark for remark in remarks if remark)
 
 
+def _counted_by_quota(job: Job, machine: Machine, workers: int) -> str:
+    """Return a remark if the cgroup's CPU quota is the reason why there are not more workers."""
+    count, quota = len(machine.allowed), machine.cpu_quota
+    wanted = job.workers.nproc_per_node
+    by_cpus = {WorkerCount.CPU} if machine.visible else {WorkerCount.CPU, WorkerCount.AUTO}
+    if wanted not in by_cpus or quota is None or workers == count:
+        return ""
+    few = f"{counted(workers, 'worker')}: the cgroup may use {quota:g} of {count} CPUs (quota)"
+    return f"{few}; for more, give --nproc-per-node a number"
+
+
+def _not_as_named(job: Job, placements: Sequence[Placement]) -> str:
+    """Return a remark if a mode that was asked for by name binds no worker, for a usual reason."""
+    mode = job.placing.numa_binding
+    reason = next((it.why_unbound for it in placements if it.why_unbound and not it.remark), "")
+    if mode is NumaBinding.AUTO or not reason:
+        return ""
+    return f"{reason} (numa_binding is {mode.value}: {job.origin('numa_binding')})"
+
+
 def _too_few_cpus(machine: Machine, workers: int) -> str:
-    count = len(machine.allowed)
+    count, quota = len(machine.allowed), machine.cpu_quota
+    if quota is not None and quota < min(count, workers):
+        return f"{workers} workers share {quota:g} CPUs, the quota of their cgroup"
     if count >= workers:
         return ""
     few = f"{workers} workers share {counted(count, 'CPU')} ({machine.allowed})"
