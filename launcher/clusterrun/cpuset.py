@@ -1,6 +1,8 @@
 """Sets of CPUs in the kernel's list form, "0-3,8"."""
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
 MAX_CPUS = 2**16
@@ -48,6 +50,18 @@ class CpuSet(frozenset[int]):
 
     def __repr__(self) -> str:
         return f"CpuSet({str(self)!r})"
+
+
+def own_cpus() -> CpuSet:
+    """Return the CPUs that this process may use, also where a sandbox refuses the call for that."""
+    try:
+        return CpuSet(os.sched_getaffinity(0))
+    except OSError:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        [allowed] = [line for line in lines if line.startswith("Cpus_allowed_list:")]
+        # That list may have CPUs that do not run.
+        online = Path("/sys/devices/system/cpu/online").read_text(encoding="utf-8")
+        return CpuSet(CpuSet.parse(allowed.partition(":")[2]) & CpuSet.parse(online))
 
 
 def runs(numbers: Iterable[int]) -> list[str]:

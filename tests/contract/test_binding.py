@@ -2,8 +2,10 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -191,3 +193,53 @@ def test_a_script_that_binds_itself_causes_no_warning(clusterrun: Launcher) -> N
 
     assert sorted(ended.out.splitlines()) == [f"[rank {rank}] bound itself" for rank in (0, 1)]
     assert (ended.code, ended.err) == (0, "")
+
+
+REFUSES_CALLS = """
+    import ctypes, os, struct, sys
+
+    LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # linux/bpf_common.h
+    ALLOW, REFUSE = 0x7FFF0000, 0x00050001  # linux/seccomp.h: SECCOMP_RET_ALLOW, ..._ERRNO | EPERM
+    numbers = [int(text) for text in sys.argv[1].split(",")]
+    compares = [(EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
+    steps = [(LOAD, 0, 0, 0), *compares, (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, REFUSE)]
+    code = b"".join(struct.pack("HBBI", *step) for step in steps)
+    filters = ctypes.create_string_buffer(code)
+    program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(filters))
+    prctl = ctypes.CDLL(None).prctl
+    prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_ulong]
+    assert prctl(38, 1, None, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert prctl(22, 2, program, 0, 0) == 0  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
+SET, GET = "203", "204"
+"""sched_setaffinity and sched_getaffinity of x86_64 (asm/unistd_64.h)."""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of x86-64 calls")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@pytest.mark.parametrize(
+    ("refused", "is_bound"), [(SET, False), (GET, True), (f"{SET},{GET}", False)]
+)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_sandbox_that_refuses_to_bind(
+    clusterrun: Launcher, tmp_path: Path, refused: str, method: str, *, is_bound: bool
+) -> None:
+    """Workers run unbound, with one line that has the reason; a strict job ends with it."""
+    refuses = tmp_path / "refuses.py"
+    refuses.write_text(dedent(REFUSES_CALLS))
+    options = ("--numa-binding=exclusive", f"--start-method={method}")
+    around = (sys.executable, str(refuses), refused)
+
+    ended = clusterrun.script(PRINTS_CPUS, *options, workers=2, around=around).ended()
+    strict = clusterrun.script(
+        PRINTS_CPUS, *options, "--numa-strict", workers=2, around=around
+    ).ended()
+
+    why = "no worker can be bound to CPUs: Operation not permitted"
+    assert (ended.code, ended.err.count(why), len(ended.err.splitlines())) == (
+        (0, 0, 0) if is_bound else (0, 1, 1)
+    )
+    cpus = {line.rpartition(" ")[2] for line in ended.out.splitlines()}
+    assert len(cpus) == (2 if is_bound else 1)
+    assert (strict.code, why in strict.err) == ((0, False) if is_bound else (3, True))

@@ -1,6 +1,5 @@
 """``clusterrun env``: what a bug report needs, without secrets."""
 
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from clusterrun.cli.printing import print_json, print_text
-from clusterrun.cpuset import CpuSet
+from clusterrun.cpuset import own_cpus
 from clusterrun.errors import LauncherError
 from clusterrun.job.clusters.detection import detect
 from clusterrun.job.clusters.found import Launch, Variables
@@ -101,7 +100,7 @@ def _packages() -> Iterator[tuple[str, str]]:
 
 
 def _machine(environ: Mapping[str, str], called: str) -> Iterator[tuple[str, str]]:
-    machine = inspect(Tree(ROOT), environ, CpuSet(os.sched_getaffinity(0)), "")
+    machine = inspect(Tree(ROOT), environ, own_cpus(), "")
     yield "allowed CPUs", str(machine.allowed)
     yield "cores", str(len(machine.cores))
     yield "NUMA nodes", str(len(machine.nodes))

@@ -5,7 +5,6 @@ throughput is read from there.
 """
 
 import io
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from clusterrun.bounds import counted
 from clusterrun.cli.printing import complain, json_text, print_text
 from clusterrun.cli.splitting import split
 from clusterrun.clients.launches import CLUSTERRUN, ChildLaunches
-from clusterrun.cpuset import CpuSet
+from clusterrun.cpuset import own_cpus
 from clusterrun.errors import ExitCode, MachineError, UsageError
 from clusterrun.job.clusters.found import Variables
 from clusterrun.job.clusters.slurm import allocation_here
@@ -335,7 +334,7 @@ def _sizes(
         )
     nproc = asked.nproc
     if not nproc:
-        machine = inspect(Tree(ROOT), environ, CpuSet(os.sched_getaffinity(0)), "")
+        machine = inspect(Tree(ROOT), environ, own_cpus(), "")
         gpus = max(1, len(machine.visible))
         nproc = tuple({*(1 << power for power in range(gpus.bit_length())), gpus})
     return sorted(product(nodes, nproc), key=lambda size: (size[0] * size[1], size[0]))

@@ -9,6 +9,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from clusterrun.bounds import as_text
+from clusterrun.cpuset import own_cpus
 
 SECONDS_TO_ANSWER = 15.0
 """A busy controller takes seconds; the launch waits meanwhile."""
@@ -141,7 +142,7 @@ class ThisProcess(Struct, frozen=True):
 def this_process(called: str, *, is_merged: bool = False) -> ThisProcess:
     return ThisProcess(
         host=os.uname().nodename,
-        cpus=len(os.sched_getaffinity(0)),
+        cpus=len(own_cpus()),
         python=sys.executable,
         # Sorts by time.
         run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}",

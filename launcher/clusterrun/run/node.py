@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec import Struct
 
-from clusterrun.cpuset import CpuSet
+from clusterrun.cpuset import CpuSet, own_cpus
 from clusterrun.job.job import Job
 from clusterrun.job.resolve import Resolved
 from clusterrun.machine.inspect import inspect
@@ -34,7 +34,7 @@ class MachineSource(NamedTuple):
     @classmethod
     def here(cls, environ: Mapping[str, str]) -> Self:
         """Return this machine, as this process sees it."""
-        return cls(Tree(ROOT), CpuSet(os.sched_getaffinity(0)), environ)
+        return cls(Tree(ROOT), own_cpus(), environ)
 
     def machine(self, environment: Mapping[str, str]) -> Machine:
         """Return the whole machine, whatever a job in this environment may use of it."""

@@ -25,7 +25,7 @@ from clusterrun.cli.printing import complain, print_text
 from clusterrun.clients.doctor.doctor import found_in_sources, where_nodes_are
 from clusterrun.clients.doctor.this_machine import version_of
 from clusterrun.clients.launches import CLUSTERRUN
-from clusterrun.cpuset import CpuSet
+from clusterrun.cpuset import CpuSet, own_cpus
 from clusterrun.errors import ExitCode, UsageError, exit_code_of_signal
 from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine, typed
@@ -81,7 +81,7 @@ def try_machines(line: CommandLine, environ: Mapping[str, str], called: str) -> 
 
     """
     found, variables = found_in_sources(line, environ)
-    machine = inspect(Tree(ROOT), variables, CpuSet(os.sched_getaffinity(0)), "")
+    machine = inspect(Tree(ROOT), variables, own_cpus(), "")
     counts = typed(nproc_per_node=str(len(machine.visible) or 2))
     job = CommandLine({**counts, **where_nodes_are(found)}, (PROGRAM,))
     resolved = resolve(job, variables, this_process(called))
@@ -392,7 +392,7 @@ def compare_with_plan(
     if not planned:
         yield PageLine(NOT_TRIED, "binding", "the dry run does not know this node's rank")
         return
-    allowed = str(CpuSet(os.sched_getaffinity(0)))
+    allowed = str(own_cpus())
     by_rank = {each["local_rank"]: each for each in planned}
     pairs = [(by_rank[each["local_rank"]], each) for each in ranks]
     bound = [str(plan["cpus"] or allowed) == str(CpuSet(rank["cpus"])) for plan, rank in pairs]

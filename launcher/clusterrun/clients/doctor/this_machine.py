@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from clusterrun.bounds import as_line
-from clusterrun.cpuset import CpuSet
+from clusterrun.cpuset import CpuSet, own_cpus
 from clusterrun.machine.gpus.gpus import NVIDIA_FILES
 from clusterrun.machine.gpus.nvml import broken_gpus, slow_gpus
 from clusterrun.machine.host_facts import SHARED_MEMORY
@@ -88,7 +88,7 @@ def failure(what: str, found: str, advice: str) -> Finding:
 def check_this_machine(log_dir: str, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Yield what is well and what is not; ``log_dir`` is "" if there are no log files."""
     tree = Tree(ROOT)
-    machine = inspect(tree, environ, CpuSet(os.sched_getaffinity(0)), "")
+    machine = inspect(tree, environ, own_cpus(), "")
     yield check_shared_memory(Path(SHARED_MEMORY))
     yield from _folders(log_dir, environ)
     yield from check_limits(tree)

@@ -10,12 +10,14 @@ from .kernel import (
     MPOL_BIND,
     MPOL_PREFERRED,
     MPOL_PREFERRED_MANY,
+    affinity,
     allowed_cpus,
     set_mempolicy,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 _CPUS_OF_PSUTIL = 1024
@@ -24,7 +26,7 @@ _CPUS_OF_PSUTIL = 1024
 
 def must_be_bound(cpus: list[int] | None) -> bool:
     """Tell whether ``cpus`` differ from those that this process may use already."""
-    return cpus is not None and set(cpus) != os.sched_getaffinity(0)
+    return cpus is not None and set(cpus) != affinity()
 
 
 def bind(cpus: list[int] | None) -> str:
@@ -41,12 +43,22 @@ def bind(cpus: list[int] | None) -> str:
                 psutil.Process().cpu_affinity(cpus)
             else:
                 os.sched_setaffinity(0, cpus)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            if getattr(error, "errno", None) == errno.EINVAL:
-                why = f"invalid CPU {listed(cpus)}"
-            return f"not bound to CPUs {listed(cpus)}: {why}"
+        except Exception as error:  # psutil's are no OSError, and are raised while one is handled
+            cause = error if isinstance(error, OSError) else error.__context__ or error
+            why = getattr(cause, "strerror", None) or error
+            if getattr(cause, "errno", None) == errno.EINVAL:
+                return f"not bound to CPUs {listed(cpus)}: invalid CPU {listed(cpus)}"
+            return f"no worker can be bound to CPUs: {why}"
     return _check(cpus)
+
+
+def try_to_bind(cpus: Iterable[int] | None) -> None:
+    """Bind to ``cpus`` if that is possible: a worker's own binding reports why it is not."""
+    if cpus is not None:
+        try:
+            os.sched_setaffinity(0, cpus)
+        except (OSError, ValueError):
+            pass
 
 
 def _check(cpus: list[int]) -> str:

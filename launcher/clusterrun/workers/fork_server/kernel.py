@@ -109,6 +109,15 @@ def allowed_cpus() -> str:
     return status_of_this_process("Cpus_allowed_list")
 
 
+def affinity() -> set[int]:
+    """Return the CPUs that this process may use, also where a sandbox refuses the call for that."""
+    try:
+        return os.sched_getaffinity(0)
+    except OSError:
+        runs = (run.split("-") for run in allowed_cpus().split(",") if run)
+        return {cpu for run in runs for cpu in range(int(run[0]), int(run[-1]) + 1)}
+
+
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel send a signal to this process when ``parent`` ends; exit if it has ended already."""
     prctl(PR_SET_PDEATHSIG, number)

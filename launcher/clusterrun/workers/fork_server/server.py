@@ -146,7 +146,7 @@ class Server:
         self._script_ends = ScriptEnds()
         self._workers: dict[int, ForkedWorker] = {}
         """By pid, until they are reaped."""
-        self._memory_remarks: set[str | None] = set()
+        self._remarks: set[str] = set()
         self._cleanup_until: float | None = None
         self._cleanup_is_asked = False
         self._awaits_left = False
@@ -421,12 +421,10 @@ class Server:
 
     def _remark(self, bound: messages.Bound) -> str | None:
         """Return how the binding of a started worker differs from the plan, if it does."""
-        remarks = [bound.cpus]
-        # The kernel refuses a memory policy to all workers alike: one remark is enough.
-        if bound.memory not in self._memory_remarks:
-            self._memory_remarks.add(bound.memory)
-            remarks.append(bound.memory)
-        return "; ".join(filter(None, remarks)) or None
+        # What the kernel refuses, it refuses to all workers alike: one remark is enough.
+        remarks = [remark for remark in bound if remark and remark not in self._remarks]
+        self._remarks.update(remarks)
+        return "; ".join(remarks) or None
 
     @property
     def _running(self) -> list[ForkedWorker]:

@@ -7,7 +7,8 @@ import os
 import sys
 
 from . import worker_signals
-from .kernel import end_children, flush_all
+from .binding import try_to_bind
+from .kernel import affinity, end_children, flush_all
 from .script_run import write_all
 
 TYPE_CHECKING = False
@@ -43,7 +44,7 @@ class StartOver:
         self._environment = environment
         self._ignored = ignored
         self._folder = os.getcwd()
-        self._cpus = os.sched_getaffinity(0)
+        self._cpus = affinity()
         self._umask = os.umask(0o022)
         os.umask(self._umask)
         self._pid = os.getpid()
@@ -73,7 +74,7 @@ class StartOver:
         end_children()
         os.chdir(self._folder)
         os.umask(self._umask)
-        os.sched_setaffinity(0, self._cpus)
+        try_to_bind(self._cpus)
         try:
             worker_signals.restore(self._ignored)
         except ValueError:  # a thread imports torch, and only the main one may do this

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ..kernel import affinity
 from .module_files import is_found_again, is_standard
 from .torch_variables import TORCH, torch_reads
 
@@ -123,7 +124,7 @@ class TorchAsPreloaded:
 
     def _facts_now(self) -> Iterator[tuple[str, object]]:
         """Yield what the import reads besides variables and modules; equal objects are the same."""
-        yield "the CPUs that it may use", os.sched_getaffinity(0)
+        yield "the CPUs that it may use", affinity()
         yield "how libraries are loaded", sys.getdlopenflags()
         yield "standard output or error", (id(sys.stdout), id(sys.stderr))
         yield "the search path", (list(sys.path), [id(each) for each in sys.path_hooks])

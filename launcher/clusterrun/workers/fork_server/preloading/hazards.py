@@ -7,7 +7,7 @@ import os
 import site
 import sys
 
-from ..kernel import children_of, flush_all, status_of_this_process, text_of
+from ..kernel import affinity, children_of, flush_all, status_of_this_process, text_of
 from .module_files import is_of_python
 
 TYPE_CHECKING = False
@@ -213,7 +213,7 @@ def _kept() -> Iterator[tuple[str, object]]:
     yield "the folder that it runs in", os.getcwd()
     yield "the umask", status_of_this_process("Umask")
     yield "its limits", text_of("/proc/self/limits")
-    yield "the CPUs that it may use", os.sched_getaffinity(0)
+    yield "the CPUs that it may use", affinity()
     for number in signal.valid_signals():
         yield f"the handler of signal {int(number)}", signal.getsignal(number)
     for key in ("SigCgt", "SigIgn", "SigBlk"):

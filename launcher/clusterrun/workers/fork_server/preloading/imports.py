@@ -11,7 +11,8 @@ import os
 import sys
 import time
 
-from ..kernel import flush_all
+from ..binding import try_to_bind
+from ..kernel import affinity, flush_all
 from ..script import NotToBeRunInPlace
 from .hazards import ProcessState
 
@@ -74,12 +75,12 @@ class Imported:
 
         """
         output = CapturedOutput()
-        allowed = os.sched_getaffinity(0)
+        allowed = affinity()
         # Of what imports leave, 4 % are garbage; to search all of it would take 0.1 s for torch.
         thresholds = gc.get_threshold()
         gc.set_threshold(0)
         # Libraries count the CPUs when they are loaded: as in a worker.
-        _try_to_bind(cpus)
+        try_to_bind(cpus)
         try:
             state = ProcessState()
             watch(of_workers, lambda name: reads(_what_reads(name)))
@@ -92,7 +93,7 @@ class Imported:
                 stop_watching()
             self._look_for_trouble(state, output)
         finally:
-            _try_to_bind(sorted(allowed))
+            try_to_bind(allowed)
             output.release()
         gc.freeze()
         # If a module has set its own thresholds, the workers keep them.
@@ -133,14 +134,6 @@ def _what_reads(name: str) -> str:
 
 def _first_line(text: bytes) -> str:
     return repr(text.decode("utf-8", "replace").splitlines()[0][:200])
-
-
-def _try_to_bind(cpus: list[int] | None) -> None:
-    if cpus is not None:
-        try:
-            os.sched_setaffinity(0, cpus)
-        except (OSError, ValueError):
-            pass  # the worker's own binding reports it
 
 
 class WatchedEnviron(_Environ):  # type: ignore[misc]
