@@ -63,11 +63,11 @@ def test_a_mask_within_another_counts_once() -> None:
 
 
 def test_masks_that_overlap_are_counted_together() -> None:
-    """Six workers have twelve cores: any two nodes have enough for two workers, and all three do not."""
-    gpus = [0, 1, 0, 1, 1, 2, 1, 2, 0, 2, 0, 2]
-    here = machine({0: "0-1", 1: "2-3", 2: "4-5", 3: "6-11"}, gpus)
+    """Eight workers have twelve cores, though any three of the four masks have enough for two each."""
+    nodes = {0: "0-2", 1: "3-5", 2: "6-8", 3: "9-11"}
+    here = machine(nodes, [0, 1, 0, 1, 1, 2, 1, 2, 2, 3, 2, 3, 3, 0, 3, 0])
 
-    found = place(BindingOptions(NumaBinding.NODE, gpus_per_worker=2), here, 6)
+    found = place(BindingOptions(NumaBinding.NODE, gpus_per_worker=2), here, 8)
 
     assert threads_per_worker(here, found) == 1
 
