@@ -27,11 +27,12 @@ def check_room(here: Machine, workers: int, each_has: int | None) -> None:
     others = len(unused) if bus - {gpu.bdf for gpu in here.visible} else 0
     cores = _cores(here, here.allowed)
     masks = {each.cpus for each in found if each.cpus}
+    fair = min(Fraction(1), Fraction(cores, workers))
     for count in range(1, min(5, len(masks)) + 1):
         for some in combinations(masks, count):
             together = CpuSet.union_of(some)
             inside = sum(1 for each in found if each.cpus and each.cpus <= together)
-            assert _cores(here, together) >= inside * min(1, Fraction(cores, workers))
+            assert _cores(here, together) >= inside * fair
     known = [each for each in found if "unknown" not in each.remark]
     assert all(each.cpus for each in known) or not any(each.cpus for each in known)
     nodes = [node.cpus for node in here.nodes if node.cpus & here.allowed]
