@@ -168,7 +168,9 @@ def _with_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Placement:
 
 def usable(machine: Machine, worker: Placement) -> Placement:
     """Return the worker, without its local CPUs if this job may use none of them."""
-    if not worker.local_cpus or any(it.cpus & machine.allowed for it in worker.local_cpus):
+    if not worker.local_cpus or not all(
+        local.cpus.isdisjoint(machine.allowed) for local in worker.local_cpus
+    ):
         return worker
     where = ", ".join(
         f"GPU {gpu.index} is mapped to CPUs {local.cpus}"
