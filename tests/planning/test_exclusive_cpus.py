@@ -67,9 +67,13 @@ def check(mode: NumaBinding, here: Machine, expected: list[str], remark: str = "
         (machine({0: "0-8"}, [0, 0, 0, 0], visible=[3], allowed="1-8"), ["7-8"]),
         # One thread of each core is half of the CPUs, and divides no node; half of the cores does.
         (machine({0: "0-7"}, [0, 0], cores=SMT_4, visible=[0], allowed="0-3"), ["0-1"]),
-        (machine({0: "0-7"}, [0, 0], cores=SMT_4, visible=[0], allowed="0-1,4-5"), ["0-1,4-5"]),
+        (machine({0: "0-7"}, [0], cores=SMT_4, pci_gpus=[0, 0], allowed="0-1,4-5"), ["0-1,4-5"]),
         # A scheduler has divided the node already.
-        (machine({0: "0-7"}, [0, 0, 0, 0], visible=[2, 3], allowed="4-7"), ["4-5", "6-7"]),
+        (machine({0: "0-7"}, [0, 0], pci_gpus=[0] * 4, allowed="4-7"), ["4-5", "6-7"]),
+        # Two jobs in one container, which has half of the CPUs, and all GPUs of the node or half.
+        (machine({0: "0-7"}, [0, 0, 0, 0], visible=[0, 1], allowed="4-7"), ["4", "5"]),
+        (machine({0: "0-7"}, [0, 0, 0, 0], visible=[2, 3], allowed="4-7"), ["6", "7"]),
+        (machine({0: "0-7"}, [0, 0], visible=[1], pci_gpus=[0] * 4, allowed="4-7"), ["6-7"]),
         (of_another_vendor(), ["0-3", "4-7"]),
         (sliced(), ["0-1", "2-3", "4-7"]),
         (on_no_bus(), ["0-3", "4-7"]),
@@ -129,11 +133,14 @@ def test_whole_caches(here: Machine, expected: list[str]) -> None:
 
 def test_a_container_that_sees_its_own_cpus_alone_has_a_cpuset(tmp_path: Path) -> None:
     """Lxcfs hides the other CPUs of the node, so no other job divides its own ones."""
-    devices = [PciDevice(f"0000:{bus}:00.0", numa_node=0) for bus in (17, 18, 19, 20)]
+    devices = [
+        PciDevice(f"0000:{bus}:00.0", numa_node=0, minor=minor)
+        for bus, minor in ((17, None), (18, None), (19, 2), (20, 3))
+    ]
     facts = MachineFacts(online="4-7", nodes={0: "0-15"}, packages=(), devices=devices)
     root = write_tree(tmp_path, facts)
 
-    here = inspect(Tree(root), {"CUDA_VISIBLE_DEVICES": "2,3"}, CpuSet(range(4, 8)), "container")
+    here = inspect(Tree(root), {}, CpuSet(range(4, 8)), "container")
 
     check(EXCLUSIVE, here, ["4-5", "6-7"])
     assert str(here.nodes[0].cpus) == "0-15"

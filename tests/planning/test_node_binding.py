@@ -100,7 +100,10 @@ def test_a_worker_is_bound_to_the_node_of_its_gpu() -> None:
         # The bus shows the second GPU, which the user has mapped elsewhere, at a node that is idle.
         (NEAR, MAPPED_AWAY, ["0-7"]),
         # A cpuset has divided that node: no other job may use this part.
-        (NEAR, machine(CLUSTERS, [1, 2], visible=[0], allowed="0-4,6-7"), ["0-4,6-7"]),
+        (NEAR, machine(CLUSTERS, [1], pci_gpus=[1, 2], allowed="0-4,6-7"), ["0-4,6-7"]),
+        # Another job in the same cpuset may use the GPU that this one was not to see.
+        (NEAR, machine(CLUSTERS, [1, 2], visible=[0], allowed="0-4,6-7"), ["0-3"]),
+        (NEAR, machine(CLUSTERS, [1, 2], visible=[1], allowed="0-4,6-7"), ["4,6-7"]),
         # Too few idle nodes: the cores of one are divided among the nearest nodes.
         (NEAR, machine(THREE, [0, 1]), ["0-3,8-9", "4-7,10-11"]),
         (NEAR, machine(THREE, [2, 1]), ["2-3,8-11", "0-1,4-7"]),
@@ -264,7 +267,7 @@ def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> 
         # A hidden GPU's CPUs are left to others, unless a cpuset has divided the node.
         (NEAR, machine(TWO, [0, 1], visible=[0], allowed="0-7"), ["0-3"], ""),
         (NEAR, machine(TWO, [0, 1], visible=[0], allowed="0-6"), ["0-3"], ""),
-        (NEAR, machine(TWO, [0, 1], visible=[0], allowed="0-5"), ["0-5"], ""),
+        (NEAR, machine(TWO, [0], pci_gpus=[0, 1], allowed="0-5"), ["0-5"], ""),
         (NEAR, machine(TWO, [0, 1], visible=[0], allowed="0-3"), ["0-3"], ""),
         # All cores are equally full.
         (

@@ -201,19 +201,21 @@ def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placem
     """Return a worker for each GPU that another job, or task, may use: it needs CPUs, too.
 
     To a job without GPUs, which has no local CPUs of its own, there are none.
-    These are the GPUs of a node that this job does not see, and those that it sees there and does
-    not use: two jobs compute the same parts. A cpuset with no larger part of the node than the job
-    has of its GPUs, by their cores, has divided the node already; so has one with half of a node, or
-    less, of whose GPUs the job has none. (One that only keeps some cores for the system has not.)
-    Isolated CPUs are in no job's part.
+    Two jobs compute the same parts, whichever GPUs they chose of those that they may open. These
+    share CPUs with all GPUs of the node; with each other alone, if a cpuset has divided the node
+    already: it has no larger part of the node's cores than they are of its GPUs, or half of the
+    cores, or less, and they are none of its GPUs. (One that only keeps some cores for the system has
+    not.) Isolated CPUs are in no job's part.
     """
     if not machine.visible:
         return []
     visible = {gpu.bdf for gpu in machine.visible}
     used = {gpu.bdf for worker in workers for gpu in worker.gpus}
-    local_cpus = [(gpu.bdf, cpus_near(machine, gpu)) for gpu in machine.visible]
     count = core_counter(machine)
     bus = gpus_of_jobs(machine)
+    vendors = {gpu.vendor for gpu in machine.visible}
+    may_open = {gpu for gpu in (*machine.gpus, *machine.visible) if gpu.vendor in vendors}
+    local_cpus = [(gpu.bdf, cpus_near(machine, gpu)) for gpu in may_open]
     others = []
     # Firmware tables may let nodes overlap: their GPUs share these CPUs.
     for cpus in unions(node.cpus for node in machine.nodes if node.cpus):
@@ -221,17 +223,19 @@ def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placem
             node.id: LocalCpus((node.id,), node.cpus) for node in machine.nodes if node.cpus & cpus
         }
         there = {gpu.bdf: at[gpu.numa_node] for gpu in bus if gpu.numa_node in at}
-        seen = {bdf for bdf, local in local_cpus if local in at.values()}
+        ours = {bdf for bdf, local in local_cpus if local in at.values()}
         # The part of a GPU that the bus does not show, or shows at another node, is unknown.
-        if there.keys() <= visible or not seen <= there.keys():
+        if not ours <= there.keys():
             continue
-        part_of_gpus = len(seen) / len(there) if seen else 0.5
+        part_of_gpus = len(ours) / len(there) if ours else 0.5
         of_jobs = CpuSet(cpus - machine.set_apart)
-        if count(CpuSet(cpus & machine.allowed)) > count(of_jobs) * part_of_gpus:
+        is_divided = count(CpuSet(cpus & machine.allowed)) <= count(of_jobs) * part_of_gpus
+        sharing = ours if is_divided else there.keys()
+        if not sharing <= visible:
             others += [
                 Placement((as_gpu(gpu),), (there[gpu.bdf],), is_other=True)
                 for gpu in bus
-                if gpu.bdf in there and gpu.bdf not in used
+                if gpu.bdf in sharing and gpu.bdf not in used
             ]
     return others
 
