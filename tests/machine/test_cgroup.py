@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from clusterrun.machine.cgroup import Hierarchy, cpu_quota, hierarchy_of
+from clusterrun.machine.cgroup import Hierarchy, cpu_quota, cpuset_of, hierarchy_of
 from clusterrun.machine.tree import Tree
 
 from tests.machine_trees import write_files
@@ -119,6 +119,28 @@ def test_the_tightest_quota_of_version_2_holds(
     )
 
     assert cpu_quota(here) == expected
+
+
+@pytest.mark.parametrize(("own", "expected"), [("4-7", "4-7"), ("", "0-15")])
+def test_the_cpus_of_version_2(tmp_path: Path, own: str, expected: str) -> None:
+    """A group without the controller has those of the group around it."""
+    files = {
+        CGROUP: "0::/pod/box",
+        MOUNTS: VERSION_2.format(root="/"),
+        "sys/fs/cgroup/pod/box/cpuset.cpus.effective": own,
+        "sys/fs/cgroup/cpuset.cpus.effective": "0-15",
+    }
+
+    assert str(cpuset_of(tree(tmp_path, files))) == expected
+
+
+def test_the_cpus_of_version_1(tmp_path: Path) -> None:
+    """Every group has a list of its own."""
+    place = "sys/fs/cgroup/cpuset/job"
+    files = {CGROUP: "3:cpuset:/job", f"{place}/cpuset.cpus": "2-3"}
+
+    assert str(cpuset_of(tree(tmp_path, files))) == "2-3"
+    assert not cpuset_of(Tree(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize(("quota", "expected"), [("-1", None), ("250000", 2.5), ("", None)])

@@ -93,7 +93,9 @@ def check_tasks(here: Machine, mode: NumaBinding, memory: NumaMemory, slices: in
     options = {"numa_binding": mode, "numa_memory": memory, "virtual_local_rank": True}
     together = planned(job(**options), node, count)
     for rank, worker in enumerate(together.workers):
-        tasks = TaskLayout(GlobalRank(rank), count, LocalRank(rank), count, NodeRank(0), 1)
+        tasks = TaskLayout(
+            GlobalRank(rank), count, LocalRank(rank), count, NodeRank(0), 1, own_cpus=False
+        )
         spec = job(tasks=tasks, nproc_per_node=1, **options)
         seen = worker.gpus if slices == 1 else node.gpus
         own = replace(node, gpus=seen, visible=worker.gpus)

@@ -19,7 +19,7 @@ NODES = {0: "0-3", 1: "4-7"}
 
 
 def layout(
-    local_rank: int, local_size: int = 4, *, own_cpus: bool = False, gpus: int | None = None
+    local_rank: int, local_size: int = 4, *, own_cpus: bool | None = False, gpus: int | None = None
 ) -> TaskLayout:
     """Return the layout of a task on the second of two nodes with ``local_size`` tasks each."""
     return TaskLayout(
@@ -111,6 +111,35 @@ def test_threads(tasks: TaskLayout, visible: list[int], allowed: str, threads: s
     here = machine(NODES, [0, 0, 1, 1], visible=visible, allowed=allowed)
 
     assert plan(tasks, here).env["OMP_NUM_THREADS"] == threads
+
+
+@pytest.mark.parametrize(
+    ("tasks", "allowed", "cpuset", "cpus", "threads"),
+    [
+        # mpirun --map-by slot:PE=2: each of four tasks can have as many of the eight cores.
+        (4, "4-5", "", "4-5", "2"),
+        (4, "4-6", "", "4-5", "1"),
+        # mpirun --bind-to none in a quarter of a machine.
+        (4, "4-5", "4-5", "4", "1"),
+        (4, "4", "4-7", "4", "1"),
+        (2, "4-7", "0-7", "4-7", "4"),
+        # It shares its CPUs with no other task, but perhaps with another job.
+        (1, "0-7", "", "4-5", "2"),
+    ],
+)
+def test_cpus_of_a_task_whose_scheduler_does_not_say_whose_they_are(
+    tasks: int, allowed: str, cpuset: str, cpus: str, threads: str
+) -> None:
+    """They are its own if every task can have as many cores."""
+    here = machine(NODES, [0, 0, 1, 1], visible=[2], allowed=allowed)
+
+    found = plan(
+        layout(0, tasks, own_cpus=None),
+        replace(here, cpuset=CpuSet.parse(cpuset)),
+        numa_binding=NumaBinding.EXCLUSIVE,
+    )
+
+    assert (str(found.workers[0].cpus), found.env["OMP_NUM_THREADS"]) == (cpus, threads)
 
 
 def test_cpus_that_other_tasks_use_are_not_idle() -> None:

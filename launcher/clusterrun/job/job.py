@@ -80,8 +80,8 @@ class TaskLayout(Struct, frozen=True):
     """The number of tasks on this node; other nodes may have more or fewer."""
     node_rank: NodeRank
     nodes: int
-    own_cpus: bool = False
-    """The scheduler has bound this task to CPUs that no other task of the node may use."""
+    own_cpus: bool | None = None
+    """No other task of the node may use the CPUs that this one is bound to; None: unknown."""
     gpus: int | None = None
     """GPUs that the scheduler gave to all tasks of this node; None: unknown."""
 

@@ -1,10 +1,11 @@
-"""The control groups of this process, versions 1 and 2: CPU limit, memory, kills by the OOM killer."""
+"""The control groups of this process, versions 1 and 2: CPUs, memory, kills by the OOM killer."""
 
 from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
 
+from clusterrun.cpuset import CpuSet
 from clusterrun.machine.tree import Tree, number_of
 
 _NO_LIMIT = 2**60
@@ -107,6 +108,17 @@ def cpu_quota(tree: Tree) -> float | None:
     read = _quota_1 if hierarchy.version == 1 else _quota_2
     quotas = (read(tree, group) for group in hierarchy.groups)
     return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def cpuset_of(tree: Tree) -> CpuSet:
+    """Return the CPUs that our control group may use; empty if unknown."""
+    hierarchy = hierarchy_of(tree, "cpuset")
+    if hierarchy is None:
+        return CpuSet()
+    name = "cpuset.cpus" if hierarchy.version == 1 else "cpuset.cpus.effective"
+    # Of version 2, a group without the controller has those of the group around it.
+    lists = (tree.cpu_list(f"{group}/{name}") for group in hierarchy.groups)
+    return next(filter(None, lists), CpuSet())
 
 
 def _quota_1(tree: Tree, group: str) -> float | None:

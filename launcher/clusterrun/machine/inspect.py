@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from clusterrun.cpuset import CpuSet
-from clusterrun.machine.cgroup import cpu_quota
+from clusterrun.machine.cgroup import cpu_quota, cpuset_of
 from clusterrun.machine.cpus import read_nodes, read_processors
 from clusterrun.machine.gpus import gpus
 from clusterrun.machine.gpus.locality import Locator
@@ -49,6 +49,7 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
         visible_origin=visible.origin,
         visible_remark=visible.remark,
         cpu_quota=cpu_quota(tree),
+        cpuset=cpuset_of(tree),
         isolated=processors.isolated,
         set_apart=processors.set_apart,
         accelerators=accelerators,

@@ -125,6 +125,8 @@ class Machine(Struct, frozen=True):
     """Which entry cut the list short or why no GPU is visible; "" if there is no remark."""
     cpu_quota: float | None
     """Limit of the cgroup in CPUs (cpu.max, cfs_quota); None: no limit."""
+    cpuset: CpuSet = CpuSet()
+    """CPUs that the cgroup may use, of which ``allowed`` may be a part; empty if unknown."""
     isolated: CpuSet = CpuSet()
     """CPUs of the affinity that the kernel does not balance (isolcpus); empty if it has no others."""
     set_apart: CpuSet = CpuSet()

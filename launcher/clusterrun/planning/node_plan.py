@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.bounds import GlobalRank, LocalRank, counted
+from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job, ProgramKind, TaskLayout, WorkerProgram
 from clusterrun.job.options import NumaBinding
@@ -14,7 +15,13 @@ from clusterrun.machine.machine import Machine
 from clusterrun.planning import variables
 from clusterrun.planning.binding import place_all, threads_per_worker
 from clusterrun.planning.job_machine import as_cuda_shows
-from clusterrun.planning.placement import BindingRequest, Placement, as_gpu, gpus_of_jobs
+from clusterrun.planning.placement import (
+    BindingRequest,
+    Placement,
+    as_gpu,
+    core_counter,
+    gpus_of_jobs,
+)
 from clusterrun.planning.plan import NodePlan, WorkerPlan, World
 from clusterrun.planning.remarks import remark_on_idle_cpus, remarks_on, require_binding
 
@@ -74,7 +81,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         own = [*placements[: world.local_size], *of_services] if shares else placements
         require_binding(job, machine, own)
     idle_cpus = ""
-    if job.tasks is None or job.tasks.own_cpus:
+    if job.tasks is None or has_own_cpus(job.tasks, machine):
         # CPUs that a task does not use may be another task's.
         idle_cpus = remark_on_idle_cpus(task.machine, task.request, placements, others)
     env = {
@@ -149,25 +156,26 @@ def task_on(machine: Machine, request: BindingRequest, tasks: TaskLayout) -> Tas
     # 0 if it is unknown how many GPUs all tasks of the node have together.
     of_all = len(machine.pci_gpus) if tasks.gpus is None else tasks.gpus
     needed = tasks.local_size * each
-    if tasks.own_cpus:
+    own_cpus = has_own_cpus(tasks, machine)
+    if own_cpus:
         # No other task may use these CPUs, whichever GPUs are near them.
         machine = replace(machine, pci_gpus=())
     if visible >= needed:
-        if not tasks.own_cpus:
+        if not own_cpus:
             return Task(machine, all_tasks, tasks.local_rank)
         own = machine.visible[tasks.local_rank * each :][:each]
         return Task(replace(machine, visible=own), alone)
     if visible >= of_all > 0 and not (request.gpus_per_worker != 0 and machine.visible[0].parent):
         _expect_sharing(request, visible, tasks)
         return Task(replace(machine, visible=()), replace(alone, mode=NumaBinding.NONE))
-    slices = () if tasks.own_cpus else tuple(gpu for gpu in machine.gpus if gpu.parent)
+    slices = () if own_cpus else tuple(gpu for gpu in machine.gpus if gpu.parent)
     if visible == each == 1 and machine.visible[0] in slices and len(slices) == needed:
         # The tasks have all slices (MIG), each its own: they are placed as one job's workers.
         at = slices.index(machine.visible[0])
         return Task(replace(machine, visible=slices), all_tasks, at, has_own_gpus=True)
-    if request.mode.divides and not visible and not tasks.own_cpus:
+    if request.mode.divides and not visible and not own_cpus:
         return Task(machine, all_tasks, tasks.local_rank)
-    if request.mode.divides and visible and machine.visible[0].parent and not tasks.own_cpus:
+    if request.mode.divides and visible and machine.visible[0].parent and not own_cpus:
         at, sharers = _slice_of(machine, tasks)
         of_gpu = replace(machine, visible=machine.visible[:1] * sharers)
         return Task(of_gpu, replace(request, workers=sharers), at, has_own_gpus=True)
@@ -180,10 +188,23 @@ def task_on(machine: Machine, request: BindingRequest, tasks: TaskLayout) -> Tas
         return Task(
             replace(machine, visible=machine.visible[:each] + others), all_tasks, has_own_gpus=True
         )
-    if not tasks.own_cpus and len(placed) < needed:
+    if not own_cpus and len(placed) < needed:
         # A node without a known GPU is not idle: other tasks may have theirs there.
         alone = replace(alone, unseen=min(tasks.local_size - 1, needed - len(placed)))
     return Task(machine, alone, has_own_gpus=visible > 0)
+
+
+def has_own_cpus(tasks: TaskLayout, machine: Machine) -> bool:
+    """Return whether no other task of the node may use the CPUs of this one.
+
+    If the scheduler does not say so, they are its own if every task can have as many cores: mpirun
+    gives all tasks CPUs in the same way. Tasks that share CPUs have them all.
+    """
+    if tasks.own_cpus is not None:
+        return tasks.own_cpus
+    count = core_counter(machine)
+    of_node = CpuSet((machine.cpuset or CpuSet.union_of(machine.cores)) - machine.set_apart)
+    return 1 < tasks.local_size <= count(of_node) / max(1, count(machine.allowed))
 
 
 def _slice_of(machine: Machine, tasks: TaskLayout) -> tuple[int, int]:
@@ -217,11 +238,12 @@ def _expect_sharing(request: BindingRequest, visible: int, tasks: TaskLayout) ->
 def _threads(job: Job, machine: Machine, placements: Sequence[Placement]) -> int:
     """Return OMP_NUM_THREADS of each worker; ``placements`` are those of the tasks that are known."""
     alone = threads_per_worker(machine, placements)
-    if job.tasks is None or job.tasks.own_cpus or len(placements) == job.tasks.local_size:
+    tasks = job.tasks
+    if tasks is None or has_own_cpus(tasks, machine) or len(placements) == tasks.local_size:
         return alone
     # Where the other tasks are bound is unknown; they use the same CPUs.
     unbound = replace(placements[0], cpus=None)
-    return min(alone, threads_per_worker(machine, [unbound] * job.tasks.local_size))
+    return min(alone, threads_per_worker(machine, [unbound] * tasks.local_size))
 
 
 def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
