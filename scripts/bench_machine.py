@@ -24,8 +24,10 @@ from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.binding import place
 from clusterrun.planning.placement import BindingRequest
+from clusterrun.planning.seats import seats
 
 from tests.machine_trees import dgx_a100, write_tree
+from tests.plans import job
 
 LIMIT = 30.0
 """Milliseconds for reading and planning together."""
@@ -38,10 +40,10 @@ def main() -> None:
     runs = arguments.parse_args().runs
     with tempfile.TemporaryDirectory() as folder:
         root = write_tree(Path(folder), dgx_a100())
-        large = inspect(Tree(root), {}, None, "large")
+        large, typed = inspect(Tree(root), {}, None, "large"), job()
         both = {
             f"reading it, and planning 8 workers, {mode.value}": lambda mode=mode: place(
-                inspect(Tree(root), {}, None, "large"), BindingRequest(8, mode)
+                inspect(Tree(root), {}, None, "large"), BindingRequest(seats(typed, large), mode)
             )
             for mode in (NumaBinding.NEAR, NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX)
         }
@@ -49,7 +51,7 @@ def main() -> None:
         show("reading it", lambda: inspect(Tree(root), {}, None, "large"), runs)
         show(
             "planning 8 workers, near",
-            lambda: place(large, BindingRequest(8, NumaBinding.NEAR)),
+            lambda: place(large, BindingRequest(seats(typed, large), NumaBinding.NEAR)),
             runs,
         )
         worst = max(show(name, action, runs) for name, action in both.items())

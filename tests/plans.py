@@ -1,18 +1,19 @@
 """Jobs, machines, worlds and plans for tests; whatever a test does not give is as usual."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.cpuset import CpuSet
 from clusterrun.job.job import OWN_SUBJECTS, Given, Job, ProgramKind, WorkerProgram
-from clusterrun.job.options import OPTIONS, NumaBinding
+from clusterrun.job.options import OPTIONS, NumaBinding, NumaMemory
 from clusterrun.job.values import NodeRange
 from clusterrun.machine.machine import Gpu, Machine, NumaNode, PciGpu
-from clusterrun.planning.binding import place
+from clusterrun.planning.binding import place as place_workers
 from clusterrun.planning.node_plan import plan_node
-from clusterrun.planning.placement import BindingRequest
+from clusterrun.planning.placement import BindingRequest, Placement
 from clusterrun.planning.plan import NodePlan, WorkerPlan, World
+from clusterrun.planning.seats import seats_of
 from clusterrun.planning.variables import environment_before
 from msgspec.structs import replace
 
@@ -134,9 +135,23 @@ def _address(index: int) -> str:
     return f"0000:{16 * (index + 1):02x}:00.0"
 
 
+class BindingOptions(NamedTuple):
+    """The options of a job for binding."""
+
+    mode: NumaBinding
+    memory: NumaMemory = NumaMemory.NONE
+    gpus_per_worker: int | None = None
+
+
+def place(options: BindingOptions, here: Machine, workers: int) -> tuple[Placement, ...]:
+    """Return the workers of a job on this node."""
+    seats = seats_of(job(gpus_per_worker=options.gpus_per_worker), here, workers)
+    return place_workers(here, BindingRequest(seats, options.mode, options.memory))
+
+
 def masks(here: Machine, mode: NumaBinding, workers: int) -> list[str | None]:
     """Return the CPUs of each worker in list form; None for a worker that is not bound."""
-    found = place(here, BindingRequest(workers, mode))
+    found = place(BindingOptions(mode), here, workers)
     return [None if placement.cpus is None else str(placement.cpus) for placement in found]
 
 
@@ -152,7 +167,15 @@ def planned(
     """Return the plan of ``size`` workers on one node, or of this node of a world."""
     where = world(size) if isinstance(size, int) else size
     before = environment_before(spec, environ or {}, unset)
-    return plan_node(spec, here, where, unset=unset, error_files=error_files, before=before)
+    return plan_node(
+        spec,
+        here,
+        where,
+        unset=unset,
+        error_files=error_files,
+        before=before,
+        seats=seats_of(spec, here, where.local_size),
+    )
 
 
 def plan_of(size: int, *, attempt: int = 0, first_rank: int = 0) -> NodePlan:

@@ -30,7 +30,8 @@ from clusterrun.network.joining_node import JoinContext, JoiningNode
 from clusterrun.network.membership import Membership
 from clusterrun.network.server import CoordinatorServer
 from clusterrun.planning.plan import NodePlan, World
-from clusterrun.planning.services import shares_on
+from clusterrun.planning.seats import seats_of
+from clusterrun.planning.services import service_seats
 from clusterrun.policy import actions, events, messages, outcome, queries
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Outcome, Report
@@ -129,8 +130,9 @@ def terms_of_kind(kind: str) -> Terms:
 @cache
 def node_of_kind(kind: str, rank: int) -> LocalNode:
     job = with_job(TERMS, 2, **{**_of_job(kind), "node_rank": rank}).job
-    shares = shares_on(job, MACHINE) if job.services else ()
-    return LocalNode(job, (), {}, {}, MACHINE, workers_of_kind(kind, rank), shares)
+    services = service_seats(job, MACHINE) if job.services else ()
+    seats = seats_of(job, MACHINE, workers_of_kind(kind, rank), services)
+    return LocalNode(job, (), {}, {}, MACHINE, seats)
 
 
 def _of_job(kind: str) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from clusterrun.machine.machine import Machine
 from clusterrun.planning.plan import assumed_world
 from msgspec.structs import replace
 
-from tests.planning.placing import BindingOptions, place
-from tests.plans import job, planned
+from tests.plans import BindingOptions, job, place, planned
 
 
 def check_room(here: Machine, workers: int, each_has: int | None) -> None:

@@ -11,8 +11,7 @@ from clusterrun.machine.tree import Tree
 from msgspec.structs import replace
 
 from tests.machine_trees import MachineFacts, PciDevice, write_files, write_tree
-from tests.planning.placing import BindingOptions, place
-from tests.plans import machine
+from tests.plans import BindingOptions, machine, place
 
 EXCLUSIVE, CORE_COMPLEX = NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX
 SMT = [f"{cpu},{cpu + 8}" for cpu in range(8)]

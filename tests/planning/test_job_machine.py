@@ -8,9 +8,10 @@ from clusterrun.errors import UsageError
 from clusterrun.job.options import NumaBinding, StartMethod
 from clusterrun.job.values import MappedGpu, WorkerCount
 from clusterrun.machine.machine import Machine
-from clusterrun.planning.job_machine import local_size, machine_for
+from clusterrun.planning.job_machine import machine_for
 from clusterrun.planning.plan import NodePlan
 from clusterrun.planning.preparation import preparation_of
+from clusterrun.planning.seats import local_size
 from msgspec.structs import replace
 
 from tests.plans import gpu, job, machine, planned

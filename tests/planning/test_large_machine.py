@@ -7,11 +7,10 @@ import pytest
 from clusterrun.job.options import NumaBinding
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
-from clusterrun.planning.job_machine import local_size
+from clusterrun.planning.seats import local_size
 
 from tests.machine_trees import KFD, KfdNode, MachineFacts, dgx_a100, write_tree
-from tests.planning.placing import BindingOptions, place
-from tests.plans import job, machine, planned
+from tests.plans import BindingOptions, job, machine, place, planned
 
 LIMIT = 0.3
 """Seconds of processor time: ten times the target of scripts/bench_machine.py."""

@@ -10,8 +10,7 @@ from clusterrun.machine.machine import Machine
 from clusterrun.planning.plan import MemoryPolicy
 from msgspec.structs import replace
 
-from tests.planning.placing import BindingOptions, place
-from tests.plans import machine, masks
+from tests.plans import BindingOptions, machine, masks, place
 
 NODE, NEAR, NONE = NumaBinding.NODE, NumaBinding.NEAR, NumaBinding.NONE
 SOCKET = NumaBinding.SOCKET

@@ -10,8 +10,7 @@ from clusterrun.machine.machine import Machine
 from clusterrun.planning.job_machine import with_map
 from msgspec.structs import replace
 
-from tests.planning.placing import BindingOptions, place
-from tests.plans import machine, masks
+from tests.plans import BindingOptions, machine, masks, place
 
 HERE = machine({0: "0-3", 1: "4-7", 2: ""}, [0, None])
 

@@ -474,3 +474,5 @@ def test_tasks_that_share_gpus(tasks: TaskLayout) -> None:
 
     assert (worker.env["LOCAL_RANK"], worker.cpus, worker.gpus) == ("5", None, ())
     assert worker.local_rank_reason == ""
+    # The scheduler has bound it, if its CPUs are its own.
+    assert worker.remark == ("" if tasks.own_cpus else "not bound: 8 workers for 4 GPUs")

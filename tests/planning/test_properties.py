@@ -16,8 +16,8 @@ from hypothesis.errors import NoSuchExample
 from msgspec.structs import replace
 
 from tests.planning.generated import FEATURES, Generated, machines
-from tests.planning.placing import BindingOptions, place
 from tests.planning.promises import check_hint, check_room, check_tasks
+from tests.plans import BindingOptions, place
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]
 AT_NODES = [NumaBinding.NODE, *DIVIDING]

@@ -11,9 +11,8 @@ from clusterrun.job.options import NumaBinding, NumaMemory
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
 
-from tests.planning.placing import BindingOptions, place
 from tests.planning.promises import check_hint, check_room, check_tasks
-from tests.plans import job, planned
+from tests.plans import BindingOptions, job, place, planned
 from tests.real_machines import captured, each, recommended, tree_at
 
 RealMachine = Callable[[str], Path]

@@ -1,5 +1,6 @@
 """The programs of a job with services on a node: GPUs, ranks, addresses, variables, binding."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from clusterrun.bounds import NodeRank
 from clusterrun.errors import UsageError
-from clusterrun.job.job import Job, ProgramKind, WorkerProgram
+from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
 from clusterrun.job.options import NumaBinding, NumaMemory
 from clusterrun.job.program import COMMAND_LINE
 from clusterrun.job.services import Service
@@ -25,13 +26,8 @@ from clusterrun.planning.plan import (
     assumed_world,
 )
 from clusterrun.planning.preparation import preparation_of
-from clusterrun.planning.services import (
-    LONGEST_LIST,
-    addresses_of,
-    main_workers,
-    shares_on,
-    with_old_values,
-)
+from clusterrun.planning.seats import seats
+from clusterrun.planning.services import LONGEST_LIST, addresses_of, with_old_values
 from clusterrun.planning.variables import environment_before
 from hypothesis import assume, given
 from msgspec.structs import replace
@@ -39,6 +35,7 @@ from msgspec.structs import replace
 from tests.machine_trees import dgx_a100, write_tree
 from tests.planning.generated import Generated, machines
 from tests.plans import job, machine, world
+from tests.plans import planned as plan_alone
 from tests.real_machines import CAPTURES, tree_at
 
 EIGHT = machine({0: "0-7", 1: "8-15"}, [0, 0, 0, 0, 1, 1, 1, 1])
@@ -59,10 +56,15 @@ def service(name: str = "server", **values: Any) -> Service:
 
 
 def gpus_by_program(spec: Job, here: Machine) -> dict[str, list[list[int]]]:
-    return {
-        share.service.name: [[gpu.index for gpu in block] for block in share.gpus]
-        for share in shares_on(spec, here)
-    }
+    found = defaultdict[str, list[list[int]]](list)
+    for seat in seats(spec, here):
+        if seat.is_ours and seat.program and seat.program != MAIN:
+            found[seat.program].append([gpu.index for gpu in seat.gpus or ()])
+    return found
+
+
+def main_workers(spec: Job, here: Machine) -> int:
+    return sum(1 for seat in seats(spec, here) if seat.is_ours and seat.program == MAIN)
 
 
 def planned(
@@ -73,16 +75,14 @@ def planned(
     error_files: str | None = None,
 ) -> NodePlan:
     """Return the plan of this node in a world, else in the one that a dry run assumes."""
-    shares = shares_on(spec, here)
-    workers = main_workers(spec, here, shares)
     return plan_node(
         spec,
         here,
-        where or assumed_world(spec, workers),
+        where or assumed_world(spec, main_workers(spec, here)),
         unset=(),
         error_files=error_files,
         before=environment_before(spec, environ or {}, ()),
-        shares=shares,
+        seats=seats(spec, here),
     )
 
 
@@ -155,7 +155,7 @@ def test_services_have_the_last_gpus_of_a_node(
     spec = job(services=tuple(several), nnodes=2, node_rank=0)
 
     assert gpus_by_program(spec, EIGHT) == dict(zip(names, gpus, strict=True))
-    assert main_workers(spec, EIGHT, shares_on(spec, EIGHT)) == main
+    assert main_workers(spec, EIGHT) == main
 
 
 def test_two_services_may_share_chosen_gpus() -> None:
@@ -173,6 +173,18 @@ def test_the_last_gpus_are_those_of_the_visible_list() -> None:
     assert gpus_by_program(spec, here) == {"server": [[4], [2]]}
 
 
+@pytest.mark.parametrize("address", ["", "0000:10:00.0"], ids=["no bus", "partitions of one"])
+def test_gpus_are_told_apart_where_addresses_are_not(address: str) -> None:
+    """The main program keeps those that the service does not have."""
+    gpus = tuple(replace(gpu, bdf=address) for gpu in FOUR.gpus)
+    here = replace(FOUR, gpus=gpus, visible=gpus, pci_gpus=())
+    spec = job(services=(service(gpus_per_worker=1),))
+
+    assert gpus_by_program(spec, here) == {"server": [[3]]}
+    assert main_workers(spec, here) == 3
+    assert [it.gpus for it in planned(spec, here).workers] == [(gpu,) for gpu in gpus]
+
+
 def test_a_service_takes_gpus_on_its_own_nodes_only() -> None:
     """The others are the main program's."""
     services = (
@@ -182,7 +194,7 @@ def test_a_service_takes_gpus_on_its_own_nodes_only() -> None:
 
     def on(node_rank: int) -> tuple[dict[str, list[list[int]]], int]:
         spec = job(services=services, nnodes=2, node_rank=node_rank)
-        return gpus_by_program(spec, FOUR), main_workers(spec, FOUR, shares_on(spec, FOUR))
+        return gpus_by_program(spec, FOUR), main_workers(spec, FOUR)
 
     assert on(0) == ({"b": [[2, 3]]}, 2)
     assert on(1) == ({"a": [[3]], "b": [[1, 2]]}, 1)
@@ -192,7 +204,7 @@ def test_workers_of_several_gpus_share_what_is_left() -> None:
     """Seven GPUs are enough for three workers of two."""
     spec = job(services=(service(gpus_per_worker=1),), gpus_per_worker=2)
 
-    assert main_workers(spec, EIGHT, shares_on(spec, EIGHT)) == 3
+    assert main_workers(spec, EIGHT) == 3
 
 
 @pytest.mark.parametrize(
@@ -234,7 +246,7 @@ def test_gpus_that_a_node_does_not_have(
     several[3:] = [replace(it, where="rl.yaml:6 services.d") for it in several[3:]]
 
     with pytest.raises(UsageError) as caught:
-        shares_on(job(services=tuple(several)), FOUR)
+        seats(job(services=tuple(several)), FOUR)
 
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
@@ -242,7 +254,7 @@ def test_gpus_that_a_node_does_not_have(
 def test_a_machine_without_gpus_has_none_for_services() -> None:
     """The message counts none."""
     with pytest.raises(UsageError, match="more GPUs than the 0 that are visible: server 1 "):
-        shares_on(job(services=(service(gpus_per_worker=1),)), NO_GPUS)
+        seats(job(services=(service(gpus_per_worker=1),)), NO_GPUS)
 
 
 # Workers of the main program.
@@ -277,7 +289,7 @@ def test_the_main_workers_of_a_node(
     """One for each GPU that is left; none where none is left, or where ``node_ranks`` has no node."""
     spec = two_nodes(taken, **values)
 
-    assert main_workers(spec, here, shares_on(spec, here)) == workers
+    assert main_workers(spec, here) == workers
 
 
 def two_nodes(*services: Service, main_nodes: tuple[int, int] | None = None, **values: Any) -> Job:
@@ -291,7 +303,7 @@ def test_a_node_needs_a_program() -> None:
     spec = two_nodes(NOTHING, node_rank=0, main_nodes=(1, 1))
 
     with pytest.raises(UsageError) as caught:
-        main_workers(spec, FOUR, shares_on(spec, FOUR))
+        main_workers(spec, FOUR)
 
     assert caught.value.message == "node 0 has no program: node_ranks is 1, and it has no service"
     assert caught.value.hint == "reduce nnodes (2 (the test)), or give this node a service"
@@ -302,7 +314,7 @@ def test_a_job_of_one_node_needs_a_main_worker() -> None:
     spec = job(services=(service(nproc_per_node=4, gpus_per_worker=1),))
 
     with pytest.raises(UsageError) as caught:
-        main_workers(spec, FOUR, shares_on(spec, FOUR))
+        main_workers(spec, FOUR)
 
     assert caught.value.message == (
         "rl.yaml:4 services.server: the services have all 4 GPUs, and the main program has no other node"
@@ -317,7 +329,7 @@ def test_a_node_must_know_its_rank() -> None:
     spec = job(services=(service(),), nnodes=2)
 
     with pytest.raises(UsageError) as caught:
-        shares_on(spec, FOUR)
+        seats(spec, FOUR)
 
     assert caught.value.message == (
         "rl.yaml:4 services.server: this node's services depend on its rank, which is not set"
@@ -337,7 +349,7 @@ def test_programs_do_not_share_out_the_slices_of_a_gpu() -> None:
     with pytest.raises(
         UsageError, match=r"^rl\.yaml:4 services\.server: a GPU of this node is split"
     ):
-        shares_on(spec, here)
+        seats(spec, here)
 
 
 # Which GPUs a worker sees.
@@ -1047,7 +1059,7 @@ def test_a_dgx_a100_with_two_servers(tmp_path: Path) -> None:
 def test_a_captured_machine_whose_only_gpu_a_service_has() -> None:
     """The service is placed as a lone worker would be."""
     here = inspect(tree_at(CAPTURES / "one_h200.json"), {}, None, "node7")
-    alone = plan_node(job(), here, world(1), unset=(), error_files=None, before={})
+    alone = plan_alone(job(), here, 1)
 
     plan = planned(job(services=(service(gpus_per_worker=1),), gpus_per_worker=0), here)
 
@@ -1072,7 +1084,7 @@ def test_binding_is_that_of_one_program_with_all_workers(generated: Generated) -
     assume(count)
     for mode in NumaBinding:
         values = {"numa_binding": mode, "numa_memory": NumaMemory.PREFERRED}
-        alone = plan_node(job(**values), here, world(count), unset=(), error_files=None, before={})
+        alone = plan_alone(job(**values), here, count)
         for taken in range(1, count + 1):
             own = service(nproc_per_node=taken, gpus_per_worker=1)
             spec = job(services=(own,), nnodes=2, node_rank=1, **values)

@@ -6,7 +6,8 @@ import pytest
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Gpu
 from clusterrun.machine.tree import KernelAnswers, Tree
-from clusterrun.planning.job_machine import local_size, machine_for
+from clusterrun.planning.job_machine import machine_for
+from clusterrun.planning.seats import local_size
 from msgspec import json
 from msgspec.structs import replace
 

@@ -7,8 +7,7 @@ from clusterrun.planning.binding import threads_per_worker
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.planning.placing import BindingOptions, place
-from tests.plans import machine
+from tests.plans import BindingOptions, machine, place
 
 TWO = {0: "0-7", 1: "8-15"}
 CORES = ("0,4", "1,5", "2,6", "3,7")

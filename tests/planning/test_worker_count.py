@@ -8,7 +8,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.job import ProgramKind, WorkerProgram
 from clusterrun.job.values import WorkerCount
 from clusterrun.machine.machine import Machine
-from clusterrun.planning.job_machine import local_size
+from clusterrun.planning.seats import local_size
 from msgspec.structs import replace
 
 from tests.plans import job, machine, planned
@@ -181,6 +181,15 @@ READ_ONCE = "the script is read from standard input (-), which only one worker c
             0,
             "nproc_per_node is gpu (the test), but no GPU is visible (NVML)",
             "--nproc-per-node cpu",
+        ),
+        (
+            {"unclear": "add --cluster none", "nnodes": 2},
+            2,
+            (
+                "default is None and the test 2, which may count nodes or processes, and there would"
+                " be 2 workers here (nproc_per_node: default)"
+            ),
+            "add --cluster none",
         ),
         # Planning for them would take minutes.
         (

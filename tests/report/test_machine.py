@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from clusterrun.cpuset import CpuSet
 from clusterrun.machine.machine import Gpu, Machine, NumaNode
-from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.plan import NodePlan
 from clusterrun.report.machine import (
     DIM,
@@ -28,14 +27,15 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from tests.planning.generated import Generated, machines
-from tests.plans import job, machine, world
+from tests.plans import job, machine
+from tests.plans import planned as plan_of_job
 from tests.rounds import in_all_rounds
 
 DRAWINGS = Path(__file__).parent / "drawings"
 
 
 def planned(what: Machine, workers: int) -> NodePlan:
-    return plan_node(job(), what, world(workers), unset=(), error_files=None, before={})
+    return plan_of_job(job(), what, workers)
 
 
 def drawing(what: Machine, **style: Any) -> str:

@@ -3,23 +3,31 @@
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import pytest
 from clusterrun.errors import RendezvousError
 from clusterrun.job.job import ProgramKind, WorkerProgram
 from clusterrun.job.services import Service
-from clusterrun.planning.services import Share
+from clusterrun.planning.plan import Seat
 from clusterrun.run.held_ports import HeldPorts
 from free_ports import free_port
 
 Hold = Callable[..., HeldPorts]
 
 
-def share_of(name: str, workers: int, port: int | None = None) -> Share:
+class Group(NamedTuple):
+    """So many workers of a service."""
+
+    service: Service
+    workers: int
+
+
+def workers_of(name: str, workers: int, port: int | None = None) -> Group:
     program = WorkerProgram(ProgramKind.EXECUTABLE, "server", ())
     origins = {"port": f"job.yaml:4 services.{name}.port"}
     service = Service(name=name, where="job.yaml:2", program=program, port=port, origins=origins)
-    return Share(service, ((),) * workers)
+    return Group(service, workers)
 
 
 @pytest.fixture
@@ -27,8 +35,11 @@ def hold() -> Iterator[Hold]:
     """Return a function that holds ports until the test ends."""
     with ExitStack() as stack:
 
-        def made(workers: int, *shares: Share) -> HeldPorts:
-            held = HeldPorts(workers, shares)
+        def made(workers: int, *groups: Group) -> HeldPorts:
+            seats = [Seat(())] * workers
+            for service, count in groups:
+                seats += [Seat((), program=service.name)] * count
+            held = HeldPorts([service for service, _ in groups], seats)
             stack.callback(held.release)
             return held
 
@@ -37,7 +48,7 @@ def hold() -> Iterator[Hold]:
 
 def test_every_worker_and_every_program_has_one(hold: Hold) -> None:
     """All differ: those of workers, and one for each program where its workers meet."""
-    main, server, judge = hold(2, share_of("server", 3), share_of("judge", 1)).offers
+    main, server, judge = hold(2, workers_of("server", 3), workers_of("judge", 1)).offers
 
     assert [(each.name, len(each.ports)) for each in (main, server, judge)] == [
         ("main", 2),
@@ -50,12 +61,12 @@ def test_every_worker_and_every_program_has_one(hold: Hold) -> None:
 
 def test_a_node_without_the_main_program(hold: Hold) -> None:
     """It has no port there."""
-    assert [each.name for each in hold(0, share_of("server", 1)).offers] == ["server"]
+    assert [each.name for each in hold(0, workers_of("server", 1)).offers] == ["server"]
 
 
 def test_a_server_listens_at_a_held_port(hold: Hold) -> None:
     """With SO_REUSEADDR, as nearly all servers do."""
-    ((port,),) = [each.ports for each in hold(0, share_of("server", 1)).offers]
+    ((port,),) = [each.ports for each in hold(0, workers_of("server", 1)).offers]
 
     with socket.create_server(("127.0.0.1", port)):
         socket.create_connection(("127.0.0.1", port)).close()
@@ -64,7 +75,7 @@ def test_a_server_listens_at_a_held_port(hold: Hold) -> None:
 def test_a_port_that_is_set(hold: Hold) -> None:
     """The next workers have the next ones, and they are not held: a server may bind as it likes."""
     port = free_port()
-    (offer,) = hold(0, share_of("server", 1, port)).offers
+    (offer,) = hold(0, workers_of("server", 1, port)).offers
 
     assert offer.ports == (port,)
     with socket.socket() as server:
@@ -78,7 +89,7 @@ def test_a_port_that_is_in_use(hold: Hold) -> None:
         port = other.getsockname()[1]
 
         with pytest.raises(RendezvousError) as caught:
-            hold(0, share_of("server", 1, port))
+            hold(0, workers_of("server", 1, port))
 
     text = f"port {port} (job.yaml:4 services.server.port) is in use on this machine by "
     assert str(caught.value).startswith(text)

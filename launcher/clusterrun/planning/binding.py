@@ -16,7 +16,6 @@ from clusterrun.planning.placement import (
     LocalCpus,
     Placement,
     assign,
-    assign_others,
     core_by_cpu,
     cores_of,
     joined,
@@ -29,28 +28,24 @@ Group = tuple[CpuSet, ...]
 
 
 def place(machine: Machine, request: BindingRequest) -> tuple[Placement, ...]:
-    """Return the workers of this node, by local rank, each with its GPUs, CPUs and memory."""
-    return place_all(machine, request)[0]
+    """Return the workers of this agent, by local rank, each with its GPUs, CPUs and memory."""
+    placed = zip(request.seats, place_all(machine, request), strict=True)
+    return tuple(placement for seat, placement in placed if seat.is_ours)
 
 
-def place_all(
-    machine: Machine, request: BindingRequest
-) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
-    """Return the workers of this node, and those that other jobs or tasks may have beside them.
+def place_all(machine: Machine, request: BindingRequest) -> list[Placement]:
+    """Return the worker of each seat.
 
     All are planned together, so that jobs and tasks that share a node stay apart, and use its CPUs
     as one job would.
     """
-    own = assign(machine, request)
-    placed = _bound(machine, request, [*own, *assign_others(machine, own)])
-    count = len(own)
-    workers, others = placed[:count], placed[count:]
+    placed = _bound(machine, request, assign(machine, request))
     if request.memory is not NumaMemory.NONE:
-        workers = [_with_memory(machine, request, worker) for worker in workers]
-    elif request.mode is NumaBinding.NONE:
+        return [_with_memory(machine, request, worker) for worker in placed]
+    if request.mode is NumaBinding.NONE:
         # Without binding, the NUMA node of the GPUs matters for a memory policy only.
-        workers = [replace(worker, remark="") for worker in workers]
-    return tuple(workers), tuple(others)
+        return [replace(worker, remark="") for worker in placed]
+    return placed
 
 
 def _bound(machine: Machine, request: BindingRequest, workers: list[Placement]) -> list[Placement]:
@@ -83,7 +78,7 @@ def _near(machine: Machine, request: BindingRequest, workers: list[Placement]) -
     """
     workers = [usable(machine, it) if it.is_mapped else it for it in workers]
     why = ""
-    for rule in (_of_node if request.unseen else _of_near, _of_socket):
+    for rule in (_of_node if request.hides_others else _of_near, _of_socket):
         bound = _with_masks(workers, rule(machine, workers))
         worse = _why_worse(machine, bound)
         if not worse:

@@ -8,23 +8,23 @@ from msgspec.structs import replace
 
 from clusterrun.bounds import counted
 from clusterrun.cpuset import CpuSet
+from clusterrun.job.job import MAIN
 from clusterrun.job.options import NumaBinding, NumaMemory
 from clusterrun.machine.machine import Gpu, Machine, NumaNode, PciGpu
-from clusterrun.planning.plan import MemoryPolicy
+from clusterrun.planning.plan import MemoryPolicy, Seat
 
 
 class BindingRequest(Struct, frozen=True):
     """The workers of a node, and the job's options for their binding."""
 
-    workers: int
+    seats: Sequence[Seat]
     mode: NumaBinding
     memory: NumaMemory = NumaMemory.NONE
-    gpus_per_worker: int | None = None
-    """None if it is not set."""
-    beside: tuple[tuple[Gpu, ...], ...] = ()
-    """The GPUs of each worker of a service, which the workers do not have; () for one without."""
-    unseen: int = 0
-    """Workers of other tasks that have GPUs which the bus does not show: no node is known to idle."""
+
+    @property
+    def hides_others(self) -> bool:
+        """Whether other tasks have GPUs that the bus does not show: no node is known to idle."""
+        return any(seat.program is None and seat.gpus is None for seat in self.seats)
 
 
 class LocalCpus(Struct, frozen=True):
@@ -71,33 +71,42 @@ class Placement(Struct, frozen=True):
 
 
 def assign(machine: Machine, request: BindingRequest) -> list[Placement]:
-    """Return the workers by local rank, then those of services: with GPUs and local CPUs, not yet bound.
+    """Return each seat with its local CPUs, not yet bound. An allowed CPU is local to each of our workers."""
+    seats = request.seats
+    without_gpus = iter(_main_without_gpus(machine, request))
+    found = []
+    for seat in seats:
+        if seat.program is None:
+            gpus = seat.gpus or ()
+            local_cpus = tuple(local for gpu in gpus if (local := cpus_near(machine, gpu)))
+            found.append(Placement(gpus, local_cpus, is_other=True))
+        elif seat.gpus:
+            found.append(_with_gpus(machine, seat.gpus))
+        elif seat.program == MAIN:
+            found.append(next(without_gpus))
+        else:
+            # A service without GPUs is bound by no mode.
+            found.append(Placement((), ()))
+    return found
 
-    An allowed CPU is local to each worker. Without ``gpus_per_worker`` a worker has one GPU,
-    ``visible[rank]`` (decisions 2 and 3).
-    """
-    if request.beside:
-        taken = {gpu.bdf for block in request.beside for gpu in block}
-        rest = tuple(gpu for gpu in machine.visible if gpu.bdf not in taken)
-        own = assign(replace(machine, visible=rest), replace(request, beside=()))
-        # A service without GPUs is bound by no mode.
-        without = Placement((), ())
-        return [*own, *(_with_gpus(machine, it) if it else without for it in request.beside)]
-    visible, workers = len(machine.visible), request.workers
-    if not visible:
-        return _without_gpus(machine, workers)
-    each = request.gpus_per_worker or 1
-    if workers * each > visible:
-        # Only the script knows which worker uses which GPU. On a single node that is all the same,
-        # unless other jobs need a part of it.
-        seen = {gpu.bdf for gpu in machine.visible}
-        is_alone = all(gpu.bdf in seen for gpu in gpus_of_jobs(machine))
-        if is_alone and not binding_matters(request.mode, machine, workers):
-            return _without_gpus(machine, workers)
-        why = f"not bound: {counted(workers, 'worker')} for {counted(visible, 'GPU')}"
-        return [_unbound(machine, (), why, remark=why)] * workers
-    blocks = (machine.visible[at : at + each] for at in range(0, workers * each, each))
-    return [_with_gpus(machine, block) for block in blocks]
+
+def _main_without_gpus(machine: Machine, request: BindingRequest) -> list[Placement]:
+    """Return the workers of the main program that have no GPU of their own; then none of them has."""
+    main = [seat for seat in request.seats if seat.program == MAIN and not seat.gpus]
+    if not main:
+        return []
+    if main[0].gpus is not None:
+        return _without_gpus(machine, len(main))
+    # Only the script knows which worker uses which GPU. On a single node that is all the same,
+    # unless other jobs need a part of it.
+    of_services = {gpu for seat in request.seats for gpu in seat.gpus or ()}
+    gpus = [gpu for gpu in machine.visible if gpu not in of_services]
+    seen = {gpu.bdf for gpu in gpus}
+    is_alone = all(gpu.bdf in seen for gpu in gpus_of_jobs(machine))
+    if is_alone and not binding_matters(request.mode, machine, len(main)):
+        return _without_gpus(machine, len(main))
+    why = f"not bound: {counted(len(main), 'worker')} for {counted(len(gpus), 'GPU')}"
+    return [_unbound(machine, (), why, remark=why)] * len(main)
 
 
 def binding_matters(mode: NumaBinding, machine: Machine, workers: int) -> bool:
@@ -195,54 +204,6 @@ def _unbound(machine: Machine, gpus: tuple[Gpu, ...], why: str, *, remark: str =
     if not machine.nodes:
         why, remark = "not bound: the kernel shows no NUMA nodes", ""
     return Placement(gpus, (), remark=remark, why_unbound=why)
-
-
-def assign_others(machine: Machine, workers: Iterable[Placement]) -> list[Placement]:
-    """Return a worker for each GPU that another job, or task, may use: it needs CPUs, too.
-
-    To a job without GPUs, which has no local CPUs of its own, there are none.
-    Two jobs compute the same parts, whichever GPUs they chose of those that they may open. These
-    share CPUs with all GPUs of the node; with each other alone, if a cpuset has divided the node
-    already: it has no larger part of the node's cores than they are of its GPUs, or half of the
-    cores, or less, and they are none of its GPUs. (One that only keeps some cores for the system has
-    not.) Isolated CPUs are in no job's part.
-    """
-    if not machine.visible:
-        return []
-    visible = {gpu.bdf for gpu in machine.visible}
-    used = {gpu.bdf for worker in workers for gpu in worker.gpus}
-    count = core_counter(machine)
-    bus = gpus_of_jobs(machine)
-    vendors = {gpu.vendor for gpu in machine.visible}
-    may_open = {gpu for gpu in (*machine.gpus, *machine.visible) if gpu.vendor in vendors}
-    local_cpus = [(gpu.bdf, cpus_near(machine, gpu)) for gpu in may_open]
-    others = []
-    # Firmware tables may let nodes overlap: their GPUs share these CPUs.
-    for cpus in unions(node.cpus for node in machine.nodes if node.cpus):
-        at = {
-            node.id: LocalCpus((node.id,), node.cpus) for node in machine.nodes if node.cpus & cpus
-        }
-        there = {gpu.bdf: at[gpu.numa_node] for gpu in bus if gpu.numa_node in at}
-        ours = {bdf for bdf, local in local_cpus if local in at.values()}
-        # The part of a GPU that the bus does not show, or shows at another node, is unknown.
-        if not ours <= there.keys():
-            continue
-        part_of_gpus = len(ours) / len(there) if ours else 0.5
-        of_jobs = CpuSet(cpus - machine.set_apart)
-        is_divided = count(CpuSet(cpus & machine.allowed)) <= count(of_jobs) * part_of_gpus
-        sharing = ours if is_divided else there.keys()
-        if not sharing <= visible:
-            others += [
-                Placement((as_gpu(gpu),), (there[gpu.bdf],), is_other=True)
-                for gpu in bus
-                if gpu.bdf in sharing and gpu.bdf not in used
-            ]
-    return others
-
-
-def as_gpu(hidden: PciGpu) -> Gpu:
-    """Return a GPU of which only the bus is known."""
-    return Gpu(-1, hidden.bdf, "", hidden.numa_node, "PCI bus")
 
 
 def gpus_of_jobs(machine: Machine) -> list[PciGpu]:

@@ -131,6 +131,18 @@ class World(Struct, frozen=True):
         return next(own, NumberedProgram(MAIN, 0, self.size))
 
 
+class Seat(Struct, frozen=True):
+    """One worker of a node, and its GPUs."""
+
+    gpus: tuple[Gpu, ...] | None
+    """In its own order; () if it has none. None: workers share the node's, and only their script knows
+    which it uses, or nothing is known of them."""
+    is_ours: bool = True
+    """This agent starts it; if not, it is another task's, or another job's."""
+    program: Name | None = MAIN
+    """The main program or a service; None: perhaps it is another job's."""
+
+
 class MemoryPolicy(Struct, frozen=True):
     """The NUMA nodes that a worker's memory comes from."""
 

@@ -15,8 +15,8 @@ from clusterrun.job.options import NumaBinding
 from clusterrun.job.values import WorkerCount
 from clusterrun.machine.machine import Machine
 from clusterrun.planning.binding import Shares, place
-from clusterrun.planning.job_machine import ONE_SLICE, count_shown
 from clusterrun.planning.placement import BindingRequest, Placement, binding_matters
+from clusterrun.planning.seats import ONE_SLICE, only_slice
 
 
 def remarks_on(
@@ -34,7 +34,7 @@ def remarks_on(
         _not_as_named(job, placements),
         idle_cpus,
         _idle_gpus(job, machine, placements),
-        _unseen_slices(job, machine),
+        _one_slice(job, machine),
         _bound_by_openmp(placements, before),
         _uncounted(job, machine),
     )
@@ -133,8 +133,8 @@ def _idle_gpus(job: Job, machine: Machine, placements: Sequence[Placement]) -> s
     return f"no worker uses {plural} {','.join(names)}: {len(placements)} {have} {each} each"
 
 
-def _unseen_slices(job: Job, machine: Machine) -> str:
-    if len(machine.visible) == count_shown(job, machine):
+def _one_slice(job: Job, machine: Machine) -> str:
+    if len(machine.visible) < 2 or not only_slice(job, machine):
         return ""
     return f"{ONE_SLICE}; --virtual-local-rank gives each worker its own"
 

@@ -1,9 +1,10 @@
 """The programs of a job with services on one node: their workers, GPUs, ports and names. Pure."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import count
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank, counted
@@ -14,10 +15,10 @@ from clusterrun.job.program import COMMAND_LINE
 from clusterrun.job.services import SHELL, Service
 from clusterrun.machine.machine import Gpu, Machine
 from clusterrun.planning import variables
-from clusterrun.planning.job_machine import local_size, split_gpus
 from clusterrun.planning.node_plan import command_of
 from clusterrun.planning.placement import Placement
-from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, WorkerPlan, World
+from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, Seat, WorkerPlan, World
+from clusterrun.planning.seats import first_slice, local_size
 
 LONGEST_LIST = 100_000
 """Characters of a variable that lists addresses: execve takes 131,072 (MAX_ARG_STRLEN)."""
@@ -32,18 +33,6 @@ OF_A_WORLD = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
 """Variables that a service has only with ``world: true``: libraries form a group of processes with them."""
 
 _REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|(\$))")
-
-
-class Share(Struct, frozen=True):
-    """The workers of one service on this node."""
-
-    service: Service
-    gpus: tuple[tuple[Gpu, ...], ...]
-    """Those of each worker."""
-
-    @property
-    def workers(self) -> int:
-        return len(self.gpus)
 
 
 def with_old_values(job: Job, inherited: Mapping[str, str]) -> Job:
@@ -79,8 +68,8 @@ def node_rank_of(job: Job) -> int:
     return job.workers.node_rank
 
 
-def shares_on(job: Job, machine: Machine) -> tuple[Share, ...]:
-    """Return what each service has on this node, in the order of the file: the last GPUs that are left.
+def service_seats(job: Job, machine: Machine) -> list[Seat]:
+    """Return the workers of services on this node, in the order of the file: they have the last GPUs that are left.
 
     Raises:
         UsageError: there are fewer GPUs than they ask for.
@@ -89,30 +78,30 @@ def shares_on(job: Job, machine: Machine) -> tuple[Share, ...]:
     rank = node_rank_of(job)
     here = [each for each in job.services if rank in each.nodes(job.nnodes)]
     with_gpus = next((each for each in here if each.gpus_per_worker or each.devices), None)
-    if with_gpus is not None and split_gpus(machine):
+    if with_gpus is not None and first_slice(machine):
         raise UsageError(
             f"{with_gpus.where}: a GPU of this node is split into slices (MIG), which programs of one"
             " job can't share out",
             "start the programs as jobs of their own, each with its slices",
         )
-    free = list(machine.visible)
+    free = machine.visible
     found = []
     for service in here:
-        count, each = service.nproc_per_node, service.gpus_per_worker
+        workers, each = service.nproc_per_node, service.gpus_per_worker
         if service.devices:
             own = _chosen(service, machine)
-            each = len(own) // count
+            each = len(own) // workers
         else:
-            own = free[len(free) - count * each :] if count * each <= len(free) else []
+            own = free[len(free) - workers * each :] if workers * each <= len(free) else ()
             free = free[: len(free) - len(own)]
-        if len(own) < count * each or (service.devices and len(own) != count * each):
+        if len(own) < workers * each or (service.devices and len(own) != workers * each):
             raise _too_few(service, here, machine)
-        blocks = (tuple(own[at * each :][:each]) for at in range(count))
-        found.append(Share(service, tuple(blocks)))
-    return tuple(found)
+        blocks = (own[at * each :][:each] for at in range(workers))
+        found += [Seat(block, program=service.name) for block in blocks]
+    return found
 
 
-def _chosen(service: Service, machine: Machine) -> list[Gpu]:
+def _chosen(service: Service, machine: Machine) -> tuple[Gpu, ...]:
     known = {name: gpu for gpu in machine.visible for name in (str(gpu.index), gpu.uuid)}
     missing = [name for name in service.devices if name not in known]
     if missing:
@@ -121,7 +110,7 @@ def _chosen(service: Service, machine: Machine) -> list[Gpu]:
             f" {counted(len(machine.visible), 'GPU')} are ({machine.visible_origin})",
             "name GPUs as CUDA numbers them, or by UUID",
         )
-    return [known[name] for name in service.devices]
+    return tuple(known[name] for name in service.devices)
 
 
 def _too_few(service: Service, here: Sequence[Service], machine: Machine) -> UsageError:
@@ -143,38 +132,29 @@ def _too_few(service: Service, here: Sequence[Service], machine: Machine) -> Usa
     )
 
 
-def taken_by(shares: Sequence[Share]) -> set[str]:
-    """Return the bus addresses of the GPUs that services have."""
-    return {gpu.bdf for share in shares for block in share.gpus for gpu in block}
-
-
-def left_for_main(machine: Machine, shares: Sequence[Share]) -> Machine:
-    taken = taken_by(shares)
-    return replace(machine, visible=tuple(gpu for gpu in machine.visible if gpu.bdf not in taken))
-
-
-def main_workers(job: Job, machine: Machine, shares: Sequence[Share]) -> int:
+def main_workers(job: Job, machine: Machine, services: Sequence[Seat]) -> int:
     """Return how many workers the main program has on this node; 0: no GPU is left, or it has others.
 
     Raises:
         UsageError: as ``local_size``; or the node has no program at all, or the job no main program.
 
     """
-    rank, rest = node_rank_of(job), left_for_main(machine, shares)
+    rank, taken = node_rank_of(job), len({gpu for seat in services for gpu in seat.gpus or ()})
     if job.main_nodes is not None:
         is_here = rank in job.main_nodes
     else:
-        is_here = bool(rest.visible) or not machine.visible or job.placing.gpus_per_worker == 0
+        visible = len(machine.visible)
+        is_here = taken < visible or not visible or job.placing.gpus_per_worker == 0
     if is_here:
-        return local_size(job, rest)
-    if not shares:
+        return local_size(job, machine, taken)
+    if not services:
         raise UsageError(
             f"node {rank} has no program: node_ranks is {job.main_nodes}, and it has no service",
             f"reduce nnodes ({job.fact('nnodes')}), or give this node a service",
         )
     if job.nnodes == 1:
         raise UsageError(
-            f"{shares[0].service.where}: the services have all {counted(len(machine.visible), 'GPU')},"
+            f"{job.services[0].where}: the services have all {counted(len(machine.visible), 'GPU')},"
             " and the main program has no other node",
             "give them fewer, or add gpus_per_worker: 0 at the top level if the main program"
             " needs none",
@@ -257,62 +237,64 @@ def worker_plans(  # noqa: PLR0913 - as a plan
     job: Job,
     machine: Machine,
     world: World,
-    placements: Sequence[Placement],
-    shares: Sequence[Share],
+    own: Sequence[tuple[Seat, Placement]],
     *,
     error_files: str | None,
     env: Mapping[str, str],
 ) -> tuple[WorkerPlan, ...]:
     """Return the workers of this node: those of the main program, then those of each service.
 
-    ``env`` is the environment that all of them have.
+    ``own`` are the seats of this agent, in this order. ``env`` is the environment that all workers have.
 
     Raises:
         UsageError: a variable that a program names is not set.
 
     """
-    programs = {each.name: each for each in world.programs}
+    programs: dict[str | None, ProgramWorld] = {each.name: each for each in world.programs}
+    services: dict[str | None, Service] = {each.name: each for each in job.services}
     addresses = addresses_of(world.programs)
     later = () if addresses else KNOWN_LATER
-    rest = left_for_main(machine, shares).visible
+    gpus_of: dict[str | None, list[Gpu]] = defaultdict(list)
+    for seat, placement in own:
+        gpus_of[seat.program] += placement.gpus
+    of_services = {gpu for name, gpus in gpus_of.items() if name in services for gpu in gpus}
+    rest = [gpu for gpu in machine.visible if gpu not in of_services]
+    indices: dict[str | None, Iterator[int]] = defaultdict(count)
     found: list[WorkerPlan] = []
-    for service, count in [(None, world.local_size), *((it.service, it.workers) for it in shares)]:
-        here = placements[len(found) :][:count]
-        of_program = tuple(gpu for placement in here for gpu in placement.gpus)
-        for index, placement in enumerate(here):
-            program = programs[MAIN if service is None else service.name]
-            number = program.first + program.place(world.node_rank)[1] + index
-            local_rank = LocalRank(len(found))
-            seen: Sequence[Gpu] = rest
-            if service is not None:
-                seen = of_program if service.world else placement.gpus
-            own = {
-                **_variables(world, program, index, service),
-                **variables.files_of(world, number, local_rank, error_files),
-                **_seen(machine, seen, service, env),
-                **addresses,
-            }
-            if service is None:
-                own |= variables.own_gpus_variables(job, machine, placement.gpus, index, env)
-            own = {**_own_env(job, service, {**env, **own}, later), **own}
-            script = _program(job, service, {**env, **own}, later)
-            python = (service and service.python) or job.program.python
-            found.append(
-                WorkerPlan(
-                    rank=GlobalRank(number),
-                    local_rank=local_rank,
-                    gpus=placement.gpus,
-                    numa_nodes=placement.numa_nodes,
-                    cpus=placement.cpus,
-                    memory=placement.memory,
-                    env=own,
-                    remark=placement.remark,
-                    command=command_of(script, python),
-                    runs_python=script.kind is not ProgramKind.EXECUTABLE,
-                    service=service,
-                    needs_ras_port=variables.needs_ras_port(job, placement.gpus, {**env, **own}),
-                )
+    for local_rank, (seat, placement) in enumerate(own):
+        program, service = programs[seat.program], services.get(seat.program)
+        index = next(indices[seat.program])
+        number = program.first + program.place(world.node_rank)[1] + index
+        seen: Sequence[Gpu] = rest
+        if service is not None:
+            seen = gpus_of[service.name] if service.world else placement.gpus
+        own_env = {
+            **_variables(world, program, index, service),
+            **variables.files_of(world, number, LocalRank(local_rank), error_files),
+            **_seen(machine, seen, service, env),
+            **addresses,
+        }
+        if service is None:
+            own_env |= variables.own_gpus_variables(job, machine, placement.gpus, index, env)
+        own_env = {**_own_env(job, service, {**env, **own_env}, later), **own_env}
+        script = _program(job, service, {**env, **own_env}, later)
+        python = (service and service.python) or job.program.python
+        found.append(
+            WorkerPlan(
+                rank=GlobalRank(number),
+                local_rank=LocalRank(local_rank),
+                gpus=placement.gpus,
+                numa_nodes=placement.numa_nodes,
+                cpus=placement.cpus,
+                memory=placement.memory,
+                env=own_env,
+                remark=placement.remark,
+                command=command_of(script, python),
+                runs_python=script.kind is not ProgramKind.EXECUTABLE,
+                service=service,
+                needs_ras_port=variables.needs_ras_port(job, placement.gpus, {**env, **own_env}),
             )
+        )
     return tuple(found)
 
 

@@ -1,13 +1,14 @@
 """The ports of a node's programs, held for the whole job: every worker knows them before any has started."""
 
 import socket
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 from clusterrun.errors import RendezvousError
 from clusterrun.job.job import MAIN
 from clusterrun.job.services import Service
-from clusterrun.planning.services import Share
+from clusterrun.planning.plan import Seat
 from clusterrun.policy.messages import ProgramOffer
 from clusterrun.ports import bound_everywhere, port_trouble
 
@@ -19,8 +20,8 @@ class HeldPorts:
     sides a server can still listen there: see ``ports.WorkersPort``.
     """
 
-    def __init__(self, workers: int, shares: Sequence[Share]) -> None:
-        """Hold the ports of so many workers of the main program, and of these services.
+    def __init__(self, services: Iterable[Service], seats: Iterable[Seat]) -> None:
+        """Hold the ports of this agent's workers among ``seats``.
 
         Raises:
             RendezvousError: another program listens at a port that is set.
@@ -30,12 +31,15 @@ class HeldPorts:
         # First, and until all others are chosen: none of these is such a port.
         set_ones = ExitStack()
         try:
-            for share in shares:
-                for port in share.service.ports:
-                    set_ones.enter_context(_held(port, share.service))
-            main = [self._offer(MAIN, workers, None)] if workers else []
-            services = (self._offer(it.service.name, it.workers, it.service) for it in shares)
-            self.offers: tuple[ProgramOffer, ...] = (*main, *services)
+            by_name: dict[str | None, Service] = {each.name: each for each in services}
+            workers = Counter(seat.program for seat in seats if seat.is_ours)
+            for service in (each for name, each in by_name.items() if name in workers):
+                for port in service.ports:
+                    set_ones.enter_context(_held(port, service))
+            self.offers: tuple[ProgramOffer, ...] = tuple(
+                self._offer(name or MAIN, count, by_name.get(name))
+                for name, count in workers.items()
+            )
         except BaseException:
             self.release()
             raise

@@ -138,7 +138,7 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
             # Few jobs have some.
             from clusterrun.run.held_ports import HeldPorts
 
-            ports = HeldPorts(node.workers, node.shares)
+            ports = HeldPorts(node.job.services, node.seats)
             stack.callback(ports.release)
             offers = ports.offers
         check = _node_check(node, relay, loop, stack)

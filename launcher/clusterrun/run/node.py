@@ -2,24 +2,21 @@
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from msgspec import Struct
 
 from clusterrun.cpuset import CpuSet, own_cpus
-from clusterrun.job.job import Job
+from clusterrun.job.job import MAIN, Job
 from clusterrun.job.resolve import Resolved
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Machine
 from clusterrun.machine.tree import ROOT, Tree
-from clusterrun.planning.job_machine import local_size, machine_for
 from clusterrun.planning.node_plan import plan_node
-from clusterrun.planning.plan import NodePlan, World
+from clusterrun.planning.plan import NodePlan, Seat, World
 from clusterrun.planning.remarks import strict_error
+from clusterrun.planning.seats import seats
 from clusterrun.planning.variables import environment_before
-
-if TYPE_CHECKING:
-    from clusterrun.planning.services import Share
 
 
 class MachineSource(NamedTuple):
@@ -53,10 +50,8 @@ class LocalNode(Struct, frozen=True):
     """That of the workers as the user made it, without what clusterrun sets."""
     machine: Machine
     """As the job may use it: all that planning and reports look at."""
-    workers: int
-    """The number of the main program's on this node."""
-    shares: "tuple[Share, ...]" = ()
-    """What services have on it."""
+    seats: tuple[Seat, ...]
+    """Its workers, and those of other tasks and jobs."""
 
     @classmethod
     def of(cls, resolved: Resolved, source: MachineSource) -> Self:
@@ -76,25 +71,30 @@ class LocalNode(Struct, frozen=True):
             # A platform may set them for the whole machine.
             unset = tuple(sorted({*unset, *(OF_A_WORLD & source.variables.keys())}))
         environment = environment_before(job, source.variables, unset)
-        machine = machine_for(job, source.machine(environment))
-        shares: tuple[Share, ...] = ()
-        if job.services:
+        machine = source.machine(environment)
+        if job.placing.numa_map or job.workers.devices or job.numa_node is not None:
+            # Few jobs have one.
+            from clusterrun.planning.job_machine import machine_for
+
+            machine = machine_for(job, machine)
+        found = seats(job, machine)
+        programs = {seat.program for seat in found if seat.is_ours}
+        for service in (each for each in job.services if each.name in programs):
             # Few jobs have some.
             from clusterrun.job.services import check_program
-            from clusterrun.planning.services import main_workers, shares_on
 
-            shares = shares_on(job, machine)
-            for share in shares:
-                check_program(share.service, environment.get("PATH", os.defpath))
-            workers = main_workers(job, machine, shares)
-        else:
-            workers = local_size(job, machine)
-        return cls(job, unset, source.variables, environment, machine, workers, shares)
+            check_program(service, environment.get("PATH", os.defpath))
+        return cls(job, unset, source.variables, environment, machine, found)
+
+    @property
+    def workers(self) -> int:
+        """The number of the main program's on this node."""
+        return sum(1 for seat in self.seats if seat.is_ours and seat.program == MAIN)
 
     @property
     def size(self) -> int:
         """The number of workers on this node, those of services included."""
-        return self.workers + sum(share.workers for share in self.shares)
+        return sum(1 for seat in self.seats if seat.is_ours)
 
     def plan(self, world: World, error_files: str | None = None) -> NodePlan:
         """Return the plan of an attempt in ``world``.
@@ -112,7 +112,7 @@ class LocalNode(Struct, frozen=True):
             unset=self.unset,
             error_files=error_files,
             before=self.environment,
-            shares=self.shares,
+            seats=self.seats,
         )
 
     def plan_ahead(self, world: World) -> NodePlan:

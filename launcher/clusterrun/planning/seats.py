@@ -1,0 +1,360 @@
+"""Which workers of a node have which GPUs: this agent's, other tasks', and those of other jobs.
+
+This is decided once, before CPUs are chosen (docs/binding.md, decision 3 and S5).
+"""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from clusterrun.bounds import MOST_WORKERS
+from clusterrun.cpuset import CpuSet
+from clusterrun.errors import UsageError
+from clusterrun.job.job import Job, TaskLayout
+from clusterrun.job.values import WorkerCount
+from clusterrun.machine.machine import Gpu, Machine, PciGpu
+from clusterrun.planning.placement import core_counter, gpus_of_jobs, unions
+from clusterrun.planning.plan import Seat
+
+ONE_SLICE = "CUDA shows a process one MIG slice, and no other GPU"
+
+MOST_SLICES = 7
+"""Of one GPU (NVIDIA, "MIG User Guide")."""
+
+
+def seats(job: Job, machine: Machine) -> tuple[Seat, ...]:
+    """Return the workers of this node: the main program's by local rank, services', and others'.
+
+    Args:
+        job: what to run.
+        machine: this node as the job may use it, see ``job_machine``.
+
+    Raises:
+        UsageError: there can't be as many workers here, or there are too few GPUs for them.
+
+    """
+    if not job.services:
+        return seats_of(job, machine, local_size(job, machine))
+    # Few jobs have some.
+    from clusterrun.planning.services import main_workers, service_seats
+
+    services = service_seats(job, machine)
+    return seats_of(job, machine, main_workers(job, machine, services), services)
+
+
+def seats_of(
+    job: Job, machine: Machine, workers: int, services: Sequence[Seat] = ()
+) -> tuple[Seat, ...]:
+    """Return the same for so many ``workers`` of the main program, beside ``services``."""
+    if job.tasks is None:
+        taken = {gpu for seat in services for gpu in seat.gpus or ()}
+        left = tuple(gpu for gpu in machine.visible if gpu not in taken)
+        own = [*map(Seat, _blocks(job, machine, left, workers)), *services]
+    elif has_own_cpus(job.tasks, machine):
+        blocks, at = _of_tasks(job, machine, job.tasks)
+        # Wherever the GPUs are that it may share, nobody else is on these CPUs.
+        return (Seat(blocks[at] or ()),)
+    else:
+        own = _beside_tasks(job, machine, job.tasks)
+    return (*own, *_of_other_jobs(machine, own))
+
+
+def local_size(job: Job, machine: Machine, taken: int = 0) -> int:
+    """Return the number of workers of the main program on this node.
+
+    ``machine`` is the node as the job may use it, and ``taken`` the number of GPUs of services.
+
+    Raises:
+        UsageError: the number depends on GPUs and none is visible; there are too few GPUs for the
+            workers, or too many workers; or the job allows one worker only (``--exec``, a script on
+            standard input, unclear ranks), and there would be several.
+
+    """
+    visible = len(machine.visible) - taken
+    workers = _wanted(job, machine, visible)
+    if workers > MOST_WORKERS:
+        raise UsageError(
+            f"nproc_per_node is {job.fact('nproc_per_node')}: a node starts {MOST_WORKERS} workers"
+            " at most",
+            "give as many as there are GPUs, or CPUs",
+        )
+    _expect_gpus(job, machine, workers, visible)
+    if job.unclear and workers != 1:
+        raise UsageError(
+            f"{job.origin('node_rank')} is {job.workers.node_rank} and {job.origin('nnodes')}"
+            f" {job.nnodes}, which may count nodes or processes, and there would be {workers}"
+            f" workers here (nproc_per_node: {job.origin('nproc_per_node')})",
+            job.unclear,
+        )
+    if job.script.is_standard_input and workers != 1:
+        raise UsageError(
+            f"the script is read from standard input ({job.script.name}), which only one worker can"
+            f" do, and there would be {workers} (nproc_per_node: {job.origin('nproc_per_node')})",
+            "save it to a file and give that, or type --nproc-per-node 1",
+        )
+    if job.starting.exec and workers != 1:
+        raise UsageError(
+            f"{job.origin('exec')}: one process can't become {workers} workers"
+            f" (nproc_per_node: {job.origin('nproc_per_node')})",
+            "give --nproc-per-node 1, or have one task for each worker:\n"
+            f"  srun --ntasks-per-node={workers} clusterrun {job.origin('exec')} ...",
+        )
+    return workers
+
+
+def why_none(machine: Machine) -> str:
+    return (
+        machine.visible_remark
+        or machine.visible_origin
+        or machine.accelerators
+        or "no driver and no file in /sys shows one"
+    )
+
+
+def first_slice(machine: Machine) -> Gpu | None:
+    """Return the first of the visible GPUs that is a MIG slice, or split into some; None: none is."""
+    parents = {gpu.parent for gpu in machine.gpus} - {""}
+    return next((gpu for gpu in machine.visible if gpu.parent or gpu.uuid in parents), None)
+
+
+def only_slice(job: Job, machine: Machine) -> Gpu | None:
+    """Return the slice that CUDA shows every worker, and no other GPU; None: they see all GPUs.
+
+    With ``--virtual-local-rank`` a worker sees its own GPU only (docs/binding.md, decision 3).
+    """
+    return None if job.placing.virtual_local_rank else first_slice(machine)
+
+
+def _wanted(job: Job, machine: Machine, visible: int) -> int:
+    wanted = job.workers.nproc_per_node
+    if visible:
+        shown = 1 if only_slice(job, machine) else visible
+        # At least one: ``_expect_gpus`` then refuses it.
+        visible = max(1, shown // (job.placing.gpus_per_worker or 1))
+    match wanted:
+        case int():
+            return wanted
+        case WorkerCount.PER_GPU:
+            return visible or 1
+        case WorkerCount.AUTO:
+            return visible or _usable_cpus(machine)
+        case WorkerCount.GPU:
+            return visible or _no_gpu(job, machine)
+        case WorkerCount.CPU:
+            return _usable_cpus(machine)
+        case _:
+            assert_never(wanted)
+
+
+def _usable_cpus(machine: Machine) -> int:
+    """Return how many CPUs a job can keep busy: the cgroup's quota may be of fewer than are allowed."""
+    count, quota = len(machine.allowed), machine.cpu_quota
+    return count if quota is None else max(1, min(count, int(quota)))
+
+
+def _expect_gpus(job: Job, machine: Machine, workers: int, visible: int) -> None:
+    each = job.fact("gpus_per_worker")
+    if each.value is None:
+        _expect_gpu_each(job, machine, workers, visible)
+    if not each.value:
+        return
+    if each.value > 1 and first_slice(machine):
+        raise UsageError(
+            f"gpus_per_worker is {each}, but {ONE_SLICE}",
+            "give each worker one: leave it out, and give --virtual-local-rank",
+        )
+    if workers * each.value <= visible:
+        return
+    needed = "1 worker needs" if workers == 1 else f"{workers} workers need"
+    there = "1 is" if visible == 1 else f"{visible or 'none'} {'are' if visible else 'is'}"
+    raise UsageError(
+        f"gpus_per_worker is {each}: {needed} {workers * each.value} GPUs, but {there} visible",
+        "give fewer workers (--nproc-per-node), or fewer GPUs to each (--gpus-per-worker)",
+    )
+
+
+def _expect_gpu_each(job: Job, machine: Machine, workers: int, visible: int) -> None:
+    """Refuse more workers than GPUs if the number of workers was set (docs/binding.md, decision 3)."""
+    shown = 1 if visible and only_slice(job, machine) else visible
+    if not shown or workers <= shown or not isinstance(job.workers.nproc_per_node, int):
+        return
+    asked = f"nproc_per_node is {job.fact('nproc_per_node')}"
+    shared = "or, if workers share GPUs or use none, add --gpus-per-worker 0"
+    if shown < visible:
+        raise UsageError(
+            f"{asked}, but {ONE_SLICE}",
+            f"give each worker its own: add --virtual-local-rank\n{shared}",
+        )
+    are = "GPU is" if shown == 1 else "GPUs are"
+    raise UsageError(
+        f"{asked}, but {shown} {are} visible ({machine.visible_origin})",
+        f"give --nproc-per-node {shown}\n{shared}",
+    )
+
+
+def _no_gpu(job: Job, machine: Machine) -> int:
+    raise UsageError(
+        f"nproc_per_node is gpu ({job.origin('nproc_per_node')}), but no GPU is visible"
+        f" ({why_none(machine)})",
+        "give a number, as in --nproc-per-node 2, or --nproc-per-node cpu",
+    )
+
+
+def _blocks(
+    job: Job, machine: Machine, gpus: tuple[Gpu, ...], workers: int
+) -> list[tuple[Gpu, ...] | None]:
+    """Return the GPUs of each of the workers that share ``gpus``; None: only their script knows."""
+    each = job.placing.gpus_per_worker or 1
+    if not gpus:
+        return [()] * workers
+    if workers * each > len(gpus):
+        return [None] * workers
+    if only := only_slice(job, machine):
+        return [(only,)] * workers
+    return [gpus[at : at + each] for at in range(0, workers * each, each)]
+
+
+def has_own_gpus(job: Job, machine: Machine) -> bool:
+    """Return whether this is a task whose GPUs no other task sees: they are numbered from 0.
+
+    It sees fewer than all tasks of the node need, and these are not all that there are: otherwise
+    all tasks see the same. A slice that CUDA shows it is its own.
+    """
+    tasks, visible = job.tasks, len(machine.visible)
+    if tasks is None or not visible:
+        return False
+    if visible >= tasks.local_size * (job.placing.gpus_per_worker or 1):
+        return False
+    first = only_slice(job, machine) or machine.visible[0]
+    is_own_slice = bool(first.parent) and job.placing.gpus_per_worker != 0
+    # 0 if it is unknown how many GPUs all tasks of the node have together.
+    of_all = len(machine.pci_gpus) if tasks.gpus is None else tasks.gpus
+    return is_own_slice or not visible >= of_all > 0
+
+
+def has_own_cpus(tasks: TaskLayout, machine: Machine) -> bool:
+    """Return whether no other task of the node may use the CPUs of this one.
+
+    If the scheduler does not say so, they are its own if every task can have as many cores: mpirun
+    gives all tasks CPUs in the same way. Tasks that share CPUs have them all.
+    """
+    if tasks.own_cpus is not None:
+        return tasks.own_cpus
+    count = core_counter(machine)
+    of_node = CpuSet((machine.cpuset or CpuSet.union_of(machine.cores)) - machine.set_apart)
+    return 1 < tasks.local_size <= count(of_node) / max(1, count(machine.allowed))
+
+
+def _beside_tasks(job: Job, machine: Machine, tasks: TaskLayout) -> list[Seat]:
+    """Return the workers of all tasks of the node, as far as it is known which GPUs they have."""
+    blocks, ours = _of_tasks(job, machine, tasks)
+    own = [Seat(block, is_ours=at == ours) for at, block in enumerate(blocks)]
+    needed = tasks.local_size * (job.placing.gpus_per_worker or 1)
+    placed = sum(1 for gpu in gpus_of_jobs(machine) if gpu.numa_node is not None)
+    unseen = min(tasks.local_size - len(own), needed - placed) if machine.visible else 0
+    return [*own, *[Seat(None, is_ours=False, program=None)] * unseen]
+
+
+def _of_tasks(
+    job: Job, machine: Machine, tasks: TaskLayout
+) -> tuple[list[tuple[Gpu, ...] | None], int]:
+    """Return the GPUs of the workers of the node's tasks, and the index of this one.
+
+    These are all tasks if it is known which GPUs each has: then they are placed as one job's workers.
+    """
+    own_cpus, divides = has_own_cpus(tasks, machine), job.placing.numa_binding.divides
+    if not has_own_gpus(job, machine):
+        if not machine.visible and (own_cpus or not divides):
+            return [()], 0
+        blocks = _blocks(job, machine, machine.visible, tasks.local_size)
+        _expect_sharing(job, machine, blocks)
+        return blocks, tasks.local_rank
+    each, only = job.placing.gpus_per_worker or 1, only_slice(job, machine)
+    mine = (only,) if only else machine.visible[:each]
+    if own_cpus:
+        return [mine], 0
+    slices = [gpu for gpu in machine.gpus if gpu.parent]
+    if len(machine.visible) == 1 and mine[0] in slices and len(slices) == tasks.local_size:
+        # The tasks have all slices (MIG), each its own.
+        return [(gpu,) for gpu in slices], slices.index(mine[0])
+    if divides and mine[0].parent:
+        at, sharers = _part_of_gpu(machine, mine[0], tasks)
+        return [mine] * sharers, at
+    bus = gpus_of_jobs(machine)
+    others = tuple(map(_as_gpu, (it for it in bus if it.bdf not in {gpu.bdf for gpu in mine})))
+    is_placed = all(gpu.numa_node is not None for gpu in bus)
+    if is_placed and len(bus) == tasks.local_size * each == each + len(others):
+        # The tasks have all GPUs of the node, each its own.
+        return [(*mine, *others)[at : at + each] for at in range(0, len(bus), each)], 0
+    return [mine], 0
+
+
+def _part_of_gpu(machine: Machine, own: Gpu, tasks: TaskLayout) -> tuple[int, int]:
+    """Return which of how many parts of its GPU a task has whose GPU is the MIG slice ``own``.
+
+    Where the other tasks' slices are hidden, all may be slices of this GPU: their ranks divide it.
+    """
+    listed = [gpu.uuid for gpu in machine.gpus if gpu.parent == own.parent]
+    if len(machine.visible) == 1 < len(listed) and own.uuid in listed:
+        return listed.index(own.uuid), len(listed)
+    sharers = min(tasks.local_size, MOST_SLICES)
+    return tasks.local_rank % sharers, sharers
+
+
+def _expect_sharing(job: Job, machine: Machine, blocks: Sequence[tuple[Gpu, ...] | None]) -> None:
+    """Check that tasks that see the same too few GPUs need none of their own (``--gpus-per-worker 0``)."""
+    each, visible = job.placing.gpus_per_worker, len(machine.visible)
+    if blocks[0] is not None or each == 0:
+        return
+    there = "the same GPU" if visible == 1 else f"the same {visible} GPUs"
+    raise UsageError(
+        f"the {len(blocks)} tasks of this node need {len(blocks) * (each or 1)} GPUs, and all"
+        f" see {there}",
+        "start one task on each node, which starts a worker for each GPU:\n"
+        "  srun --ntasks-per-node=1 clusterrun ...\n"
+        "or, if workers share GPUs or use none:\n"
+        "  clusterrun --gpus-per-worker 0 ...",
+    )
+
+
+def _of_other_jobs(machine: Machine, own: Sequence[Seat]) -> list[Seat]:
+    """Return a worker for each GPU that another job, or task, may use: it needs CPUs, too.
+
+    To a job without GPUs, which has no local CPUs of its own, there are none.
+    Two jobs compute the same parts, whichever GPUs they chose of those that they may open. These
+    share CPUs with all GPUs of the node; with each other alone, if a cpuset has divided the node
+    already: it has no larger part of the node's cores than they are of its GPUs, or half of the
+    cores, or less, and they are none of its GPUs. (One that only keeps some cores for the system has
+    not.) Isolated CPUs are in no job's part.
+    """
+    if not machine.visible:
+        return []
+    used = {gpu.bdf for seat in own for gpu in seat.gpus or ()}
+    seen = used | {gpu.bdf for gpu in machine.visible}
+    vendors = {gpu.vendor for gpu in machine.visible}
+    may_open = [
+        gpu
+        for gpu in (*machine.gpus, *machine.visible)
+        if gpu.vendor in vendors and not gpu.mapped_cpus
+    ]
+    count, bus = core_counter(machine), gpus_of_jobs(machine)
+    others = set[str]()
+    # Firmware tables may let nodes overlap: their GPUs share these CPUs.
+    for cpus in unions(node.cpus for node in machine.nodes if node.cpus):
+        nodes = {node.id for node in machine.nodes if node.cpus & cpus}
+        there = {gpu.bdf for gpu in bus if gpu.numa_node in nodes}
+        ours = {gpu.bdf for gpu in may_open if gpu.numa_node in nodes}
+        # The part of a GPU that the bus does not show, or shows at another node, is unknown.
+        if not ours <= there:
+            continue
+        part_of_gpus = len(ours) / len(there) if ours else 0.5
+        of_jobs = CpuSet(cpus - machine.set_apart)
+        is_divided = count(CpuSet(cpus & machine.allowed)) <= count(of_jobs) * part_of_gpus
+        sharing = ours if is_divided else there
+        if not sharing <= seen:
+            others |= sharing - used
+    return [Seat((_as_gpu(gpu),), is_ours=False, program=None) for gpu in bus if gpu.bdf in others]
+
+
+def _as_gpu(hidden: PciGpu) -> Gpu:
+    """Return a GPU of which only the bus is known."""
+    return Gpu(-1, hidden.bdf, "", hidden.numa_node, "PCI bus")
