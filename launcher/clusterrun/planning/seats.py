@@ -49,12 +49,11 @@ def seats_of(
         taken = {gpu for seat in services for gpu in seat.gpus or ()}
         left = tuple(gpu for gpu in machine.visible if gpu not in taken)
         own = [*map(Seat, _blocks(job, machine, left, workers)), *services]
-    elif has_own_cpus(job.tasks, machine):
-        blocks, at = _of_tasks(job, machine, job.tasks)
-        # Wherever the GPUs are that it may share, nobody else is on these CPUs.
-        return (Seat(blocks[at] or ()),)
     else:
-        own = _beside_tasks(job, machine, job.tasks)
+        own = _of_tasks(job, machine, job.tasks)
+        if has_own_cpus(job.tasks, machine):
+            # Nobody else is on these CPUs, wherever the GPUs are that it may share.
+            return tuple(Seat(seat.gpus or ()) for seat in own if seat.is_ours)
     return (*own, *_of_other_jobs(machine, own))
 
 
@@ -70,14 +69,15 @@ def local_size(job: Job, machine: Machine, taken: int = 0) -> int:
 
     """
     visible = len(machine.visible) - taken
-    workers = _wanted(job, machine, visible)
+    shown = 1 if visible and only_slice(job, machine) else visible
+    workers = _wanted(job, machine, shown)
     if workers > MOST_WORKERS:
         raise UsageError(
             f"nproc_per_node is {job.fact('nproc_per_node')}: a node starts {MOST_WORKERS} workers"
             " at most",
             "give as many as there are GPUs, or CPUs",
         )
-    _expect_gpus(job, machine, workers, visible)
+    _expect_gpus(job, machine, workers, visible, shown)
     if job.unclear and workers != 1:
         raise UsageError(
             f"{job.origin('node_rank')} is {job.workers.node_rank} and {job.origin('nnodes')}"
@@ -124,21 +124,20 @@ def only_slice(job: Job, machine: Machine) -> Gpu | None:
     return None if job.placing.virtual_local_rank else first_slice(machine)
 
 
-def _wanted(job: Job, machine: Machine, visible: int) -> int:
+def _wanted(job: Job, machine: Machine, shown: int) -> int:
+    """Return the number of workers; ``shown`` is the number of GPUs that a process can use."""
     wanted = job.workers.nproc_per_node
-    if visible:
-        shown = 1 if only_slice(job, machine) else visible
-        # At least one: ``_expect_gpus`` then refuses it.
-        visible = max(1, shown // (job.placing.gpus_per_worker or 1))
+    # At least one: ``_expect_gpus`` then refuses it.
+    for_gpus = shown and max(1, shown // (job.placing.gpus_per_worker or 1))
     match wanted:
         case int():
             return wanted
         case WorkerCount.PER_GPU:
-            return visible or 1
+            return for_gpus or 1
         case WorkerCount.AUTO:
-            return visible or _usable_cpus(machine)
+            return for_gpus or _usable_cpus(machine)
         case WorkerCount.GPU:
-            return visible or _no_gpu(job, machine)
+            return for_gpus or _no_gpu(job, machine)
         case WorkerCount.CPU:
             return _usable_cpus(machine)
         case _:
@@ -151,10 +150,10 @@ def _usable_cpus(machine: Machine) -> int:
     return count if quota is None else max(1, min(count, int(quota)))
 
 
-def _expect_gpus(job: Job, machine: Machine, workers: int, visible: int) -> None:
+def _expect_gpus(job: Job, machine: Machine, workers: int, visible: int, shown: int) -> None:
     each = job.fact("gpus_per_worker")
     if each.value is None:
-        _expect_gpu_each(job, machine, workers, visible)
+        _expect_gpu_each(job, machine, workers, visible, shown)
     if not each.value:
         return
     if each.value > 1 and first_slice(machine):
@@ -172,9 +171,8 @@ def _expect_gpus(job: Job, machine: Machine, workers: int, visible: int) -> None
     )
 
 
-def _expect_gpu_each(job: Job, machine: Machine, workers: int, visible: int) -> None:
+def _expect_gpu_each(job: Job, machine: Machine, workers: int, visible: int, shown: int) -> None:
     """Refuse more workers than GPUs if the number of workers was set (docs/binding.md, decision 3)."""
-    shown = 1 if visible and only_slice(job, machine) else visible
     if not shown or workers <= shown or not isinstance(job.workers.nproc_per_node, int):
         return
     asked = f"nproc_per_node is {job.fact('nproc_per_node')}"
@@ -244,9 +242,9 @@ def has_own_cpus(tasks: TaskLayout, machine: Machine) -> bool:
     return 1 < tasks.local_size <= count(of_node) / max(1, count(machine.allowed))
 
 
-def _beside_tasks(job: Job, machine: Machine, tasks: TaskLayout) -> list[Seat]:
-    """Return the workers of all tasks of the node, as far as it is known which GPUs they have."""
-    blocks, ours = _of_tasks(job, machine, tasks)
+def _of_tasks(job: Job, machine: Machine, tasks: TaskLayout) -> list[Seat]:
+    """Return the workers of the node's tasks, as far as it is known which GPUs they have."""
+    blocks, ours = _gpus_of_tasks(job, machine, tasks)
     own = [Seat(block, is_ours=at == ours) for at, block in enumerate(blocks)]
     needed = tasks.local_size * (job.placing.gpus_per_worker or 1)
     placed = sum(1 for gpu in gpus_of_jobs(machine) if gpu.numa_node is not None)
@@ -254,24 +252,22 @@ def _beside_tasks(job: Job, machine: Machine, tasks: TaskLayout) -> list[Seat]:
     return [*own, *[Seat(None, is_ours=False, program=None)] * unseen]
 
 
-def _of_tasks(
+def _gpus_of_tasks(
     job: Job, machine: Machine, tasks: TaskLayout
 ) -> tuple[list[tuple[Gpu, ...] | None], int]:
     """Return the GPUs of the workers of the node's tasks, and the index of this one.
 
     These are all tasks if it is known which GPUs each has: then they are placed as one job's workers.
     """
-    own_cpus, divides = has_own_cpus(tasks, machine), job.placing.numa_binding.divides
+    divides = job.placing.numa_binding.divides
     if not has_own_gpus(job, machine):
-        if not machine.visible and (own_cpus or not divides):
+        if not machine.visible and not divides:
             return [()], 0
         blocks = _blocks(job, machine, machine.visible, tasks.local_size)
         _expect_sharing(job, machine, blocks)
         return blocks, tasks.local_rank
     each, only = job.placing.gpus_per_worker or 1, only_slice(job, machine)
     mine = (only,) if only else machine.visible[:each]
-    if own_cpus:
-        return [mine], 0
     slices = [gpu for gpu in machine.gpus if gpu.parent]
     if len(machine.visible) == 1 and mine[0] in slices and len(slices) == tasks.local_size:
         # The tasks have all slices (MIG), each its own.
