@@ -73,6 +73,13 @@ NONE = machine({0: "0-3"})
         # Without GPUs the option works as under torchrun.
         (NONE, {}, ["CUDA_VISIBLE_DEVICES=1"]),
         (NONE, {"CUDA_VISIBLE_DEVICES": "6, 7"}, ["CUDA_VISIBLE_DEVICES=7"]),
+        (NONE, {"HIP_VISIBLE_DEVICES": ""}, ["CUDA_VISIBLE_DEVICES=1"]),
+        # HIP's runtime prefers its own variable.
+        (
+            NONE,
+            {"HIP_VISIBLE_DEVICES": "6, 7", "CUDA_VISIBLE_DEVICES": "0,1"},
+            ["CUDA_VISIBLE_DEVICES=7", "HIP_VISIBLE_DEVICES=7"],
+        ),
     ],
 )
 def test_a_worker_sees_its_own_gpu(
@@ -109,7 +116,8 @@ def test_more_workers_than_gpus() -> None:
     )
 
 
-def test_more_workers_than_entries_of_the_variable() -> None:
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])
+def test_more_workers_than_entries_of_the_variable(name: str) -> None:
     """Where no GPU is found, it may all the same name some."""
-    with pytest.raises(UsageError, match="no entry for local rank 2"):
-        variables(NONE, 3, {"CUDA_VISIBLE_DEVICES": "6, 7"}, virtual_local_rank=True)
+    with pytest.raises(UsageError, match=f"{name}=6, 7 has no entry for local rank 2"):
+        variables(NONE, 3, {name: "6, 7"}, virtual_local_rank=True)

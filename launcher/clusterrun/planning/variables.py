@@ -25,6 +25,7 @@ _GPU_VARIABLES = {
 """By vendor; all others use NVIDIA's, which AMD's runtime reads, too."""
 
 _COMMON = "CUDA_VISIBLE_DEVICES"
+_OF_HIP = _GPU_VARIABLES["amd"]
 
 _RAS_ENABLED = "NCCL_RAS_ENABLE"
 
@@ -196,7 +197,7 @@ def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -
     if variable == _COMMON:
         by_id = goes_by_id(machine, machine.visible)
         return {variable: ",".join(gpu.uuid if by_id else str(gpu.index) for gpu in gpus)}
-    if variable != "HIP_VISIBLE_DEVICES":
+    if variable != _OF_HIP:
         return {variable: ",".join(str(gpu.index) for gpu in gpus)}
     roots = before.get("ROCR_VISIBLE_DEVICES")
     value = ",".join(str(_below(roots, gpu)) for gpu in gpus)
@@ -224,17 +225,21 @@ def _below(roots: str | None, gpu: Gpu) -> int:
 
 
 def _unseen(index: int, before: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable of torchrun, which does not check whether there is a GPU."""
-    inherited = before.get(_COMMON)
+    """Return torchrun's variables, which does not check whether there is a GPU.
+
+    HIP's runtime prefers its own variable to NVIDIA's (``_set_local_rank_env`` of torch 2.15).
+    """
+    origin = _OF_HIP if before.get(_OF_HIP) else _COMMON
+    inherited = before.get(origin)
     if inherited is None:
         return {_COMMON: str(index)}
     entries = inherited.split(",")
     if index >= len(entries) > 1:
         raise UsageError(
-            f"{_COMMON}={inherited} has no entry for local rank {index}",
+            f"{origin}={inherited} has no entry for local rank {index}",
             f"start at most {len(entries)} workers",
         )
-    return {_COMMON: entries[index].strip()} if index < len(entries) else {}
+    return dict.fromkeys((_COMMON, origin), entries[index].strip()) if index < len(entries) else {}
 
 
 def serves_ras(environment: Mapping[str, str]) -> bool:
