@@ -489,6 +489,39 @@ def test_a_missing_task_is_named_by_its_node(slurm: Slurm, tmp_path: Path) -> No
     assert "n1" in done.err
 
 
+@pytest.mark.parametrize("option", [("--standalone",), ("--cluster", "none")])
+def test_tasks_that_run_a_whole_job_each_are_counted_once(
+    slurm: Slurm, clusterrun: Launcher, option: tuple[str, ...]
+) -> None:
+    """A step has several tasks, and the option ignores it."""
+    around = slurm.around("-N2", "--ntasks-per-node=2")
+
+    done = clusterrun.script(TELL, *option, around=around).ended()
+
+    assert column(told(done.out), "RANK", "WORLD_SIZE") == [("0", "1")] * 4
+    assert done.code == 0
+    assert done.err == (
+        "clusterrun: 4 whole jobs run, one in each task of slurm"
+        f" (SLURM_STEP_TASKS_PER_NODE): for one job, leave {option[0]} out\n"
+    )
+
+
+@pytest.mark.parametrize("option", [("--standalone",), ("--nnodes", "1")])
+def test_a_job_on_a_login_node_beside_its_allocation(
+    slurm: Slurm, tmp_path: Path, option: tuple[str, ...]
+) -> None:
+    """The shell of salloc is not on one of the nodes; what it says to type runs on them."""
+    salloc, name = ("salloc", "--nodes=2", "--exclusive"), script(tmp_path, TELL)
+
+    alone = slurm.start(*salloc, COMMAND, *option, name, environ=ON_PATH).ended()
+    (line,) = re.findall(r"but this shell runs on ctl; to run on them, type: (.*)", alone.err)
+    there = slurm.start(*salloc, "sh", "-c", line, environ=ON_PATH).ended()
+
+    names = ("RANK", "WORLD_SIZE", "SLURMD_NODENAME")
+    assert column(told(alone.out), *names) == [("0", "1", "")]
+    assert column(told(there.out), *names) == [("0", "2", "n0"), ("1", "2", "n1")], there.err
+
+
 def test_fewer_cpus_than_the_node_has_are_a_warning(slurm: Slurm, tmp_path: Path) -> None:
     """One, for a job with whole nodes and a step that binds its tasks to one core of each."""
     step = f"srun -N2 -n2 --cpu-bind=cores {COMMAND} {script(tmp_path, TELL)}"

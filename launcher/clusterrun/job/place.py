@@ -78,6 +78,8 @@ def settle_shape(
             ignored_exports=(*taken.ignored_exports, "MASTER_ADDR"),
         )
     nodes = nodes or taken.nnodes or Fact(1, "default")
+    if asked.value == NO_CLUSTER and nodes.value == 1 and not is_nested:
+        taken = replace(taken, warnings=tuple(_ignored(asked, layers, variables, launch)))
     layers = (*_worker_of_a_task(layers, taken), *layers, _layer(taken), default)
     shape = Shape(layers, nodes, taken, listed)
     _check_rank(value_of("node_rank", shape.layers), nodes)
@@ -160,6 +162,26 @@ def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Fact[str]:
     return Fact(NO_CLUSTER, "inside a worker") if is_nested else asked
 
 
+def _ignored(
+    asked: Fact[str], layers: Sequence[Layer], variables: Variables, launch: Launch
+) -> Iterator[str]:
+    """Yield what a user may not expect of a job on one node that ignores its cluster."""
+    try:
+        found = detect(Fact("", "default"), variables, launch)
+    except UsageError:
+        return
+    count = found.tasks or found.nnodes
+    rank = found.tasks.value.rank if found.tasks else found.node_rank and found.node_rank.value
+    if count and not found.yields and found.agents > 1 and rank in {0, None}:
+        yield (
+            f"{found.agents} whole jobs run, one in each task of {found.cluster.value}"
+            f" ({count.origin}): for one job, leave {asked.origin} out"
+        )
+    # Of a shell elsewhere, an error has said to type --cluster none.
+    elif found.elsewhere and value_of("standalone", layers).value:
+        yield found.elsewhere
+
+
 def _expect_one_starter(launcher: Fact[NodeLauncher], found: Found) -> None:
     """Refuse agents which a cluster has started and which would start more of them by ssh."""
     # A cluster that does not start all processes itself has no secret: there, one may use ssh.
@@ -191,6 +213,8 @@ def _choose(
     is_alone = nodes is not None and nodes.value == 1
     # Even if options set the shape: other NUMA nodes belong to other jobs.
     nothing = Found(cluster=found.cluster, numa_node=found.numa_node)
+    if is_alone and found.elsewhere:
+        nothing = replace(nothing, warnings=(found.elsewhere,))
     # At an endpoint, nodes get their ranks from the coordinator, whatever RANK is.
     are_met = has_endpoint and found.obstacle is None
     if found.yields and nodes is not None and (is_alone or rank is not None or are_met):

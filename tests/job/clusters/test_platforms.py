@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.captured import captured
+from tests.described import PROCESS, describe
 from tests.machine_trees import PciDevice, two_nodes, write_tree
 from tests.typed import typed
 
@@ -403,6 +404,20 @@ def test_unusable_files_of_pbs(text: str | None, message: str, folder: Path) -> 
 
     expected = message.format(file=nodefile, here=os.uname().nodename)
     assert printed.startswith(f"clusterrun: error: {expected}")
+
+
+def test_one_node_on_a_host_beside_those_of_pbs(folder: Path) -> None:
+    """The job runs, with a warning: it may be meant for them."""
+    nodefile = folder / "nodes"
+    nodefile.write_text("other-host\n")
+
+    resolved = describe(
+        "train.py", flags={"nnodes": "1"}, environ={**PATH, "PBS_NODEFILE": str(nodefile)}
+    )
+
+    assert resolved.warnings == (
+        f"PBS_NODEFILE: {nodefile} lists other-host, but not this host, {PROCESS.host}",
+    )
 
 
 def test_pals_takes_its_hosts_from_pbs(folder: Path) -> None:

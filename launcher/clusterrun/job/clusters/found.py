@@ -68,6 +68,8 @@ class Found(Struct, frozen=True):
     """Options replace all this without a warning: all processes have the same variables."""
     obstacle: UsageError | None = None
     """Why this process cannot be a node of the job, unless options set its place."""
+    elsewhere: str = ""
+    """The warning for a job on this host alone, which is not one of the cluster's; "": it is."""
     warnings: tuple[str, ...] = ()
     cluster: Fact[str] = Fact("none", "default")
     """The cluster that was detected; set by ``detect``."""

@@ -205,11 +205,15 @@ def pbs(v: Variables, launch: Launch) -> Found:
     hosts, here = read_nodefile(file), launch.process.host
     names = [short_name(host) for host in hosts.value]
     if short_name(here) not in names:
-        return no_place(
-            f"{file.origin}: {file.value} lists {', '.join(hosts.value)}, but not this host, {here}",
+        lists = (
+            f"{file.origin}: {file.value} lists {', '.join(hosts.value)}, but not this host, {here}"
+        )
+        found = no_place(
+            lists,
             "set the place of this node: --nnodes, --node-rank, --master-addr;"
             " or run the job on this host alone: --cluster none",
         )
+        return replace(found, elsewhere=lists)
     found = node(
         Fact(len(names), file.origin),
         Fact(names.index(short_name(here)), file.origin),

@@ -7,6 +7,7 @@ allocation (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; all seen with 22.05).
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
@@ -273,6 +274,7 @@ def allocation(v: Variables, launch: Launch) -> Found | None:
         nproc_per_node=v.gpus("SLURM_GPUS_ON_NODE"),
         yields=True,
         obstacle=obstacle,
+        elsewhere=_elsewhere(v, launch, obstacle) if obstacle and not is_batch else "",
         warnings=() if is_batch else tuple(_unused(v, launch, nodes, is_shell=is_shell)),
     )
 
@@ -318,6 +320,12 @@ def _on_other_host(v: Variables, launch: Launch) -> UsageError | None:
         f"put srun before clusterrun:\n  {_under_srun(v, launch)}\n"
         f"or run the job on this host:\n  {launch.line.line('--cluster', 'none')}",
     )
+
+
+def _elsewhere(v: Variables, launch: Launch, error: UsageError) -> str:
+    """Return the warning for a job that its options place on this host, which is not a node."""
+    on_nodes = replace(launch, line=launch.line.without({"nnodes", "standalone"}))
+    return f"{error.message}; to run on them, type: {_under_srun(v, on_nodes)}"
 
 
 def _under_srun(v: Variables, launch: Launch) -> str:
