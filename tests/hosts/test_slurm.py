@@ -478,15 +478,15 @@ def test_a_missing_node_is_named(slurm: Slurm, tmp_path: Path) -> None:
     assert "1 of 2 nodes joined within 2 s: n0; missing: n1" in done.err
 
 
-def test_a_missing_task_is_named_by_its_node(slurm: Slurm, tmp_path: Path) -> None:
-    """The message has the host name also if nodes have several tasks."""
+def test_a_missing_task_is_numbered(slurm: Slurm, tmp_path: Path) -> None:
+    """Where nodes have several; the hint is what starts them all."""
     words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))
 
     done = slurm.srun("-N2", "--ntasks-per-node=2", *words)
 
     assert (done.code, done.out) == (4, "")
-    assert "1 of 4 nodes joined within 2 s" in done.err
-    assert "n1" in done.err
+    assert "1 of 4 tasks joined within 2 s: n0; missing: tasks 1-3\n" in done.err
+    assert "  start all tasks at once:\n    srun -n 4 clusterrun ...\n" in done.err
 
 
 @pytest.mark.parametrize("option", [("--standalone",), ("--cluster", "none")])

@@ -767,7 +767,7 @@ def test_services_need_one_task_a_node() -> None:
         "rl.yaml:2 services.s: services need one agent for each node, and here are 4 tasks"
         " (OMPI_COMM_WORLD_LOCAL_SIZE)"
     )
-    assert hint == "start one task on each node: srun --ntasks-per-node=1 clusterrun ..."
+    assert hint == "start one task on each node: mpirun --map-by ppr:1:node clusterrun ..."
 
 
 @pytest.mark.usefixtures("script")

@@ -1,7 +1,9 @@
 """The notices and errors of a node that can't connect to node 0."""
 
 import pytest
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.job.declaring import Fact
+from clusterrun.job.job import TaskLayout
 from clusterrun.network.addresses import Address, numeric_address
 from clusterrun.network.handshake import Fault, HandshakeFailed
 from clusterrun.network.join_failures import (
@@ -110,6 +112,35 @@ def test_a_missing_answer(rank: int | None, which: str) -> None:
         " 10.0.0.1: connection refused"
     )
     assert error.hint == FIREWALL.format(which)
+
+
+def test_tasks_of_a_scheduler() -> None:
+    """It gives each its rank, and starts them: no hint has --node-rank."""
+    tasks = TaskLayout(
+        rank=GlobalRank(1),
+        size=4,
+        local_rank=LocalRank(1),
+        local_size=2,
+        node_rank=NodeRank(0),
+        nodes=2,
+        all_tasks="srun -n 4 clusterrun ...",
+    )
+    terms = job_terms(29500, nodes=4, host="head", rdzv_timeout=600.0, tasks=tasks)
+    local = replace(terms, host=Fact("127.0.0.1", "MASTER_ADDR"))
+
+    error = not_connected(terms, progress(a10_0_0_1="connection refused"), 1)
+
+    assert error.message.startswith("could not connect to task 0 at head:29500")
+    assert error.hint == FIREWALL.replace("node", "task").replace(
+        "start the same command on {}", "start all tasks at once:\n  srun -n 4 clusterrun ..."
+    )
+    assert not_connected(terms, progress(a10_0_0_1=NOT_CLUSTERRUN), 1).hint.endswith(
+        "or the job has started without this task: check srun -n 4 clusterrun ..."
+    )
+    assert not_connected(local, progress(a127_0_0_1="connection refused"), 1).hint == (
+        "127.0.0.1 is this machine, and task 0 does not run here:\n"
+        "set --master-addr to its machine's address"
+    )
 
 
 def test_a_name_that_leads_to_this_machine_itself() -> None:

@@ -84,6 +84,10 @@ class TaskLayout(Struct, frozen=True):
     """No other task of the node may use the CPUs that this one is bound to; None: unknown."""
     gpus: int | None = None
     """GPUs that the scheduler gave to all tasks of this node; None: unknown."""
+    all_tasks: str = ""
+    """What to type to start all tasks of the job at once."""
+    one_per_node: str = ""
+    """What to type to start one task on each node instead."""
 
 
 class LastCall(Struct, frozen=True):
@@ -211,6 +215,11 @@ class Job(Struct, frozen=True, kw_only=True):
     def agents(self) -> int:
         """The number of agents in the job, spares included."""
         return self.nnodes + self.elasticity.spares if self.tasks is None else self.tasks.size
+
+    @property
+    def agent_noun(self) -> str:
+        """What an agent is for its user: "node", or "task" if its node has several."""
+        return "node" if self.tasks is None else "task"
 
     @property
     def outlives_nodes(self) -> bool:

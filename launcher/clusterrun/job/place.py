@@ -15,6 +15,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import NO_CLUSTER, detect
 from clusterrun.job.clusters.found import Found, Launch, Variables, first_of
 from clusterrun.job.declaring import Fact, spell
+from clusterrun.job.job import TaskLayout
 from clusterrun.job.options import NodeLauncher
 from clusterrun.job.sources import CommandLine, Layer, find, from_exports, layer_of, value_of
 from clusterrun.job.torchrun import ONE_WORKER, TORCHRUN
@@ -237,7 +238,7 @@ def _choose(
         )
     workers = value_of("nproc_per_node", layers)
     if found.tasks and workers.value != 1:
-        raise _too_many_starters(workers, found)
+        raise _too_many_starters(workers, found.tasks)
     has_several = (nodes or found.nnodes or Fact(1, "")).value > 1
     warnings = tuple(f"{value}; the cluster's {other} is ignored" for value, other in differences)
     return replace(
@@ -266,17 +267,16 @@ def _worker_of_a_task(layers: Sequence[Layer], taken: Found) -> Sequence[Layer]:
         return ()
     size = taken.tasks.value.local_size
     if workers and isinstance(workers.value, int) and workers.value not in {1, size}:
-        raise _too_many_starters(workers, taken)
+        raise _too_many_starters(workers, taken.tasks)
     return (layer_of(nproc_per_node=Fact(1, taken.tasks.origin)),)
 
 
-def _too_many_starters(workers: Fact[object], found: Found) -> UsageError:
-    tasks = found.tasks
-    has_tasks = f"{tasks.value.local_size} tasks ({tasks.origin})" if tasks else "tasks"
+def _too_many_starters(workers: Fact[object], tasks: Fact[TaskLayout]) -> UsageError:
+    has_tasks = f"{tasks.value.local_size} tasks ({tasks.origin})"
     return UsageError(
         f"nproc_per_node is {spell(workers.value)} ({workers.origin}), but this node has"
         f" {has_tasks}, and each would start that many workers",
-        "start one task on each node:\n  srun --ntasks-per-node=1 clusterrun ...\n"
+        f"start one task on each node:\n  {tasks.value.one_per_node}\n"
         "or one worker in each task: leave out the options for nodes, ranks and workers",
     )
 
@@ -312,11 +312,11 @@ def working_nodes(shape: Shape) -> Layer:
 
     """
     nodes, nnodes = shape.nodes, find("nnodes", shape.layers)
-    spares = value_of("spares", shape.layers)
-    if spares.value and shape.found.tasks:
+    spares, tasks = value_of("spares", shape.layers), shape.found.tasks
+    if spares.value and tasks:
         raise UsageError(
-            f"spares is {spares}, but each worker is a task of its own ({shape.found.tasks.origin})",
-            "start one task on each node:\n  srun --ntasks-per-node=1 clusterrun ...",
+            f"spares is {spares}, but each worker is a task of its own ({tasks.origin})",
+            f"start one task on each node:\n  {tasks.value.one_per_node}",
         )
     if spares.value and spares.value >= nodes.value:
         raise UsageError(

@@ -327,7 +327,7 @@ def with_services(job: Job, job_file: JobFile, *, counts_main: bool) -> Job:
         raise UsageError(
             f"{services[0].where}: services need one agent for each node, and here are"
             f" {job.tasks.local_size} tasks ({job.origin('tasks')})",
-            "start one task on each node: srun --ntasks-per-node=1 clusterrun ...",
+            f"start one task on each node: {job.tasks.one_per_node}",
         )
     for service in services:
         if service.name == job.program.role:

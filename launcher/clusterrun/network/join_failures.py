@@ -47,7 +47,7 @@ class DialProgress(Struct, frozen=True):
 def not_connected_yet(terms: Terms, progress: DialProgress, elapsed: str) -> str:
     """Return the notice of a node that tries again; ``elapsed`` as in "30 s of 600 s"."""
     if progress.addresses:
-        why = f"can't connect to node 0 at {_place(terms)} yet: {_errors(terms, progress)}"
+        why = f"can't connect to {terms.first} at {_place(terms)} yet: {_errors(terms, progress)}"
     else:
         why = f"{terms.host} does not resolve yet: {_lookup_error(progress)}"
     exports = f"; {terms.exports}" if terms.exports else ""
@@ -62,11 +62,11 @@ def not_connected(terms: Terms, progress: DialProgress, rank: int | None) -> Ren
         return RendezvousError(
             f"{terms.host} did not resolve on this node {within}: {_lookup_error(progress)}",
             f"{one_node}set {_option(terms)} to a host name that every node can resolve,"
-            " or to node 0's IP address",
+            f" or to {terms.first}'s IP address",
         )
     errors = _errors(terms, progress)
     return RendezvousError(
-        f"could not connect to node 0 at {_place(terms)} {within}: {errors}",
+        f"could not connect to {terms.first} at {_place(terms)} {within}: {errors}",
         one_node + _hint(terms, progress, rank),
     )
 
@@ -74,28 +74,30 @@ def not_connected(terms: Terms, progress: DialProgress, rank: int | None) -> Ren
 def node_zero_silent(terms: Terms) -> RendezvousError:
     """Return the error of a member that receives nothing from node 0 any more."""
     return RendezvousError(
-        f"node 0 at {_place(terms)} stopped responding before all nodes had joined",
-        "see what clusterrun has printed on node 0",
+        f"{terms.first} at {_place(terms)} stopped responding before all"
+        f" {terms.job.agent_noun}s had joined",
+        f"see what clusterrun has printed {'on' if terms.job.tasks is None else 'in'} {terms.first}",
     )
 
 
 def handshake_error(terms: Terms, failure: HandshakeFailed) -> RendezvousError | None:
     """Return the error of a failed handshake; None if the other side is not clusterrun."""
     place, option = terms.place, port_option(terms.ports.origin)
+    first, this = terms.first, f"this {terms.job.agent_noun}"
     match failure.fault:
         case Fault.NOT_CLUSTERRUN:
             return None
         case Fault.OTHER_VERSION:
-            text = f"node 0 at {place} speaks version {failure.version} of clusterrun's protocol"
-            return RendezvousError(f"{text}, this node speaks version {VERSION}", _SAME_VERSION)
+            text = f"{first} at {place} speaks version {failure.version} of clusterrun's protocol"
+            return RendezvousError(f"{text}, {this} speaks version {VERSION}", _SAME_VERSION)
         case Fault.HAS_A_TOKEN:
-            text = f"the job at {place} has a token, and this node has none"
+            text = f"the job at {place} has a token, and {this} has none"
         case Fault.HAS_NO_TOKEN:
-            text = f"the job at {place} has no token, and this node has one"
+            text = f"the job at {place} has no token, and {this} has one"
         case Fault.WRONG_TOKEN:
-            text = f"the job at {place} has a different token from this node"
+            text = f"the job at {place} has another token than {this}"
         case Fault.RELAYED:
-            text = f"node 0 at {place} is reached through another program on its host"
+            text = f"{first} at {place} is reached through another program on its host"
             how = "that program listens on the port and forwards the connection"
             return RendezvousError(f"{text}: {how}", _OTHER_PROGRAM.format(option))
         case _:
@@ -134,30 +136,35 @@ def _where(address: Address, port: int | None) -> str:
 
 
 def _hint(terms: Terms, progress: DialProgress, rank: int | None) -> str:
+    tasks = terms.job.tasks
     if NOT_CLUSTERRUN in progress.errors.values():
+        check = "--nnodes" if tasks is None else tasks.all_tasks
         return (
             "the port may be another program's: set another one on all nodes with"
             f" {port_option(terms.ports.origin)}\n"
-            "or the job has started without this node: check --nnodes"
+            f"or the job has started without this {terms.job.agent_noun}: check {check}"
         )
     if all(address.is_loopback for address in progress.addresses):
         return _loopback_hint(terms, progress.addresses[0].text)
     which = "the machine with that address" if rank is None else "node 0 (--node-rank 0)"
+    start = f"start the same command on {which}"
+    if tasks is not None:
+        start = f"start all tasks at once:\n  {tasks.all_tasks}"
     return (
-        f"start the same command on {which}\n"
-        "if it is already running there, a firewall may block the port, or the job has"
-        " started without this node"
+        f"{start}\nif it is already running there, a firewall may block the port, or the job has"
+        f" started without this {terms.job.agent_noun}"
     )
 
 
 def _loopback_hint(terms: Terms, address: str) -> str:
     host, option = terms.host.value, _option(terms)
     if host == address:
+        start = "start it here with --node-rank 0, or " if terms.job.tasks is None else ""
         return (
-            f"{host} is this machine, and node 0 does not run here:\n"
-            f"start it here with --node-rank 0, or set {option} to its machine's address"
+            f"{host} is this machine, and {terms.first} does not run here:\n"
+            f"{start}set {option} to its machine's address"
         )
     return (
-        f"on this node {host} resolves to {address}, which is this machine and not node 0:\n"
-        f"correct /etc/hosts, or set {option} to node 0's IP address"
+        f"on this node {host} resolves to {address}, which is this machine and not {terms.first}:\n"
+        f"correct /etc/hosts, or set {option} to {terms.first}'s IP address"
     )

@@ -80,7 +80,11 @@ class JoiningPort:
 
 
 def open_joining_port(
-    ports: Fact[tuple[int, ...]], host: str, only_at: Sequence[Address] = ()
+    ports: Fact[tuple[int, ...]],
+    host: str,
+    only_at: Sequence[Address] = (),
+    *,
+    is_task: bool = False,
 ) -> JoiningPort:
     """Return the first of ``ports`` that is free, listening.
 
@@ -88,6 +92,7 @@ def open_joining_port(
         ports: in the order in which to try them.
         host: this machine's name, for messages.
         only_at: the addresses to listen at; () for all of this machine.
+        is_task: a scheduler has set this agent's rank, and no option can.
 
     Raises:
         PortBusy: no port can be used.
@@ -100,7 +105,8 @@ def open_joining_port(
             return _open(port, only_at)
         except _ClaimedError as error:
             troubles.append(f"port {port} ({ports.origin}) is in use on {host} by {error}")
-            hint = "\nor, if that is node 0 of this job, give this node another --node-rank"
+            if not is_task:
+                hint = "\nor, if that is node 0 of this job, give this node another --node-rank"
         except OSError as error:
             if error.errno == errno.EACCES:
                 raise refused_port(port, ports.origin, host) from error

@@ -353,7 +353,7 @@ class Membership:
                 at_once = loss.is_silent and self._terms.job.outlives_nodes
                 # Node 0, if it runs, notices at once; or when the fork server lets go of the connection.
                 member.channel.close()
-                yield CoordinatorLost(NodeLost(0, self.node_zero, loss.how), now, at_once)
+                yield CoordinatorLost(self._node_zero_lost(loss.how), now, at_once)
             case _:
                 pass
 
@@ -361,7 +361,10 @@ class Membership:
         """End, since node 0 has given up this node, and does not let it in again."""
         self._end()
         how = "has gone on without this node, and does not let it join again"
-        yield CoordinatorLost(NodeLost(0, self.node_zero, how), now)
+        yield CoordinatorLost(self._node_zero_lost(how), now)
+
+    def _node_zero_lost(self, how: str) -> NodeLost:
+        return NodeLost(0, self.node_zero, how, is_task=self._terms.job.tasks is not None)
 
     # What the coordinator has sent.
 

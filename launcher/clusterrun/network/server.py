@@ -484,7 +484,8 @@ def open_ports(node: JoiningNode) -> tuple[JoiningPort, WorkersPort | None]:
     terms = node.terms
     # At a loopback address no other machine needs to reach the coordinator.
     only_at = loopback_address(terms.host.value)
-    joining = open_joining_port(terms.ports, node.hello.host, only_at)
+    is_task = terms.job.tasks is not None
+    joining = open_joining_port(terms.ports, node.hello.host, only_at, is_task=is_task)
     if not terms.keeps_joining_port:
         return joining, None
     try:

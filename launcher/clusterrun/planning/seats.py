@@ -264,7 +264,7 @@ def _gpus_of_tasks(
         if not machine.visible and not divides:
             return [()], 0
         blocks = _blocks(job, machine, machine.visible, tasks.local_size)
-        _expect_sharing(job, machine, blocks)
+        _expect_sharing(job, machine, tasks, blocks)
         return blocks, tasks.local_rank
     each, only = job.placing.gpus_per_worker or 1, only_slice(job, machine)
     mine = (only,) if only else machine.visible[:each]
@@ -296,7 +296,9 @@ def _part_of_gpu(machine: Machine, own: Gpu, tasks: TaskLayout) -> tuple[int, in
     return tasks.local_rank % sharers, sharers
 
 
-def _expect_sharing(job: Job, machine: Machine, blocks: Sequence[tuple[Gpu, ...] | None]) -> None:
+def _expect_sharing(
+    job: Job, machine: Machine, tasks: TaskLayout, blocks: Sequence[tuple[Gpu, ...] | None]
+) -> None:
     """Check that tasks that see the same too few GPUs need none of their own (``--gpus-per-worker 0``)."""
     each, visible = job.placing.gpus_per_worker, len(machine.visible)
     if blocks[0] is not None or each == 0:
@@ -306,7 +308,7 @@ def _expect_sharing(job: Job, machine: Machine, blocks: Sequence[tuple[Gpu, ...]
         f"the {len(blocks)} tasks of this node need {len(blocks) * (each or 1)} GPUs, and all"
         f" see {there}",
         "start one task on each node, which starts a worker for each GPU:\n"
-        "  srun --ntasks-per-node=1 clusterrun ...\n"
+        f"  {tasks.one_per_node}\n"
         "or, if workers share GPUs or use none:\n"
         "  clusterrun --gpus-per-worker 0 ...",
     )

@@ -647,7 +647,7 @@ class Coordinator:
         if evidence.first is None and not (cause or failed):
             _add_exits(running, node.ranks, at)
         if done.lease_over and self._outlives(node):
-            failed = NodeLost(node.rank or 0, node.hello.host, LEASE_OVER)
+            failed = self._loss(node, LEASE_OVER)
             evidence.leases_over.append(failed)
         self._stop(running, cause or failed, node.hello.host, at)
         return self._end_if_all_have_reported(running, at)
@@ -974,8 +974,7 @@ class Coordinator:
         ``how``: None: its connection has ended.
         """
         if node.lost is None:
-            lost = NodeLost(node.rank or 0, node.hello.host)
-            node.here, node.lost = False, lost if how is None else replace(lost, how=as_line(how))
+            node.here, node.lost = False, self._loss(node, how)
             self.members.lost.append(node)
             if isinstance(state, Running):
                 state.hangs.lost(node)
@@ -986,6 +985,11 @@ class Coordinator:
                 return self._lost_while_it_ran(state, node, node.lost, at, is_silent=is_silent)
         return self._look_again(state, at) if isinstance(state, Reforming) else state
 
+    def _loss(self, node: Node, how: str | None) -> NodeLost:
+        is_task = self.terms.job.tasks is not None
+        lost = NodeLost(node.rank or 0, node.hello.host, is_task=is_task)
+        return lost if how is None else replace(lost, how=as_line(how))
+
     def _lost_while_it_ran(
         self, running: Running, node: Node, lost: NodeLost, at: float, *, is_silent: bool
     ) -> State:
@@ -995,7 +999,7 @@ class Coordinator:
         if not is_silent and at - self._stopped.at <= self.terms.rhythm.interval:
             # It has given up this node, which was stopped.
             how = f"was stopped for {self._stopped.seconds:.0f} s"
-            evidence.stopped = evidence.stopped or NodeLost(0, self.own_hello.host, how)
+            evidence.stopped = evidence.stopped or self._loss(self.members.own, how)
         evidence.lost.append(node)
         last_sent = at - (self.terms.member_silence if is_silent else 0.0)
         evidence.lost_at = min(evidence.lost_at, last_sent)
@@ -1072,7 +1076,7 @@ class Coordinator:
             return self._go_on(state)
         node.hello = replace(node.hello, fault=fault)
         self._restarts.fails_check()
-        node.lost = NodeLost(node.rank or 0, node.hello.host, as_line(f"fails its check: {fault}"))
+        node.lost = self._loss(node, f"fails its check: {fault}")
         if node is self.members.own or not self.terms.job.outlives_nodes:
             self.members.lost.append(node)
             return self._end_for(state, "")

@@ -97,11 +97,11 @@ def rejection(terms: Terms, own: Hello, newcomer: Hello) -> Rejection | None:
 def mismatch(terms: Terms, own: Hello, newcomer: Hello) -> Mismatch | None:
     """Return what of a newcomer contradicts node 0, also when the job runs."""
     if name := first_difference(own.must, newcomer.must):
-        hint = SAME_VERSION if name == VERSION else SAME_FLAGS
+        hint = SAME_VERSION if name == VERSION else _same_command(terms)
         return Mismatch(two_values(name, own, newcomer), hint)
     if not _fits_programs(terms, newcomer):
         text = f"{process(newcomer)} has different programs from this job"
-        return Mismatch(text, SAME_FLAGS)
+        return Mismatch(text, _same_command(terms))
     if newcomer.rank == 0:
         # It is node 0 of another job with the same options, and only asks whether it is the only one.
         return same_rank(terms, 0, own, newcomer, is_own=True)
@@ -136,8 +136,17 @@ def same_rank(terms: Terms, rank: int, member: Hello, newcomer: Hello, *, is_own
             f" {process(member)}"
         )
         return Mismatch(text, "give --node-rank 0 to the machine that --master-addr names")
-    text = f"two nodes have node rank {rank}: {process(member)} and {process(newcomer)}"
+    they = f"{process(member)} and {process(newcomer)}"
+    if terms.job.tasks is not None:
+        return Mismatch(f"two tasks have rank {rank}: {they}", _same_command(terms))
+    text = f"two nodes have node rank {rank}: {they}"
     return Mismatch(text, "give each node its own --node-rank")
+
+
+def _same_command(terms: Terms) -> str:
+    """Return what to type so that all agents have the same options, and a rank each."""
+    tasks = terms.job.tasks
+    return SAME_FLAGS if tasks is None else f"start all tasks at once:\n  {tasks.all_tasks}"
 
 
 def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
@@ -234,9 +243,10 @@ class Gathering:
         """Return why no place is left for a newcomer; None if there is one."""
         nodes, rank = self.terms.nodes, newcomer.rank
         if rank is not None and rank >= nodes:
-            ranks = f"the ranks of {nodes} nodes are 0-{nodes - 1}"
-            text = f"{process(newcomer)} has node rank {rank}, but {ranks}"
-            return Mismatch(text, SAME_FLAGS)
+            own = "node rank" if self.terms.job.tasks is None else "rank"
+            ranks = f"the ranks of {nodes} {self._noun}s are 0-{nodes - 1}"
+            text = f"{process(newcomer)} has {own} {rank}, but {ranks}"
+            return Mismatch(text, _same_command(self.terms))
         if rank is not None and (holder := self._by_rank.get(rank)):
             is_own = holder is self._members.own
             return same_rank(self.terms, rank, holder.hello, newcomer, is_own=is_own)
@@ -319,18 +329,25 @@ class Gathering:
         hint = [f"refused meanwhile: {each}" for each in refused[:MOST_NAMES]]
         if terms.exports:
             hint.append(f"if this is one node: {terms.exports}")
-        hint.append(f"run the same command on every node; each must reach {terms.place}")
+        if terms.job.tasks is None:
+            hint.append(f"run the same command on every node; each must reach {terms.place}")
+        else:
+            hint.append(f"{_same_command(terms)}\neach must reach {terms.place}")
         hint.append("to wait longer, give --rdzv-timeout SECONDS")
         return Mismatch(text, "\n".join(hint))
 
     @property
+    def _noun(self) -> str:
+        return self.terms.job.agent_noun
+
+    @property
     def _counted(self) -> str:
-        return f"{self.count} of {self.terms.nodes} nodes"
+        return f"{self.count} of {self.terms.nodes} {self._noun}s"
 
     @property
     def _missing(self) -> str:
         """Which nodes have not joined, or how many if that is not known."""
-        return self._missing_names() or counted(self.terms.nodes - self.count, "node")
+        return self._missing_names() or counted(self.terms.nodes - self.count, self._noun)
 
     def _missing_names(self) -> str:
         hosts, nodes = self.terms.hosts, self.terms.nodes
@@ -342,7 +359,8 @@ class Gathering:
             joined = {_short(hello.host) for hello in hellos}
             return listed(host for host in hosts if _short(host) not in joined)
         if all(hello.rank is not None for hello in hellos):
-            return f"node rank{'s' if len(missing) > 1 else ''} {', '.join(runs(missing))}"
+            what = "node rank" if self.terms.job.tasks is None else "task"
+            return f"{what}{'s' if len(missing) > 1 else ''} {', '.join(runs(missing))}"
         return ""
 
     @property

@@ -83,7 +83,7 @@ def process(hello: Hello) -> str:
 
 def lost(node: NodeLost) -> str:
     """Return "node 1 (n1) is gone"."""
-    return as_line(f"node {node.node_rank} ({node.host}) {node.how}")
+    return as_line(f"{node} ({node.host}) {node.how}")
 
 
 def shortened(text: str, most: int = 80) -> str:

@@ -171,6 +171,12 @@ class NodeLost(Struct, frozen=True, tag=True):
     host: Name
     how: Line = "is gone"
     """Or "has been silent for 15 s"."""
+    is_task: bool = False
+    """It is one of several tasks of its node, and ``node_rank`` counts these."""
+
+    def __str__(self) -> str:
+        """Return "node 1"."""
+        return f"{'task' if self.is_task else 'node'} {self.node_rank}"
 
 
 class HangSign(Enum):

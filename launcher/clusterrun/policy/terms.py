@@ -90,6 +90,11 @@ class Terms(Struct, frozen=True):
         return str(Endpoint(self.host.value, self.ports.value[0]))
 
     @property
+    def first(self) -> str:
+        """The agent where the others meet, for messages."""
+        return f"{self.job.agent_noun} 0"
+
+    @property
     def hosts(self) -> tuple[str, ...]:
         """Names of the nodes by rank, for messages; () if unknown."""
         return () if self.job.tasks is not None else tuple(map(as_name, self.job.workers.hosts))

@@ -114,8 +114,8 @@ def _reason_lines(outcome: Outcome) -> list[str]:
     match outcome.reason:
         case Interrupted(number):
             return _interruption_lines(number, outcome.results)
-        case NodeLost(node_rank, host, how):
-            return [f"clusterrun: error: node {node_rank} ({host}) {how}; the job was stopped"]
+        case NodeLost() as node:
+            return [f"clusterrun: error: {lost(node)}; the job was stopped"]
         case HelperFailed(name, how, _):
             return [f"clusterrun: error: its {name} {how}; the job was stopped"]
         case Suspended(silent=silent):
@@ -349,8 +349,8 @@ def _exit_code_origin(outcome: Outcome) -> str:
             return f": clusterrun received {signal_name(number)}"
         case OutputGone():
             return ": the reader of the output has gone (SIGPIPE)"
-        case NodeLost(node_rank):
-            return f": node {node_rank} was lost"
+        case NodeLost() as node:
+            return f": {node} was lost"
         case HelperFailed(name, _, number):
             return (
                 f", from the {name}{_for_signal(number)}" if number else ", from clusterrun itself"

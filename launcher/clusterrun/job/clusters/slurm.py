@@ -153,6 +153,8 @@ def _layout(v: Variables, counts: Fact[tuple[int, ...]], node: int) -> Fact[Task
         nodes=len(counts.value),
         own_cpus=_has_own_cpus(v, local_rank),
         gpus=None if gpus is None else gpus.value,
+        all_tasks=f"srun -n {sum(counts.value)} clusterrun ...",
+        one_per_node="srun --ntasks-per-node=1 clusterrun ...",
     )
     return Fact(layout, counts.origin)
 

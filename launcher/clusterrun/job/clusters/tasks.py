@@ -25,9 +25,28 @@ from clusterrun.job.job import TaskLayout
 from clusterrun.job.values import LOOPBACK
 
 
+class Starter(Struct, frozen=True):
+    """What to type to start tasks, with ``{size}`` and ``{nodes}`` for their numbers."""
+
+    all_tasks: str
+    one_per_node: str
+
+
+MPIRUN = Starter("mpirun -n {size} clusterrun ...", "mpirun --map-by ppr:1:node clusterrun ...")
+HYDRA = Starter("mpiexec -n {size} clusterrun ...", "mpiexec -ppn 1 clusterrun ...")
+PALS = Starter("mpiexec -n {size} clusterrun ...", "mpiexec -n {nodes} --ppn 1 clusterrun ...")
+JSRUN = Starter("jsrun -n {size} clusterrun ...", "jsrun -r 1 clusterrun ...")
+FLUX = Starter("flux run -n{size} clusterrun ...", "flux run -N{nodes} -n{nodes} clusterrun ...")
+AZUREML = Starter(
+    "instance_count: {nodes}, with {size} processes in all",
+    "process_count_per_instance: 1",
+)
+
+
 class TaskNumbers(Struct, frozen=True):
     """The numbers that a task has from its launcher."""
 
+    starter: Starter
     rank: Fact[int]
     size: Fact[int]
     local_rank: Fact[int]
@@ -38,6 +57,11 @@ class TaskNumbers(Struct, frozen=True):
     most_nodes: Fact[int] | None = None
     """The nodes of the allocation, some of which may have no task."""
 
+    def to_type(self, text: str) -> str:
+        """Return a text of the starter with the numbers of this job."""
+        nodes = self.nodes.value if self.nodes else self.size.value // self.local_size.value
+        return text.format(size=self.size.value, nodes=nodes)
+
 
 def openmpi(v: Variables, launch: Launch) -> Found:
     """Open MPI's mpirun: docs.open-mpi.org, "Environment variables set for MPI applications".
@@ -47,6 +71,7 @@ def openmpi(v: Variables, launch: Launch) -> Found:
     MPI job of AzureML has one of three: ``ip:port`` on several nodes, ``ip`` in the older ones.
     """
     task = TaskNumbers(
+        MPIRUN,
         rank=v.require("OMPI_COMM_WORLD_RANK"),
         size=v.require("OMPI_COMM_WORLD_SIZE"),
         local_rank=v.require("OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -98,6 +123,7 @@ def mpich(v: Variables, _: Launch) -> Found | None:
         return None
     return place_of(
         TaskNumbers(
+            HYDRA,
             rank=v.require("PMI_RANK"),
             size=v.require("PMI_SIZE"),
             local_rank=v.require("MPI_LOCALRANKID"),
@@ -110,6 +136,7 @@ def mvapich(v: Variables, _: Launch) -> Found:
     """MVAPICH2: its user guide, "Running on clusters"."""
     return place_of(
         TaskNumbers(
+            HYDRA,
             rank=v.require("MV2_COMM_WORLD_RANK"),
             size=v.require("MV2_COMM_WORLD_SIZE"),
             local_rank=v.require("MV2_COMM_WORLD_LOCAL_RANK"),
@@ -121,6 +148,7 @@ def mvapich(v: Variables, _: Launch) -> Found:
 def pals(v: Variables, _: Launch) -> Found:
     """Cray PALS, the mpiexec of HPE machines under PBS, such as Aurora and Polaris."""
     task = TaskNumbers(
+        PALS,
         rank=v.require("PALS_RANKID"),
         size=v.require("PMI_SIZE"),
         local_rank=v.require("PALS_LOCAL_RANKID"),
@@ -135,6 +163,7 @@ def pals(v: Variables, _: Launch) -> Found:
 def jsrun(v: Variables, _: Launch) -> Found:
     """LSF's jsrun (Lightning's LSFEnvironment reads the same variables)."""
     task = TaskNumbers(
+        JSRUN,
         rank=v.require("JSM_NAMESPACE_RANK"),
         size=v.require("JSM_NAMESPACE_SIZE"),
         local_rank=v.require("JSM_NAMESPACE_LOCAL_RANK"),
@@ -162,10 +191,11 @@ def flux(v: Variables, _: Launch) -> Found:
         raise UsageError(
             f"{size.origin} is {size.value} and {nodes.origin} is {nodes.value}: nodes have"
             " different numbers of tasks, and the number on this one is unknown",
-            f"start one task on each node:\n  flux run -N{nodes.value} -n{nodes.value}"
-            " clusterrun ...",
+            "start one task on each node:\n  "
+            + FLUX.one_per_node.format(nodes=nodes.value, size=size.value),
         )
     task = TaskNumbers(
+        FLUX,
         rank=v.require("FLUX_TASK_RANK"),
         size=size,
         local_rank=v.require("FLUX_TASK_LOCAL_ID"),
@@ -202,7 +232,7 @@ def azureml(v: Variables, launch: Launch) -> Found | None:
             "or start a separate job in each process:\n"
             f"  {launch.line.line('--cluster', 'none')}",
         )
-    return place_of(TaskNumbers(rank, size, local_rank, local_size, nodes, node_rank))
+    return place_of(TaskNumbers(AZUREML, rank, size, local_rank, local_size, nodes, node_rank))
 
 
 def pmix(v: Variables, _: Launch) -> Found | None:
@@ -259,6 +289,8 @@ def place_of(
         local_size=task.local_size.value,
         node_rank=NodeRank(node_rank.value),
         nodes=nodes.value,
+        all_tasks=task.to_type(task.starter.all_tasks),
+        one_per_node=task.to_type(task.starter.one_per_node),
     )
     return replace(found, node_rank=node_rank, tasks=Fact(layout, task.local_size.origin))
 
@@ -292,6 +324,6 @@ def _uneven(task: TaskNumbers) -> UsageError:
         f" {task.local_size.value}: nodes have different numbers of tasks, so the rank of this"
         " node is unknown",
         "start one task on each node, which starts one worker per GPU:\n"
-        "  mpirun --map-by ppr:1:node clusterrun ...\n"
+        f"  {task.to_type(task.starter.one_per_node)}\n"
         "or the same number of tasks on each node, or ignore the cluster with --cluster none",
     )
