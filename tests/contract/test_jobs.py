@@ -257,6 +257,18 @@ def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> N
     assert len({it["CLUSTERRUN_SUSPEND_PAGE"] for it in inner}) == 2
 
 
+@pytest.mark.needs("root", "unshare")
+def test_a_machine_that_cannot_reach_itself(clusterrun: Launcher) -> None:
+    """Without its loopback interface, ranks would try to meet until their own time is over."""
+    ended = clusterrun.script("print('alone')", around=("unshare", "--net")).ended()
+
+    assert (ended.code, ended.out) == (0, "alone\n")
+    assert ended.err == (
+        "clusterrun: warning: this machine can't reach itself at 127.0.0.1: Network is unreachable,"
+        " so ranks can't meet; as root: ip link set lo up\n"
+    )
+
+
 def start_of(clusterrun: Launcher, worker: str) -> dict[str, Any]:
     """Return what a worker of the script ``WRITES_START`` has written."""
     found: dict[str, Any] = json.loads((clusterrun.folder / f"{worker}.json").read_text())

@@ -24,6 +24,14 @@ def levels(findings: Sequence[Finding]) -> dict[str, Level]:
     return {finding.what: finding.level for finding in findings}
 
 
+def test_no_loopback_interface() -> None:
+    """Ranks of one node could not meet."""
+    [finding] = this_machine.check_loopback("unreachable")
+
+    assert (finding.level, finding.advice) == (Level.FAILURE, "as root: ip link set lo up")
+    assert list(this_machine.check_loopback("")) == []
+
+
 @pytest.mark.parametrize(
     ("addresses", "level"),
     [

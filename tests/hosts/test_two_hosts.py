@@ -219,6 +219,22 @@ def test_hosts_whose_own_name_is_127_0_1_1(hosts: tuple[Host, ...], clusterrun: 
 
 
 @pytest.mark.long
+def test_hosts_whose_own_name_leads_elsewhere(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """As in pods with hostNetwork, and behind a VPN: gloo can't listen at that address."""
+    hosts[0].set_hosts_file("127.0.0.1 localhost\n10.99.0.2 n0\n10.77.0.3 n1\n")
+    hosts[1].set_hosts_file("127.0.0.1 localhost\n10.99.0.3 n1\n10.77.0.2 n0\n")
+    nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
+    words = ("--nnodes", "2", "--master-addr", "10.77.0.2")
+
+    ends = ended([nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)], 90)
+
+    assert codes(ends) == [0, 0], ends
+    assert [end.out for end in ends] == ["local rank 0 mean 0.5\n"] * 2
+
+
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_digits_are_learned_on_two_hosts(hosts: tuple[Host, ...]) -> None:
     """Two ranks and one, by the job file, reach an accuracy of 95 %."""

@@ -119,6 +119,17 @@ def test_a_name_that_leads_elsewhere(tmp_path: Path) -> None:
     assert (finding["level"], finding["found"]) == ("failure", "10.254.9.9")
 
 
+@pytest.mark.needs("root", "unshare")
+def test_a_machine_that_cannot_reach_itself() -> None:
+    """A network namespace begins without its loopback interface."""
+    code, found = doctor("unshare", "--net")
+
+    assert code == 1
+    assert found["loopback"]["found"] == (
+        "this machine can't reach itself at 127.0.0.1: Network is unreachable"
+    )
+
+
 @pytest.mark.long
 def test_busy_cpus() -> None:
     """The process that uses them is named."""

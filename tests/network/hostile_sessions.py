@@ -496,7 +496,7 @@ class Session:
             notice=self.prints,
             lease_clock=lambda: self.now,
             interfaces=dict,
-            resolves_for_others=lambda _host, _clock: True,
+            resolves_for_others=lambda *_: True,
         )
         introduction = hello_of_kind(self.kind, self.rank)
         self.nodes = Membership(JoiningNode(self.terms, introduction, b"", where), self.loop)

@@ -199,7 +199,7 @@ def outside(
         notice=(Notices() if notices is None else notices).append,
         interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,
         resolve=resolve,
-        resolves_for_others=lambda _host, _clock: False,
+        resolves_for_others=lambda *_: False,
         seconds_to_answer=seconds_to_answer,
     )
 

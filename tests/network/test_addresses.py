@@ -44,6 +44,14 @@ def test_the_socket_address_of_an_address() -> None:
     assert Address(socket.AF_INET6, "fe80::1", 2).at(80) == ("fe80::1", 80, 0, 2)
 
 
+def test_the_host_of_an_address() -> None:
+    """A link-local one has the zone by which this machine reaches it, for libraries of workers."""
+    (number, name), *_ = socket.if_nameindex()
+
+    assert Address(socket.AF_INET6, "fe80::1", number).host == f"fe80::1%{name}"
+    assert Address(socket.AF_INET, "10.0.0.1", 0).host == "10.0.0.1"
+
+
 @pytest.mark.parametrize(
     ("where", "text"),
     [

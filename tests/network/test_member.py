@@ -500,7 +500,7 @@ def member() -> Iterator[Leased]:
 def test_a_slow_name_server_makes_no_lease_longer() -> None:
     """It is asked when all have joined: the heartbeat was sent before."""
 
-    def slowly(_host: str, _clock: object) -> bool:
+    def slowly(*_: object) -> bool:
         time.sleep(0.4)
         return True
 

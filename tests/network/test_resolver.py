@@ -16,7 +16,7 @@ import psutil
 import pytest
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.addresses import Address
-from clusterrun.network.resolver import SECONDS_FOR_AN_ANSWER, Lookup
+from clusterrun.network.resolver import SECONDS_FOR_AN_ANSWER, Lookup, resolves_for_others
 
 from tests.network.nodes import PATIENCE
 
@@ -76,6 +76,16 @@ def test_a_name_of_this_machine(loop: Loop[None]) -> None:
     lookup = answered(Lookup("localhost", loop, nothing, time.monotonic()), loop)
 
     assert all(address.is_loopback for address in lookup.addresses)
+
+
+@pytest.mark.parametrize(
+    ("own_name", "resolves"), [("10.0.0.5", True), ("10.9.9.9", False), ("127.0.1.1", False)]
+)
+def test_an_own_name_that_leads_elsewhere(own_name: str, *, resolves: bool) -> None:
+    """In a pod with hostNetwork, or behind a VPN: libraries could not listen there."""
+    interfaces = {"lo": ("127.0.0.1", "127.0.1.1"), "eth0": ("10.0.0.5",)}
+
+    assert resolves_for_others(own_name, time.monotonic, interfaces) is resolves
 
 
 def test_all_addresses_of_a_name(loop: Loop[None]) -> None:

@@ -359,7 +359,7 @@ class Agent:
             hold_connection=self._holds,
             lease_clock=self.host.boot_time,
             interfaces=dict,
-            resolves_for_others=lambda _host, _clock: True,
+            resolves_for_others=lambda *_: True,
         )
         node = JoiningNode(self.job.terms, self.job.hello(self.number), b"secret", outside)
         self.membership = Membership(node, self.loop)

@@ -19,7 +19,7 @@ from clusterrun.job.job import TaskLayout
 from clusterrun.job.options import NodeLauncher
 from clusterrun.job.sources import CommandLine, Layer, find, from_exports, layer_of, value_of
 from clusterrun.job.torchrun import ONE_WORKER, TORCHRUN
-from clusterrun.job.values import Endpoint, NodeRange
+from clusterrun.job.values import Endpoint, NodeRange, is_link_local
 
 if TYPE_CHECKING:
     from clusterrun.job.hosts import ListedHosts
@@ -351,6 +351,7 @@ def settle_rendezvous(
         return layer_of(master_addr=address), no_ports
     if endpoint.value is not None:
         _check_ports(endpoint, value_of("master_port", layers))
+        _check_address(Fact(Endpoint.parse(endpoint.value).host, endpoint.origin))
         return {}, no_ports
     # Exports count only here: scripts for workers often export the very port of --rdzv-endpoint.
     exports = from_exports(variables, found.ignored_exports)
@@ -360,6 +361,7 @@ def settle_rendezvous(
         return {}, no_ports
     if address is None:
         raise _no_address(shape, launch.line)
+    _check_address(address)
     if port is None and found.ports:
         return layer_of(master_addr=address), found.ports
     if port is not None and port.value is None:
@@ -376,6 +378,16 @@ def _check_ports(endpoint: Fact[str], port: Fact[int | None]) -> None:
         raise UsageError(
             f"{endpoint.origin} and {port.origin} both use port {taken}",
             f"leave {port.origin} out: a free port is chosen for the workers",
+        )
+
+
+def _check_address(address: Fact[str]) -> None:
+    """Check that the address of node 0 is the same on all nodes."""
+    if is_link_local(address.value):
+        raise UsageError(
+            f"node 0 is at {address}, a link-local address, which each node reaches by an interface of"
+            " its own",
+            "give its host name, or an address that it shows there:\n  ip address show scope global",
         )
 
 

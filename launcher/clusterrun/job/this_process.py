@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from clusterrun.bounds import as_text
 from clusterrun.cpuset import own_cpus
+from clusterrun.job.values import LOOPBACK
 
 SECONDS_TO_ANSWER = 15.0
 """A busy controller takes seconds; the launch waits meanwhile."""
@@ -56,6 +57,23 @@ def addresses_of(name: str) -> Collection[str]:
     with suppress(OSError, UnicodeError):
         return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(name, None)}
     return ()
+
+
+LOOPBACK_ADVICE = "as root: ip link set lo up"
+
+
+def loopback_trouble() -> str:
+    """Return why nothing on this machine can be reached at the loopback address; "" if it can."""
+    # As for addresses.
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Sends nothing: the kernel looks for a way to it.
+            probe.connect((LOOPBACK, 1))
+        except OSError as error:
+            return f"this machine can't reach itself at {LOOPBACK}: {error.strerror}"
+    return ""
 
 
 def ask(

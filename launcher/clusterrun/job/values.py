@@ -367,6 +367,11 @@ LOOPBACK = "127.0.0.1"
 """Where the workers of a single node meet: the name of its host need not resolve."""
 
 
+def is_link_local(address: str) -> bool:
+    """Return whether it is an IPv6 address of one link, fe80::/10, with or without a zone (RFC 4291)."""
+    return ":" in address and address[:3].lower() in {"fe8", "fe9", "fea", "feb"}
+
+
 def is_loopback(address: str) -> bool:
     """Return whether an IP address, as text, leads to the machine itself."""
     return address == "::1" or address.startswith("127.")

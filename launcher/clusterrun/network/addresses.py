@@ -26,6 +26,11 @@ class Address(Struct, frozen=True):
     """The number of the interface of a link-local IPv6 address, else 0."""
 
     @property
+    def host(self) -> str:
+        """It as a host, a link-local one with the zone that leads there from this machine."""
+        return f"{self.text}%{socket.if_indextoname(self.scope)}" if self.scope else self.text
+
+    @property
     def is_loopback(self) -> bool:
         return is_loopback(self.text)
 

@@ -70,7 +70,7 @@ class DuplicateCheck:
         interfaces = self._node.outside.interfaces()
         own = [address for address in dialer.addresses if is_own(address.text, interfaces)]
         if own and len(own) < len(dialer.addresses):
-            self.master_addr = own[0].text
+            self.master_addr = own[0].host
         if own:
             self.close()
             return

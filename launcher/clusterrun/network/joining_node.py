@@ -42,8 +42,10 @@ class JoinContext(NamedTuple):
     interfaces: Callable[[], Interfaces] = own_interfaces
     resolve: Resolve = all_addresses
     """May block: it runs in a process of its own."""
-    resolves_for_others: Callable[[str, Callable[[], float]], bool] = resolves_for_others
-    """Takes the name of this host and the clock; asked once, when all nodes have joined."""
+    resolves_for_others: Callable[[str, Callable[[], float], Interfaces], bool] = (
+        resolves_for_others
+    )
+    """Takes the name of this host, the clock and ``interfaces``; asked once, when all have joined."""
     seconds_to_answer: float = 3.0
     """From connecting to node 0 to the end of the handshake; then the next port is tried."""
 

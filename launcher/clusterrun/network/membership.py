@@ -417,13 +417,14 @@ class Membership:
 
     def _begin_first(self, formed: World) -> World:
         """Return the first world of this node, with an interface if libraries need its name."""
-        state = self._state
+        state, interfaces = self._state, self._outside.interfaces()
         if isinstance(state, CoordinatorServer):
             self._formed_at = state.master_addr
             # If no other machine has connected, all nodes are on this one.
             reached_at = state.reached_at or LOOPBACK
-            self._interface = interface_of(reached_at, self._outside.interfaces())
-        if self._outside.resolves_for_others(self._node.hello.host, self._loop.clock):
+            self._interface = interface_of(reached_at, interfaces)
+        host = self._node.hello.host
+        if self._outside.resolves_for_others(host, self._loop.clock, interfaces):
             self._interface = ""
         if isinstance(state, Joined):
             # Now: the look-up of this node's name may have taken seconds.
@@ -465,4 +466,4 @@ def master_addr(addresses: Sequence[Address], answered: Address, name: str) -> s
     # address of the same family is most often that of another machine, or of none.
     first, *others = addresses
     only_this_one = answered != first or any(each.family == first.family for each in others)
-    return answered.text if only_this_one else name
+    return answered.host if only_this_one else name

@@ -8,7 +8,14 @@ import msgspec
 from msgspec import Struct
 
 from clusterrun.loop import NEVER, EventT, Loop, Ready
-from clusterrun.network.addresses import Address, Resolve, all_addresses, numeric_address
+from clusterrun.network.addresses import (
+    Address,
+    Interfaces,
+    Resolve,
+    all_addresses,
+    is_own,
+    numeric_address,
+)
 from clusterrun.processes import AskedChild
 
 SECONDS_FOR_AN_ANSWER = 15
@@ -107,11 +114,12 @@ class Lookup:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
-def resolves_for_others(host: str, clock: Callable[[], float]) -> bool:
-    """Return whether ``host``, our own name, has an address that is not a loopback one.
+def resolves_for_others(host: str, clock: Callable[[], float], interfaces: Interfaces) -> bool:
+    """Return whether ``host``, our own name, has an address of ours that is not a loopback one.
 
-    Where it has none (127.0.1.1 on Debian, or an unknown name), gloo and NCCL need to be given an
-    interface, or they fail with "connectFullMesh failed".
+    Where it has none (127.0.1.1 on Debian, an address of no interface in a pod with hostNetwork or
+    behind a VPN, or an unknown name), gloo and NCCL need to be given an interface, or they fail with
+    "connectFullMesh failed".
     """
     loop, deadline = Loop[None](clock), clock() + SECONDS_FOR_OWN_NAME
     lookup = Lookup(host, loop, lambda _now: (), clock())
@@ -122,7 +130,9 @@ def resolves_for_others(host: str, clock: Callable[[], float]) -> bool:
     finally:
         lookup.close()
         loop.close()
-    return any(not address.is_loopback for address in lookup.addresses)
+    return any(
+        not address.is_loopback and is_own(address.text, interfaces) for address in lookup.addresses
+    )
 
 
 def _look_up(host: str, resolve: Resolve) -> bytes:

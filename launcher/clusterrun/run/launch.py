@@ -19,6 +19,7 @@ from clusterrun.errors import LauncherError, MachineError
 from clusterrun.job.job import Job
 from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved
+from clusterrun.job.this_process import LOOPBACK_ADVICE, loopback_trouble
 from clusterrun.loop import Loop, Priority
 from clusterrun.planning.plan import World, assumed_world
 from clusterrun.planning.preparation import preparation_of
@@ -113,6 +114,7 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
         scratch = Scratch(*own_folders(environ))
         relay = RelayClient.start(OwnOutput(), *scratch.paths)
         stack.callback(relay.close, SECONDS_TO_PRINT)
+        _complain_of_loopback(relay)
         node = _this_node(resolved, environ)
         plan = node.plan_ahead(assumed_world(job, node.workers))
         preparation = preparation_of(job, plan, node.environment)
@@ -220,6 +222,11 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
 
         check_terminal(node.job)
     return node
+
+
+def _complain_of_loopback(relay: RelayClient) -> None:
+    if trouble := loopback_trouble():
+        relay.notice(f"warning: {trouble}, so ranks can't meet; {LOOPBACK_ADVICE}")
 
 
 def allow_open_files(workers: int) -> None:

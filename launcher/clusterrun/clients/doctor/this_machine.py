@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from clusterrun.bounds import as_line
 from clusterrun.cpuset import CpuSet, own_cpus
+from clusterrun.job.this_process import LOOPBACK_ADVICE, loopback_trouble
 from clusterrun.machine.gpus.gpus import NVIDIA_FILES
 from clusterrun.machine.gpus.nvml import broken_gpus, slow_gpus
 from clusterrun.machine.host_facts import SHARED_MEMORY
@@ -94,6 +95,7 @@ def check_this_machine(log_dir: str, environ: Mapping[str, str]) -> Iterator[Fin
     yield from check_limits(tree)
     yield from check_memory(tree)
     yield from check_quota(machine)
+    yield from check_loopback(loopback_trouble())
     own = own_interfaces()
     host = socket.gethostname()
     resolved = TimeLimited(SECONDS_TO_RESOLVE).run(partial(addresses_of, host))
@@ -263,6 +265,12 @@ BY_PREFIX = ("NCCL_SOCKET_IFNAME",)
 EXACT = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
+def check_loopback(trouble: str) -> Iterator[Finding]:
+    """Check that processes of this machine reach each other."""
+    if trouble:
+        yield failure("loopback", trouble, LOOPBACK_ADVICE)
+
+
 def check_name(host: str, addresses: Sequence[str] | None, own: Interfaces) -> Iterator[Finding]:
     """Check what the name of this host leads to.
 
@@ -283,7 +291,10 @@ def check_name(host: str, addresses: Sequence[str] | None, own: Interfaces) -> I
         advice = "other nodes can't use it: clusterrun sets *_SOCKET_IFNAME; or correct /etc/hosts"
         yield warning(what, f"only {', '.join(addresses)}", advice)
     elif not all_own.intersection(addresses):
-        advice = f"no interface has it: correct /etc/hosts or DNS; this machine has {_first(own)}"
+        advice = (
+            "no interface has it: clusterrun sets *_SOCKET_IFNAME; or correct /etc/hosts or DNS,"
+            f" this machine has {_first(own)}"
+        )
         yield failure(what, ", ".join(addresses), advice)
     else:
         yield well(what, ", ".join(addresses))
