@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from clusterrun.errors import UsageError
+from clusterrun.job.clusters.pbs import asctime_and_walltime
+from clusterrun.job.clusters.scheduler import seconds_left
+from clusterrun.job.clusters.slurm import iso_time
 from clusterrun.job.job import Job, SchedulerJob
 from clusterrun.job.resolve import resolve
-from clusterrun.job.scheduler import asctime_and_walltime, iso_time, seconds_left
 from clusterrun.job.this_process import CommandAnswer, ThisProcess, ask
 
 from tests.command_lines import command_line

@@ -12,6 +12,7 @@ from itertools import dropwhile, pairwise
 from pathlib import Path
 
 from clusterrun.errors import UsageError, printable, shell_line
+from clusterrun.job.clusters.detection import CLUSTERS, NODE_STARTERS
 from clusterrun.job.file_kinds import FileKind, is_executable, kind_of, names_in
 from clusterrun.job.foreign_options import foreign_option, usual_option
 from clusterrun.job.gone import GONE
@@ -19,7 +20,6 @@ from clusterrun.job.options import OPTIONS
 from clusterrun.job.program import (
     DATA,
     DESCRIPTORS,
-    NODE_STARTERS,
     SAME_OPTIONS,
     find_executable,
     is_interpreter,
@@ -42,14 +42,6 @@ COMMANDS_AS_OPTIONS = {"help": "--help", "version": "--version"}
 """Commands of other programs that are options of clusterrun."""
 
 USE_ENV = ("--use-env", "--use_env")
-
-BATCH_MARKS = {
-    "#SBATCH": "sbatch FILE",
-    "#BSUB": "bsub < FILE",
-    "#PBS": "qsub FILE",
-    "#flux:": "flux batch FILE",
-}
-"""How a scheduler's lines in a batch script begin, and what submits it."""
 
 BLANK_AFTER_BACKSLASH = "if it should continue the line, remove the blank after the \\"
 
@@ -427,8 +419,9 @@ def _submits(name: str) -> str:
     # The lines are at its beginning.
     with Path(name).open(encoding="utf-8", errors="replace") as file:
         lines = file.read(65_536).splitlines()
-    marks = (mark for line in lines for mark in BATCH_MARKS if line.startswith(mark))
-    return BATCH_MARKS.get(next(marks, ""), "")
+    batches = [each.scheduler.batch for each in CLUSTERS if each.job]
+    found = (submit for line in lines for mark, submit in batches if mark and line.startswith(mark))
+    return next(found, "")
 
 
 def _why_not_executable(name: str) -> str:

@@ -233,8 +233,9 @@ class Workers(Struct, frozen=True):
     cluster: Annotated[
         values.Name,  # checked where clusters are detected
         Option(
-            "The scheduler whose variables give the nodes and ranks; none: ignore all of them",
-            metavar="NAME|none",
+            "The scheduler whose variables give the nodes and ranks; none: ignore all of them;"
+            " MODULE:FUNCTION: ask a function of yours",
+            metavar="NAME|none|MODULE:FUNCTION",
             default="the one whose variables are set",
             common_in_scripts=True,
         ),

@@ -9,6 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from clusterrun.errors import UsageError
+from clusterrun.job.clusters.detection import NODE_STARTERS
 from clusterrun.job.declaring import Fact, Row
 from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
 from clusterrun.job.job import STANDARD_INPUT, ProgramKind, WorkerProgram
@@ -29,9 +30,6 @@ TORCH_MODULES = ("torch.distributed.launch", "torch.distributed.run")
 """What stands behind torchrun, run by ``python -m``."""
 
 OTHER_OPTIONS = ("accelerate", "deepspeed", "horovodrun", "fabric", "lightning", "composer")
-
-NODE_STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prun", "jsrun", "aprun", "flux")
-"""Programs that start clusterrun on each node, so they come before it."""
 
 DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 """Where a shell's ``<(...)`` lies: workers have none of these descriptors but standard input."""

@@ -4,118 +4,19 @@ A cluster says where this process has its place; a scheduler, when the job ends 
 Under mpirun in a job of Slurm, the cluster is Open MPI.
 """
 
-import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
-
-from msgspec import Struct
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from clusterrun.errors import UsageError
+from clusterrun.job.clusters.detection import CLUSTERS, job_here
 from clusterrun.job.clusters.found import Variables
 from clusterrun.job.declaring import Fact
 from clusterrun.job.job import Job, SchedulerJob
 from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.this_process import ThisProcess
 
-
-def iso_time(answer: str, _now: float) -> float | None:
-    """Read ``EndTime=2026-11-22T23:59:01``, in local time (scontrol(1)); or seconds since the epoch.
-
-    The latter if SLURM_TIME_FORMAT is ``%s``, which is what the question is asked with.
-    """
-    found = re.search(r"\bEndTime=(\S+)", answer)
-    if found is None:
-        return None
-    if found[1].isdigit():
-        return float(found[1])
-    return _local(found[1], "%Y-%m-%dT%H:%M:%S")
-
-
-def asctime_and_walltime(answer: str, _now: float) -> float | None:
-    """Read start and limit as ``qstat -f`` prints them (pbs_job_attributes(7B)).
-
-    PBS Professional and OpenPBS have ``stime``, Torque has ``start_time``; a long line goes on after
-    a tab.
-    """
-    text = answer.replace("\n\t", "")
-    started = re.search(r"^\s*(?:stime|start_time) = (.+)$", text, re.MULTILINE)
-    limit = re.search(r"^\s*Resource_List\.walltime = ([\d:]+)$", text, re.MULTILINE)
-    if started is None or limit is None:
-        return None
-    since = _local(started[1].strip(), "%a %b %d %H:%M:%S %Y")
-    return None if since is None else since + _seconds(limit[1])
-
-
-def seconds_left(answer: str, now: float) -> float | None:
-    """Read the time that is left: seconds (flux-job(1)), or LSF's ``0:50 L`` (bjobs -WL): hours and minutes."""
-    found = re.search(r"\d[\d:]*", answer)
-    if found is None:
-        return None
-    if ":" not in found[0]:
-        left = int(found[0])
-        # flux prints UINT_MAX for a job without a limit.
-        return None if left >= 1 << 31 else now + left
-    # With LSB_HMS_TIME_FORMAT, LSF adds seconds.
-    text = found[0] if found[0].count(":") == 2 else f"{found[0]}:00"
-    return now + _seconds(text)
-
-
-class SchedulerRow(Struct, frozen=True):
-    """One scheduler; the last word of each of its commands, the job's id, is left out."""
-
-    name: str
-    variables: tuple[str, ...]
-    """Those that hold the id of the job."""
-    requeue: tuple[str, ...] = ()
-    ask_end: tuple[str, ...] = ()
-    read_end: Callable[[str, float], float | None] = seconds_left
-    """Takes an answer and the time, and returns the end, both in seconds since the epoch; None: the
-    job has no end."""
-    end: str = ""
-    """The variable with the time at which the job ends, in seconds since the epoch."""
-    starts: str = ""
-    """The variable with the number of earlier starts."""
-
-
-SCHEDULERS = (
-    # Before the others, which start it: flux runs as a job of Slurm or LSF, and not the other way.
-    SchedulerRow(
-        "Flux",
-        ("FLUX_JOB_ID",),
-        # No command of Flux puts a running job back: the same is submitted once more.
-        requeue=(
-            *("sh", "-c"),
-            'spec=$(flux job info "$0" jobspec) && printf "%s" "$spec" | flux job submit',
-        ),
-        ask_end=("flux", "job", "timeleft"),
-    ),
-    SchedulerRow(
-        "Slurm",
-        ("SLURM_JOB_ID", "SLURM_JOBID"),
-        requeue=("scontrol", "requeue"),
-        ask_end=("scontrol", "show", "job", "-o"),
-        read_end=iso_time,
-        end="SLURM_JOB_END_TIME",
-        starts="SLURM_RESTART_COUNT",
-    ),
-    SchedulerRow(
-        "PBS",
-        ("PBS_JOBID",),
-        requeue=("qrerun",),
-        ask_end=("qstat", "-f"),
-        read_end=asctime_and_walltime,
-    ),
-    SchedulerRow(
-        "LSF",
-        ("LSB_JOBID",),
-        requeue=("brequeue",),
-        ask_end=("bjobs", "-noheader", "-o", "time_left"),
-    ),
-    # Its Job starts another pod by the exit code: docs/suspend.md.
-    SchedulerRow("Kubernetes", ("KUBERNETES_SERVICE_HOST",)),
-)
-"""In the order of detection."""
+if TYPE_CHECKING:
+    from clusterrun.job.clusters.scheduler import Scheduler
 
 
 def scheduler_facts(
@@ -136,18 +37,19 @@ def scheduler_facts(
         UsageError: the job is to be put back into a queue, and is in none; a variable is not a number.
 
     """
-    row, job = _find_job(variables, cluster)
-    starts = variables.number(row.starts) if row else None
+    scheduler, job = _find_job(variables, cluster)
+    starts = variables.number(scheduler.starts) if scheduler else None
     requeue = value_of("requeue", sources)
     if requeue.value and job.value is None:
+        *others, last = (each.scheduler.title for each in CLUSTERS if each.job)
         raise UsageError(
-            f"{requeue.origin}: this is not a job of Slurm, PBS, LSF, Flux or Kubernetes, which could"
+            f"{requeue.origin}: this is not a job of {', '.join(others)} or {last}, which could"
             " start it again",
             f"leave {requeue.origin} out, or submit the job to a scheduler",
         )
     ends_at, no_end = Fact[float | None](None, "default"), ""
     if value_of("suspend_before", sources).value is not None:
-        ends_at, no_end = _find_end(row, job.value, variables, process, agent_rank)
+        ends_at, no_end = _find_end(scheduler, job.value, variables, process, agent_rank)
     resumed = starts or Fact(0, "default")
     return {"scheduler": job, "ends_at": ends_at, "resumed": resumed}, no_end
 
@@ -171,32 +73,31 @@ def end_warnings(job: Job) -> Iterator[str]:
 
 
 def _find_job(
-    variables: Mapping[str, str], cluster: Fact[str]
-) -> tuple[SchedulerRow | None, Fact[SchedulerJob | None]]:
-    """Return the first scheduler with a variable set, and its job."""
+    variables: Variables, cluster: Fact[str]
+) -> tuple["Scheduler | None", Fact[SchedulerJob | None]]:
+    """Return the scheduler in whose job this process runs, and that job."""
     is_ignored = cluster.value == "none" and cluster.origin != "default"
-    for row in () if is_ignored else SCHEDULERS:
-        name = next((name for name in row.variables if variables.get(name)), "")
-        if name:
-            # Kubernetes' variable is an address, and no id.
-            job_id = variables[name] if row.requeue else ""
-            ask_end = (*row.ask_end, job_id) if row.ask_end else ()
-            requeue = (*row.requeue, job_id) if row.requeue else ()
-            return row, Fact(SchedulerJob(row.name, job_id, ask_end, requeue), name)
-    return None, Fact(None, "default")
+    here = None if is_ignored else job_here(variables)
+    if here is None:
+        return None, Fact(None, "default")
+    scheduler, found = here[0].scheduler, here[1]
+    job_id = found.value if scheduler.has_id else ""
+    ask_end = (*scheduler.ask_end, job_id) if scheduler.ask_end else ()
+    requeue = (*scheduler.requeue, job_id) if scheduler.requeue else ()
+    return scheduler, Fact(SchedulerJob(scheduler.title, job_id, ask_end, requeue), found.origin)
 
 
 def _find_end(
-    row: SchedulerRow | None,
+    scheduler: "Scheduler | None",
     job: SchedulerJob | None,
     variables: Variables,
     process: ThisProcess,
     agent_rank: int | None,
 ) -> tuple[Fact[float | None], str]:
     """Return when the job ends, and why that is unknown, although this node must know it."""
-    if row is None or job is None:
+    if scheduler is None or job is None:
         return _unknown("no scheduler says when this job ends")
-    if known := variables.number(row.end):
+    if known := variables.number(scheduler.end):
         return Fact(float(known.value), known.origin), ""
     if not job.ask_end:
         return _unknown(f"{job} does not say when this job ends")
@@ -207,24 +108,9 @@ def _find_end(
     answer = process.ask(job.ask_end, {**variables, "SLURM_TIME_FORMAT": "%s"})
     if answer.failure:
         return _unknown(f"{command}: {answer.failure}")
-    end = row.read_end(answer.out, process.now())
+    end = scheduler.read_end(answer.out, process.now())
     return (Fact(end, command), "") if end else _unknown(f"{job} has no time limit ({command})")
 
 
 def _unknown(why: str) -> tuple[Fact[float | None], str]:
     return Fact(None, f"unknown: {why}"), why
-
-
-def _seconds(text: str) -> int:
-    """Return the seconds of ``[[HOURS:]MINUTES:]SECONDS``."""
-    seconds = 0
-    for part in text.split(":"):
-        seconds = 60 * seconds + int(part or 0)
-    return seconds
-
-
-def _local(text: str, form: str) -> float | None:
-    try:
-        return time.mktime(time.strptime(text, form))
-    except (ValueError, OverflowError):
-        return None

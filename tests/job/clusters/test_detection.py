@@ -34,7 +34,7 @@ def test_rows_lead_to_functions(cluster: Cluster) -> None:
 def test_a_file_can_show_a_cluster(tmp_path: Path) -> None:
     """One that all nodes of a platform have; a variable is better known."""
     file = tmp_path / "job.json"
-    row = Cluster("acme", ("ACME_JOB_FILE", str(file)), "platforms.pbs")
+    row = Cluster("acme", ("ACME_JOB_FILE", str(file)), "pbs.node_of_file")
 
     before = row.marker(Variables({}))
     # Nobody can read where this leads, and that is worth an error.
@@ -53,7 +53,7 @@ def test_a_cluster_that_is_not_there_costs_nothing() -> None:
 import sys
 process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
 detect(Fact("", "default"), Variables(HOME="/root"), Launch(process, CommandLine()))
-print(*(name for name in sys.modules if "slurm" in name or "platforms" in name))
+print(*(name for name in sys.modules if ".clusters." in name))
 """
     )
 
@@ -61,14 +61,15 @@ print(*(name for name in sys.modules if "slurm" in name or "platforms" in name))
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
 
-    assert done.stdout.split() == []
+    clusters = "clusterrun.job.clusters"
+    assert done.stdout.split() == [f"{clusters}.found", f"{clusters}.detection"]
 
 
 def test_an_allocation_of_slurms_is_detected_last() -> None:
     """All processes in it have its variables, whatever has started them; a warning alone comes later."""
     detected = [cluster.function for cluster in CLUSTERS if not cluster.only_by_name]
 
-    assert detected[-2:] == ["slurm.allocation", "platforms.exported_ranks"]
+    assert detected[-2:] == ["slurm.allocation", "exports.exported_ranks"]
 
 
 def test_an_unknown_cluster() -> None:

@@ -1,12 +1,14 @@
 """Which cluster this process runs under: the first row of a table that finds itself.
 
-To add a cluster, write a function beside its like in ``platforms.py`` (one process for each node;
-``skypilot`` is a short example) or ``tasks.py`` (one for each worker, too), and a row here.
+To add a scheduler, write a module beside this one (``flux.py`` is a short example), and a row here.
+Of a platform that is known by variables alone, a function in ``platforms.py`` is enough. The row has
+what must be known without an import: only the modules of detected clusters are imported.
 """
 
 import os
 from errno import ENOENT, ENOTDIR
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +17,10 @@ from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Found, Launch, Variables
 from clusterrun.job.declaring import Fact
 from clusterrun.job.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    # Of few clusters.
+    from clusterrun.job.clusters.scheduler import Scheduler
 
 NO_CLUSTER = "none"
 """The value of ``--cluster`` for no cluster at all."""
@@ -42,18 +48,30 @@ class Cluster(Struct, frozen=True):
     """Where options place the node, a variable or a file with a wrong value is not needed."""
     private: tuple[str, ...] = ()
     """Beginnings of variables that place one process, and mean nothing on a host that ssh reaches."""
+    job: tuple[str, ...] = ()
+    """Variables of its jobs, with their ids: its module has ``SCHEDULER``, the commands of a job."""
+    starters: tuple[str, ...] = ()
+    """Programs that start its tasks, so they come before clusterrun."""
+
+    @property
+    def scheduler(self) -> "Scheduler":
+        """The commands of its jobs; for a row with ``job``."""
+        found: Scheduler = self._module().SCHEDULER
+        return found
 
     def find(self, variables: Variables, launch: Launch) -> Found | None:
         """Return what the cluster has set; None if this process does not run under it."""
-        file, _, name = self.function.partition(".")
-        function = getattr(import_module(f"{__package__}.{file}"), name)
+        _, _, name = self.function.partition(".")
         try:
-            found: Found | None = function(variables, launch)
+            found: Found | None = getattr(self._module(), name)(variables, launch)
         except UsageError as error:
             if not self.lenient:
                 raise
             return Found(yields=True, obstacle=error)
         return found
+
+    def _module(self) -> Any:
+        return import_module(f"{__package__}.{self.function.partition('.')[0]}")
 
     def marker(self, variables: Variables) -> str:
         """Return the first of its markers that is set, or exists; "" if none does."""
@@ -62,29 +80,51 @@ class Cluster(Struct, frozen=True):
 
 
 CLUSTERS = (
-    # First those that start this very process. jsrun also sets Open MPI's variables.
+    # First those that start this very process. Flux before the others, whose jobs start it: its tasks
+    # inherit the variables of its daemons. jsrun also sets Open MPI's variables.
+    Cluster(
+        "flux",
+        ("FLUX_TASK_RANK",),
+        "flux.task",
+        private=("FLUX_",),
+        job=("FLUX_JOB_ID",),
+        starters=("flux",),
+    ),
     Cluster(
         "lsf",
         ("JSM_NAMESPACE_RANK",),
-        "tasks.jsrun",
+        "lsf.jsrun",
         private=("LSB_", "LSF_", "LS_JOBPID", "JSM_"),
+        job=("LSB_JOBID",),
+        starters=("jsrun",),
     ),
-    # Flux and mpirun before srun: in an allocation they start their own daemons with srun, and
-    # their tasks inherit the daemon's step.
-    Cluster("flux", ("FLUX_TASK_RANK",), "tasks.flux", private=("FLUX_",)),
+    # mpirun before srun: in an allocation it starts its own daemons with srun, and its tasks inherit
+    # the daemon's step.
     Cluster(
-        "openmpi", ("OMPI_COMM_WORLD_RANK",), "tasks.openmpi", private=("OMPI_", "PMIX_", "PRTE_")
+        "openmpi",
+        ("OMPI_COMM_WORLD_RANK",),
+        "openmpi.task",
+        private=("OMPI_", "PMIX_", "PRTE_"),
+        starters=("mpirun", "orterun", "prun"),
     ),
     Cluster(
         "mpich",
         ("PMI_RANK",),
-        "tasks.mpich",
+        "mpich.mpich",
         private=("PMI_", "HYDRA_", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+        starters=("mpiexec",),
     ),
-    Cluster("mvapich", ("MV2_COMM_WORLD_RANK",), "tasks.mvapich", private=("MV2_",)),
-    Cluster("slurm", ("SLURM_STEP_ID", "SLURM_STEPID"), "slurm.step", private=("SLURM",)),
+    Cluster("mvapich", ("MV2_COMM_WORLD_RANK",), "mpich.mvapich", private=("MV2_",)),
+    Cluster(
+        "slurm",
+        ("SLURM_STEP_ID", "SLURM_STEPID"),
+        "slurm.step",
+        private=("SLURM",),
+        job=("SLURM_JOB_ID", "SLURM_JOBID"),
+        starters=("srun",),
+    ),
     # After srun, which sets PALS_ variables on Cray machines.
-    Cluster("pals", ("PALS_RANKID",), "tasks.pals", private=("PALS_",)),
+    Cluster("pals", ("PALS_RANKID",), "mpich.pals", private=("PALS_",), starters=("aprun",)),
     # Platforms with variables of their own, before those known by names that users export, too:
     # HFAI's pods also have RANK and WORLD_SIZE.
     Cluster(
@@ -109,31 +149,42 @@ CLUSTERS = (
         "platforms.paddle",
     ),
     # AzureML is known by LOCAL_RANK, so it comes after platforms whose pods may have one.
-    Cluster("azureml", ("LOCAL_RANK",), "tasks.azureml", lenient=True),
+    Cluster("azureml", ("LOCAL_RANK",), "platforms.azureml", lenient=True),
     # A file of hosts: any process of the job has it, wherever it was started.
-    Cluster("pbs", ("PBS_NODEFILE",), "platforms.pbs", lenient=True, private=("PBS_",)),
+    Cluster(
+        "pbs",
+        ("PBS_NODEFILE",),
+        "pbs.node_of_file",
+        lenient=True,
+        private=("PBS_",),
+        job=("PBS_JOBID",),
+    ),
     # An index without a number of pods.
     Cluster(
         "kubernetes",
         ("JOB_COMPLETION_INDEX",),
-        "platforms.indexed_job",
+        "kubernetes.indexed_job",
         lenient=True,
         private=("KUBERNETES_", "JOB_COMPLETION_"),
+        job=("KUBERNETES_SERVICE_HOST",),
     ),
     # Names that belong to no cluster, the clear ones first.
-    Cluster("exports", ("NODE_RANK",), "platforms.exported_nodes", lenient=True),
-    Cluster("exports", ("RANK",), "platforms.exported_triple", lenient=True),
-    Cluster("pmix", ("PMIX_RANK",), "tasks.pmix"),
+    Cluster("exports", ("NODE_RANK",), "exports.exported_nodes", lenient=True),
+    Cluster("exports", ("RANK",), "exports.exported_triple", lenient=True),
+    Cluster("pmix", ("PMIX_RANK",), "mpich.pmix"),
     # As it knows least: all processes in an allocation have the same variables.
     Cluster("slurm", ("SLURM_JOB_ID", "SLURM_JOBID"), "slurm.allocation", lenient=True),
     # Ranks without an address: no place, only a warning.
-    Cluster("exports", ("RANK", "NODE_RANK"), "platforms.exported_ranks"),
+    Cluster("exports", ("RANK", "NODE_RANK"), "exports.exported_ranks"),
     # Pods that have only the names that all platforms share.
     Cluster("pai-dlc", ("WORLD_SIZE",), "platforms.counted_pods", only_by_name=True),
     Cluster("aihc", ("WORLD_SIZE",), "platforms.counted_pods", only_by_name=True),
-    Cluster("intel-mpi", ("PMI_RANK",), "tasks.mpich", only_by_name=True),
+    Cluster("intel-mpi", ("PMI_RANK",), "mpich.mpich", only_by_name=True),
 )
-"""In the order of detection, each with the reason for its place."""
+"""In the order of detection, each with the reason for its place; jobs are looked for in the same."""
+
+NODE_STARTERS = tuple(name for cluster in CLUSTERS for name in cluster.starters)
+"""Programs that start clusterrun on each node, so they come before it."""
 
 PADDLE_BY_NAME = "paddle"
 """A job whose workers get Paddle's variables, and that options alone may set."""
@@ -150,6 +201,11 @@ def detect(asked: Fact[str], variables: Variables, launch: Launch) -> Found:
     """
     if asked.value == NO_CLUSTER:
         return Found(cluster=asked, yields=True)
+    if ":" in asked.value:
+        # Few sites have a cluster of their own.
+        from clusterrun.job.clusters.of_site import find
+
+        return replace(find(asked, variables, launch), cluster=asked)
     for cluster in CLUSTERS:
         is_meant = asked.value == cluster.name or not (asked.value or cluster.only_by_name)
         marker = cluster.marker(variables) if is_meant else ""
@@ -159,6 +215,14 @@ def detect(asked: Fact[str], variables: Variables, launch: Launch) -> Found:
     if asked.value not in {"", PADDLE_BY_NAME}:
         raise _not_detected(asked)
     return Found(cluster=asked if asked.value else Fact(NO_CLUSTER, "default"), yields=True)
+
+
+def job_here(variables: Variables) -> tuple[Cluster, Fact[str]] | None:
+    """Return the scheduler in whose job this process runs, and the job's id; None: there is none."""
+    for cluster in CLUSTERS:
+        if found := variables.text(*cluster.job):
+            return cluster, found
+    return None
 
 
 def _matching(marker: str, variables: Variables) -> list[str]:

@@ -1,8 +1,10 @@
-"""Platforms that start one process per node: pods, containers, hosts of a list. Each with its source."""
+"""Platforms that start one process per node, or AzureML one per worker: by variables alone.
+
+Each with its source; they have no commands, and no end.
+"""
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -15,11 +17,15 @@ from clusterrun.job.clusters.found import (
     no_place,
     node,
 )
+from clusterrun.job.clusters.tasks import Starter, TaskNumbers, place_of
 from clusterrun.job.declaring import Fact
-from clusterrun.job.hosts import short_name
 from clusterrun.job.values import Endpoint
 
 _VOLCANO_HOSTS = re.compile(r"VC_(.+)_HOSTS")
+AZUREML = Starter(
+    "instance_count: {nodes}, with {size} processes in all",
+    "process_count_per_instance: 1",
+)
 
 
 def hfai(v: Variables, _: Launch) -> Found | None:
@@ -195,126 +201,30 @@ def _endpoint(text: str, origin: str) -> Endpoint:
         raise UsageError(f"{origin}: {text!r} is not HOST or HOST:PORT", WITHOUT_CLUSTER) from None
 
 
-def pbs(v: Variables, launch: Launch) -> Found:
-    """PBS and Torque: a file with the job's hosts, in which a process finds its own.
+def azureml(v: Variables, launch: Launch) -> Found | None:
+    """AzureML's PyTorch jobs, and other platforms that give each process its RANK and LOCAL_RANK.
 
-    PBS starts a job's script on the first of its hosts; pbsdsh, ssh or an mpiexec has to start it on
-    the others, and no variable of PBS shows that it did.
+    learn.microsoft.com, "Distributed GPU training guide": MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK,
+    LOCAL_RANK, NODE_RANK, with WORLD_SIZE the number of processes. The number of processes per node
+    follows from AZUREML_NODE_COUNT, from LOCAL_WORLD_SIZE (Ray) or, except on node 0, from the ranks.
     """
-    file = Fact(v["PBS_NODEFILE"], "PBS_NODEFILE")
-    hosts, here = read_nodefile(file), launch.process.host
-    names = [short_name(host) for host in hosts.value]
-    if short_name(here) not in names:
-        lists = (
-            f"{file.origin}: {file.value} lists {', '.join(hosts.value)}, but not this host, {here}"
-        )
-        found = no_place(
-            lists,
-            "set the place of this node: --nnodes, --node-rank, --master-addr;"
-            " or run the job on this host alone: --cluster none",
-        )
-        return replace(found, elsewhere=lists)
-    found = node(
-        Fact(len(names), file.origin),
-        Fact(names.index(short_name(here)), file.origin),
-        hosts=hosts,
-        run_id=v.text("PBS_JOBID"),
-    )
-    return replace(found, yields=True)
-
-
-def read_nodefile(file: Fact[str]) -> Fact[tuple[str, ...]]:
-    """Return the hosts of the file, each once, in its order; it has a line for each slot.
-
-    Raises:
-        UsageError: the file can't be read, or lists none.
-
-    """
-    try:
-        lines = Path(file.value).read_text(encoding="utf-8", errors="replace").split()
-    except OSError as error:
-        raise UsageError(
-            f"{file.origin}: {file.value} can't be read: {error.strerror}",
-            "make it readable here, or ignore the cluster with --cluster none",
-        ) from None
-    if not lines:
-        raise UsageError(
-            f"{file.origin}: {file.value} is empty", "ignore the cluster with --cluster none"
-        )
-    return Fact(tuple(dict.fromkeys(lines)), file.origin)
-
-
-def indexed_job(v: Variables, launch: Launch) -> Found:
-    """A Kubernetes Indexed Job: a pod knows its index, but not the number of pods.
-
-    kubernetes.io/docs/concepts/workloads/controllers/job, "Completion mode". Many such jobs are a
-    hundred independent tasks, so several nodes must be asked for. JobSet and Kubeflow's Trainer v2
-    build on it; the latter sets the rest by PET_ variables.
-    """
-    index, nodes = v.require("JOB_COMPLETION_INDEX"), launch.nnodes
-    if nodes is None:
-        line = launch.line.line("--nnodes", "N", "--master-addr", "JOB-0.SERVICE")
-        warning = (
-            f"pod {index.value} of an Indexed Job ({index.origin}) runs alone;"
-            f" for one job on N pods, type: {line}"
-        )
-        return Found(yields=True, warnings=(warning,))
-    if nodes.value == 1:
-        return Found(yields=True)
-    # Not `node`: options may also give the rank that the index is not.
-    return Found(nnodes=nodes, node_rank=index, yields=True)
-
-
-def exported_nodes(v: Variables, _: Launch) -> Found | None:
-    """Variables that scripts for torchrun export under the names of its flags: NNODES counts nodes."""
-    if not v.has_all("NNODES", "MASTER_ADDR"):
+    if not v.has_all("RANK", "WORLD_SIZE", "MASTER_ADDR") or v["WORLD_SIZE"] == "1":
         return None
-    found = node(
-        v.require("NNODES"), v.require("NODE_RANK"), nproc_per_node=v.gpus("NPROC_PER_NODE")
-    )
-    return replace(found, yields=True)
-
-
-def exported_triple(v: Variables, launch: Launch) -> Found | None:
-    """RANK, WORLD_SIZE and MASTER_ADDR, which count nodes on some platforms, processes on others.
-
-    None of a cluster's if WORLD_SIZE is 1, or LOCAL_RANK places the process. Never taken for a job on
-    one node: then each pod would train alone and report success. Right with one worker per node, or
-    if ``--nnodes`` is WORLD_SIZE.
-    """
-    is_alone = v.get("WORLD_SIZE", "") in {"", "0", "1"}
-    if is_alone or not v.get("MASTER_ADDR") or v.get("LOCAL_RANK"):
-        return None
-    nodes = v.require("WORLD_SIZE")
-    counts_nodes = launch.nnodes is not None and launch.nnodes.value == nodes.value
-    unclear = None if counts_nodes else Fact(_both_lines(launch), "RANK")
-    return replace(node(nodes, v.require("RANK")), unclear=unclear, yields=True)
-
-
-def exported_ranks(v: Variables, launch: Launch) -> Found | None:
-    """Return a warning for a rank of several nodes or processes that has no address.
-
-    No platform sets these alone, and shells often keep them: they do not place the process.
-    """
-    rank, count = ("RANK", "WORLD_SIZE") if v.get("RANK") else ("NODE_RANK", "NNODES")
-    several = v.get(count, "")
-    is_one_of_several = several.isdecimal() and int(several) > 1 and not v.get("LOCAL_RANK")
-    if v.get("MASTER_ADDR") or launch.nnodes is not None or not is_one_of_several:
-        return None
-    warning = (
-        f"{rank} is {v[rank]} and {count} {several}, but MASTER_ADDR is not set: this job runs alone;"
-        f" for one job of all {several}, set MASTER_ADDR to the host of {rank} 0"
-    )
-    return Found(yields=True, warnings=(warning,))
-
-
-def _both_lines(launch: Launch) -> str:
-    by_hand = ("--nnodes", "$WORLD_SIZE", "--node-rank", "$RANK", "--nproc-per-node", "1")
-    processes = launch.line.line(*by_hand)
-    # The shell fills them in, so that the same line is right for every process.
-    for variable in ("$WORLD_SIZE", "$RANK"):
-        processes = processes.replace(f"'{variable}'", variable)
-    return (
-        f"if RANK counts nodes:\n  {launch.line.line('--cluster', 'pai-dlc')}\n"
-        f"if it counts processes, each with one worker:\n  {processes}"
-    )
+    size, rank = v.require("WORLD_SIZE"), v.require("RANK")
+    local_rank, node_rank = v.require("LOCAL_RANK"), v.number("NODE_RANK")
+    nodes = v.number("AZUREML_NODE_COUNT") or launch.nnodes
+    local_size = v.number("LOCAL_WORLD_SIZE")
+    if not local_size and nodes and nodes.value:
+        local_size = Fact(size.value // nodes.value, f"{size.origin}, {nodes.origin}")
+    if not local_size and node_rank and node_rank.value:
+        per_node = max(1, (rank.value - local_rank.value) // node_rank.value)
+        local_size = Fact(per_node, f"{rank.origin}, {node_rank.origin}")
+    if not local_size:
+        return no_place(
+            f"{size.origin} is {size.value} and {local_rank.origin} is {local_rank.value}: this"
+            " is one of several processes, but the number of nodes is unknown",
+            f"give the number of nodes:\n  {launch.line.line('--nnodes', 'N')}\n"
+            "or start a separate job in each process:\n"
+            f"  {launch.line.line('--cluster', 'none')}",
+        )
+    return place_of(TaskNumbers(AZUREML, rank, size, local_rank, local_size, nodes, node_rank))

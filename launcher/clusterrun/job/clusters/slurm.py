@@ -4,6 +4,7 @@ Variables of the step come before those of the job, which are wrong if a step ha
 allocation (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; all seen with 22.05).
 """
 
+import re
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from clusterrun.job.clusters.found import (
     Variables,
     first_of,
 )
+from clusterrun.job.clusters.scheduler import Scheduler, local_time
 from clusterrun.job.declaring import Fact
 from clusterrun.job.hosts import expand_counts, expand_hosts, short_name
 from clusterrun.job.job import TaskLayout
@@ -43,6 +45,30 @@ _PORTS = 9_377
 The last is below 29500, the port of other launchers, and below the ports that kernels give to
 connections (ip_local_port_range, from 32768 unless changed) and Kubernetes to services (from 30000).
 """
+
+
+def iso_time(answer: str, _now: float) -> float | None:
+    """Read ``EndTime=2026-11-22T23:59:01``, in local time (scontrol(1)); or seconds since the epoch.
+
+    The latter if SLURM_TIME_FORMAT is ``%s``, which is what the question is asked with.
+    """
+    found = re.search(r"\bEndTime=(\S+)", answer)
+    if found is None:
+        return None
+    if found[1].isdigit():
+        return float(found[1])
+    return local_time(found[1], "%Y-%m-%dT%H:%M:%S")
+
+
+SCHEDULER = Scheduler(
+    "Slurm",
+    batch=("#SBATCH", "sbatch FILE"),
+    requeue=("scontrol", "requeue"),
+    ask_end=("scontrol", "show", "job", "-o"),
+    read_end=iso_time,
+    end="SLURM_JOB_END_TIME",
+    starts="SLURM_RESTART_COUNT",
+)
 
 
 def step(v: Variables, launch: Launch) -> Found | None:

@@ -1,0 +1,43 @@
+"""Flux: its tasks, and the commands of a job."""
+
+from clusterrun.errors import UsageError
+from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.clusters.scheduler import Scheduler, seconds_left
+from clusterrun.job.clusters.tasks import Starter, TaskNumbers, place_of
+from clusterrun.job.declaring import Fact
+
+SCHEDULER = Scheduler(
+    "Flux",
+    batch=("#flux:", "flux batch FILE"),
+    # No command of Flux puts a running job back: the same is submitted once more.
+    requeue=(
+        *("sh", "-c"),
+        'spec=$(flux job info "$0" jobspec) && printf "%s" "$spec" | flux job submit',
+    ),
+    ask_end=("flux", "job", "timeleft"),
+    read_end=seconds_left,
+)
+
+FLUX = Starter("flux run -n{size} clusterrun ...", "flux run -N{nodes} -n{nodes} clusterrun ...")
+
+
+def task(v: Variables, _: Launch) -> Found:
+    """What Flux's shell sets for each task (flux-core, src/shell/task.c)."""
+    size, nodes = v.require("FLUX_JOB_SIZE"), v.require("FLUX_JOB_NNODES")
+    if not nodes.value or size.value % nodes.value:
+        raise UsageError(
+            f"{size.origin} is {size.value} and {nodes.origin} is {nodes.value}: nodes have"
+            " different numbers of tasks, and the number on this one is unknown",
+            "start one task on each node:\n  "
+            + FLUX.one_per_node.format(nodes=nodes.value, size=size.value),
+        )
+    numbers = TaskNumbers(
+        FLUX,
+        rank=v.require("FLUX_TASK_RANK"),
+        size=size,
+        local_rank=v.require("FLUX_TASK_LOCAL_ID"),
+        local_size=Fact(size.value // nodes.value, f"{size.origin}, {nodes.origin}"),
+        nodes=nodes,
+    )
+    job = v.text("FLUX_JOB_ID")
+    return place_of(numbers, run_id=job, secret=job)

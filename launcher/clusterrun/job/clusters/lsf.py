@@ -1,0 +1,40 @@
+"""LSF: tasks that jsrun started, and the commands of a job."""
+
+from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.clusters.scheduler import Scheduler, seconds_left
+from clusterrun.job.clusters.tasks import Starter, TaskNumbers, place_of
+from clusterrun.job.declaring import Fact
+
+SCHEDULER = Scheduler(
+    "LSF",
+    batch=("#BSUB", "bsub < FILE"),
+    requeue=("brequeue",),
+    ask_end=("bjobs", "-noheader", "-o", "time_left"),
+    read_end=seconds_left,
+)
+
+JSRUN = Starter("jsrun -n {size} clusterrun ...", "jsrun -r 1 clusterrun ...")
+
+
+def jsrun(v: Variables, _: Launch) -> Found:
+    """LSF's jsrun (Lightning's LSFEnvironment reads the same variables)."""
+    task = TaskNumbers(
+        JSRUN,
+        rank=v.require("JSM_NAMESPACE_RANK"),
+        size=v.require("JSM_NAMESPACE_SIZE"),
+        local_rank=v.require("JSM_NAMESPACE_LOCAL_RANK"),
+        local_size=v.require("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    )
+    job = v.text("LSB_JOBID")
+    return place_of(task, hosts=_hosts_of_lsf(v, task), run_id=job, secret=job)
+
+
+def _hosts_of_lsf(v: Variables, task: TaskNumbers) -> Fact[tuple[str, ...]] | None:
+    """Return the hosts of the tasks, without the one on which jsrun was typed: LSF's first."""
+    # "launch 1 host1 42 host2 42", or a name for each slot.
+    listed = v.text("LSB_MCPU_HOSTS", "LSB_HOSTS")
+    if listed is None:
+        return None
+    nodes = task.size.value // max(1, task.local_size.value)
+    names = tuple(dict.fromkeys(word for word in listed.value.split() if not word.isdigit()))
+    return Fact(names[1:] if len(names) == nodes + 1 else names, listed.origin)

@@ -1,0 +1,34 @@
+"""A site's own cluster: ``--cluster package.module:function``, which docs/clusters.md describes."""
+
+from importlib import import_module
+
+from clusterrun.errors import UsageError, printable
+from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.declaring import Fact
+
+
+def find(asked: Fact[str], variables: Variables, launch: Launch) -> Found:
+    """Return what the site's function finds.
+
+    Raises:
+        UsageError: there is no such function, or it finds nothing.
+
+    """
+    module, _, name = asked.value.partition(":")
+    is_given = f"{asked.origin} is {asked.value}"
+    try:
+        function = getattr(import_module(module), name)
+        found = function(variables, launch)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{is_given}: {type(error).__name__}: {printable(str(error))}",
+            "its module must be installed beside clusterrun, or in a folder of PYTHONPATH",
+        ) from error
+    if not isinstance(found, Found):
+        raise UsageError(
+            f"{is_given}, which finds no job of its cluster here",
+            f"pass its variables on to this process, or leave {asked.origin} out",
+        )
+    return found

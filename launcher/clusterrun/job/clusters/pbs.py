@@ -1,0 +1,85 @@
+"""PBS and Torque: a file with the job's hosts, and the commands of a job."""
+
+import re
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from clusterrun.errors import UsageError
+from clusterrun.job.clusters.found import Found, Launch, Variables, no_place, node
+from clusterrun.job.clusters.scheduler import Scheduler, local_time, seconds_of
+from clusterrun.job.declaring import Fact
+from clusterrun.job.hosts import short_name
+
+
+def asctime_and_walltime(answer: str, _now: float) -> float | None:
+    """Read start and limit as ``qstat -f`` prints them (pbs_job_attributes(7B)).
+
+    PBS Professional and OpenPBS have ``stime``, Torque has ``start_time``; a long line goes on after
+    a tab.
+    """
+    text = answer.replace("\n\t", "")
+    started = re.search(r"^\s*(?:stime|start_time) = (.+)$", text, re.MULTILINE)
+    limit = re.search(r"^\s*Resource_List\.walltime = ([\d:]+)$", text, re.MULTILINE)
+    if started is None or limit is None:
+        return None
+    since = local_time(started[1].strip(), "%a %b %d %H:%M:%S %Y")
+    return None if since is None else since + seconds_of(limit[1])
+
+
+SCHEDULER = Scheduler(
+    "PBS",
+    batch=("#PBS", "qsub FILE"),
+    requeue=("qrerun",),
+    ask_end=("qstat", "-f"),
+    read_end=asctime_and_walltime,
+)
+
+
+def node_of_file(v: Variables, launch: Launch) -> Found:
+    """A process finds its own host in the file with those of the job.
+
+    PBS starts a job's script on the first of its hosts; pbsdsh, ssh or an mpiexec has to start it on
+    the others, and no variable of PBS shows that it did.
+    """
+    file = Fact(v["PBS_NODEFILE"], "PBS_NODEFILE")
+    hosts, here = read_nodefile(file), launch.process.host
+    names = [short_name(host) for host in hosts.value]
+    if short_name(here) not in names:
+        lists = (
+            f"{file.origin}: {file.value} lists {', '.join(hosts.value)}, but not this host, {here}"
+        )
+        found = no_place(
+            lists,
+            "set the place of this node: --nnodes, --node-rank, --master-addr;"
+            " or run the job on this host alone: --cluster none",
+        )
+        return replace(found, elsewhere=lists)
+    found = node(
+        Fact(len(names), file.origin),
+        Fact(names.index(short_name(here)), file.origin),
+        hosts=hosts,
+        run_id=v.text("PBS_JOBID"),
+    )
+    return replace(found, yields=True)
+
+
+def read_nodefile(file: Fact[str]) -> Fact[tuple[str, ...]]:
+    """Return the hosts of the file, each once, in its order; it has a line for each slot.
+
+    Raises:
+        UsageError: the file can't be read, or lists none.
+
+    """
+    try:
+        lines = Path(file.value).read_text(encoding="utf-8", errors="replace").split()
+    except OSError as error:
+        raise UsageError(
+            f"{file.origin}: {file.value} can't be read: {error.strerror}",
+            "make it readable here, or ignore the cluster with --cluster none",
+        ) from None
+    if not lines:
+        raise UsageError(
+            f"{file.origin}: {file.value} is empty", "ignore the cluster with --cluster none"
+        )
+    return Fact(tuple(dict.fromkeys(lines)), file.origin)
