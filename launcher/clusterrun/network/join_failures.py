@@ -95,7 +95,7 @@ def handshake_error(terms: Terms, failure: HandshakeFailed) -> RendezvousError |
         case Fault.HAS_NO_TOKEN:
             text = f"the job at {place} has no token, and {this} has one"
         case Fault.WRONG_TOKEN:
-            text = f"the job at {place} has another token than {this}"
+            text = f"the job at {place} has a different token from {this}"
         case Fault.RELAYED:
             text = f"{first} at {place} is reached through another program on its host"
             how = "that program listens on the port and forwards the connection"

@@ -98,7 +98,7 @@ def _why_worse(machine: Machine, bound: Sequence[Placement]) -> str:
         where = (
             f"GPUs are local to nodes {nodes}"
             if len(away) > 1
-            else f"a GPU is local to node {nodes}"
+            else f"a GPU is local to NUMA node {nodes}"
         )
         return f"{where}, but this job may use CPUs {machine.allowed} only"
     masks = [worker.cpus for worker in own]

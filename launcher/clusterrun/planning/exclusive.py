@@ -127,7 +127,7 @@ def _divided(machine: Machine, pool: Pool, *, by_cache: bool) -> tuple[Mapping[i
         remark = f"has cores of its own, but no L3 cache: {have} for {among}"
     own = _among_workers(cores, pool)
     if own is None:
-        return shared, f"shares its node: {counted(len(cores), 'core')} for {among}"
+        return shared, f"shares its NUMA node: {counted(len(cores), 'core')} for {among}"
     return own, remark
 
 

@@ -1,4 +1,4 @@
-"""A site's own cluster, by ``--cluster MODULE:FUNCTION``: the example of docs/clusters.md, and mistakes."""
+"""A site's own cluster, by ``--cluster MODULE:FUNCTION``: the page's example, and mistakes."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from clusterrun.job.declaring import Fact
 
 from tests.described import describe, mistake
 
-PAGE = Path(__file__).parents[3] / "docs/clusters.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/clusters.md"
 FLAGS = {"cluster": "nomad_of_docs:find"}
 ALLOCATION = {
     "NOMAD_ALLOC_ID": "c2a1e3d4-3a5b-8a3f-1d1f-2f6f5ad0d4c7",

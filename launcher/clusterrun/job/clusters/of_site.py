@@ -1,4 +1,4 @@
-"""A site's own cluster: ``--cluster package.module:function``, which docs/clusters.md describes."""
+"""A site's own cluster: ``--cluster package.module:function`` (docs/reference/clusters.md)."""
 
 from importlib import import_module
 
