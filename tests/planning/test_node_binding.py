@@ -212,7 +212,7 @@ def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> 
             ["8-9", "8-9", "8-9"],
             (
                 "bound to its package, not its NUMA node:"
-                " GPUs are local to nodes 0,1, but this job may use CPUs 8-9 only"
+                " GPUs are local to NUMA nodes 0,1, but this job may use CPUs 8-9 only"
             ),
         ),
         (
@@ -455,7 +455,7 @@ def test_memory_is_that_of_the_gpus_nodes() -> None:
 
     assert (first.memory, first.remark) == (MemoryPolicy("preferred", (1,)), "")
     assert second.memory is None
-    assert second.remark == "no memory policy: this job may not use the memory of node 2"
+    assert second.remark == "no memory policy: this job may not use the memory of NUMA node 2"
 
 
 def test_memory_is_bound_to_all_nodes_whose_cpus_a_worker_has() -> None:

@@ -96,7 +96,7 @@ def _why_worse(machine: Machine, bound: Sequence[Placement]) -> str:
     if away := {node for worker in own if not worker.cpus for node in worker.nodes}:
         nodes = ",".join(map(str, sorted(away)))
         where = (
-            f"GPUs are local to nodes {nodes}"
+            f"GPUs are local to NUMA nodes {nodes}"
             if len(away) > 1
             else f"a GPU is local to NUMA node {nodes}"
         )
@@ -243,7 +243,7 @@ def _with_memory(machine: Machine, request: BindingRequest, worker: Placement) -
     why = "no memory policy: it has no NUMA node"
     if worker.nodes:
         unusable = ",".join(map(str, worker.nodes))
-        why = f"no memory policy: this job may not use the memory of node {unusable}"
+        why = f"no memory policy: this job may not use the memory of NUMA node {unusable}"
     return replace(worker, remark="; ".join(filter(None, [worker.remark, why])))
 
 
