@@ -21,7 +21,9 @@ exit 1
 """What mpirun uses as ssh; the words after the host are for a shell."""
 
 
-def mpirun(hosts: Sequence[Host], folder: Path, *options: str) -> tuple[str, ...]:
+def mpirun(
+    hosts: Sequence[Host], folder: Path, *options: str, bind_to: str = "none"
+) -> tuple[str, ...]:
     """Return the words before a command that start it on ``hosts`` with ``options``."""
     agent = folder / "agent.sh"
     cases = "\n".join(
@@ -33,8 +35,7 @@ def mpirun(hosts: Sequence[Host], folder: Path, *options: str) -> tuple[str, ...
     settings = ("plm_rsh_agent", str(agent), "oob_tcp_if_include", "eth0")
     pairs = zip(settings[::2], settings[1::2], strict=True)
     words = [word for name, value in pairs for word in ("--mca", name, value)]
-    # Without this, mpirun binds each task to a core.
-    launch = ("mpirun", "--host", slots, "--oversubscribe", "--bind-to", "none", *words, *options)
+    launch = ("mpirun", "--host", slots, "--oversubscribe", "--bind-to", bind_to, *words, *options)
     environ = tuple(f"{name}={value}" for name, value in AS_ROOT.items())
     return (*hosts[0].around, "env", *environ, f"PATH={os.environ['PATH']}", *launch)
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.contract.launched import Launcher
@@ -66,6 +67,22 @@ def test_tasks_of_one_host_meet_on_the_loopback(
         ("1", "2", "1", "2", "127.0.0.1"),
     ]
     assert "\x1b" not in done.out
+
+
+@pytest.mark.skipif((psutil.cpu_count(logical=False) or 1) < 2, reason="there is one core")
+def test_a_task_has_the_cores_that_mpirun_gives_it(
+    hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """Each task's are its own: it does not divide them by all tasks of the node."""
+    around = mpirun(hosts[:1], tmp_path, "-n", "2", "--map-by", "slot:PE=1", bind_to="core")
+    script = "import os; print('CPUs', *sorted(os.sched_getaffinity(0)), flush=True)"
+
+    done = clusterrun.script(script, "--numa-binding=exclusive", around=around).ended()
+
+    assert done.code == 0
+    assert "share" not in done.err
+    own = {line.partition("CPUs")[2] for line in done.out.splitlines() if "CPUs" in line}
+    assert len(own) == 2
 
 
 @pytest.mark.parametrize(
