@@ -500,7 +500,7 @@ def test_options_of_a_site_that_would_end_idle_ranks(monkeypatch: pytest.MonkeyP
         ({"keep_warm": 5}, r"Workers\(\) takes no keep_warm any more; leave it out"),
         (
             {"max_restarts": 1},
-            r"takes no max_restarts: ranks that have failed start anew by restart",
+            r"takes no max_restarts: call restart\(\) to start failed ranks again",
         ),
         ({"hang_timeout": 60}, "takes no hang_timeout: ranks that wait for a call do nothing"),
         ({"on_hang": "stop"}, "takes no on_hang"),
