@@ -63,6 +63,18 @@ def test_no_main_thread_waits_inside_torch(calls: str) -> None:
     assert job.passes(8).settles().saw() == ASKS
 
 
+def test_stacks_that_showed_nothing_do_not_put_off_another_sign() -> None:
+    """Ranks that print no more have hung, however lately their main threads were looked at."""
+    job = stands()
+    job.shows(0, 1, at="wait").settles().saw()
+
+    assert job.stands_still(0, 1).settles().saw() == [
+        "node 0 prints: no rank has printed or exited for 60 s: the Python stacks of all ranks"
+        " follow; the job keeps running",
+        *ASKS,
+    ]
+
+
 @pytest.mark.parametrize("what", ["one node", "runs again", "moves on", "fails"])
 def test_a_main_thread_runs(what: str) -> None:
     """On one node is enough; also while the stacks are collected."""

@@ -127,8 +127,8 @@ class Hangs:
         self._least = timeout
         self._timeout = 0.0
         """As the first message about idle workers says; 0.0 until then."""
-        self._again_at = 0.0
-        """Before that, the same is not reported again: no rank can have moved, and rested for so long."""
+        self._again_at: dict[HangSign, float] = {}
+        """Before that, a sign does not count again: no rank can have moved, and rested for so long."""
         self._suspected: HangSign | None = None
         self._due = NEVER
         self._collects: HangSign | None = None
@@ -177,7 +177,7 @@ class Hangs:
         if sign is None or not self._lasts(sign):
             return None
         self._collects, self._seconds = sign, at - self._since(sign)
-        self._again_at = at + self._timeout
+        self._again_at[sign] = at + self._timeout
         if sign is HangSign.STILL:
             return ""
         self._told = sign
@@ -228,7 +228,7 @@ class Hangs:
         return self._runs and is_silent and self._since(sign) != NEVER
 
     def _suspect(self, sign: HangSign, due: float) -> None:
-        self._suspected, self._due = sign, max(due, self._again_at)
+        self._suspected, self._due = sign, max(due, self._again_at.get(sign, 0.0))
 
     def _forget_what_has_ended(self, at: float) -> None:
         if self._suspected is not None and self._since(self._suspected) == NEVER:
