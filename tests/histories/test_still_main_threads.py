@@ -69,8 +69,10 @@ def test_stacks_that_showed_nothing_do_not_put_off_another_sign() -> None:
     job.shows(0, 1, at="wait").settles().saw()
 
     assert job.stands_still(0, 1).settles().saw() == [
-        "node 0 prints: no rank has printed or exited for 60 s: the Python stacks of all ranks"
-        " follow; the job keeps running",
+        (
+            "node 0 prints: no rank has printed or exited for 60 s: the Python stacks of all ranks"
+            " follow; the job keeps running"
+        ),
         *ASKS,
     ]
 
