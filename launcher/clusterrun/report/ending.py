@@ -393,8 +393,7 @@ def losses_text(losses: Sequence[LostOutput], exit_code: int | None) -> str:
     if len(losses) > 1:
         what += f" and {len(losses) - 1} other{'s' if len(losses) > 2 else ''}"
     why = first.why or "not enough time at the end"
-    code = "" if exit_code is None else f"exit code {exit_code}: "
-    return f"clusterrun: {code}{what} could not be written: {why}"
+    return _last_line(f"{what} could not be written: {why}", exit_code)
 
 
 def _bytes(count: int) -> str:
@@ -404,9 +403,13 @@ def _bytes(count: int) -> str:
 
 
 def silent_relay_text(how: str, exit_code: int | None) -> str:
-    """Return the line on the last lines of workers, which the relay may not have printed; as above."""
+    """Return a line: what the relay has not printed, and the exit code if that is its cause."""
+    return _last_line(f"its relay {how}: the last lines of workers may be missing", exit_code)
+
+
+def _last_line(what: str, exit_code: int | None) -> str:
     code = "" if exit_code is None else f"exit code {exit_code}: "
-    return f"clusterrun: {code}its relay {how}: the last lines of workers may be missing"
+    return f"clusterrun: {code}{what}"
 
 
 # Endings of workers, in words.

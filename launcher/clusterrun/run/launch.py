@@ -291,7 +291,7 @@ def _wait_for_check(
     return waiting.end
 
 
-# Join.
+# Joining.
 
 
 def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to work with

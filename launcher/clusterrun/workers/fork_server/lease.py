@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_LOOKS = 0.5
 """The time that ``poll`` waits stands still while the machine is suspended; a lease goes on."""
 
-_MOST_OF_ONE_LOOK = 2 * SECONDS_BETWEEN_LOOKS
-"""Of the time in which this process was stopped, no more counts: the whole node may have been."""
-
 
 class WorkersLease:
     """Ends at a time of ``boot_clock``, however late this process reads that.
