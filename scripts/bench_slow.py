@@ -68,7 +68,7 @@ STEPS_TO_SETTLE = 4
 SECONDS_OF_STEPS = 1.5
 """So long the time of a healthy step is measured before each trial."""
 
-DELAY_STEPS, LEAST_DELAY, MOST_DELAY = 1.5, 0.06, 1.5
+DELAY_STEPS, MIN_DELAY, MAX_DELAY = 1.5, 0.06, 1.5
 """What is planted in a step, in healthy steps; seconds at least and at most."""
 
 RIGHT_ACTIVITIES = {
@@ -242,7 +242,7 @@ def made_trial(job: "TrainingJob", cause: Cause, number: int, code: str) -> Tria
     """Plant a cause, ask, and remove the cause."""
     job.settle()
     step, cpus = job.pace(SECONDS_OF_STEPS)
-    delay = min(MOST_DELAY, max(LEAST_DELAY, DELAY_STEPS * step))
+    delay = min(MAX_DELAY, max(MIN_DELAY, DELAY_STEPS * step))
     plan = Plan(cause, ranks_to_slow(job.kind, cause, number), delay)
     with planted(plan, job.pids, cpus, job.folder):
         job.settle()

@@ -72,7 +72,7 @@ ATTEMPTS = 2 + LOST
 TAIL = "Traceback (most recent call last):\n" + 5 * '  File "train.py", line 12, in <module>\n'
 
 
-MOST_UNANSWERED = 1000
+MAX_UNANSWERED = 1000
 """Calls of one process at a time, so that the kernel's queue of node 0 (4096) has room for all: a call
 that it drops is repeated after seconds."""
 
@@ -191,7 +191,7 @@ class SimulatedNodes:
         """Let all nodes call node 0, and wait until each knows its ranks."""
         for node in self.nodes:
             self._call(node)
-            while len(self._unanswered) >= MOST_UNANSWERED:
+            while len(self._unanswered) >= MAX_UNANSWERED:
                 self.turn(time.monotonic() + SECONDS_TO_JOIN)
         for node in self.nodes:
             while not node.joined_at:

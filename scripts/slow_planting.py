@@ -17,7 +17,7 @@ from clusterrun.machine.cgroup import hierarchy_of
 from clusterrun.machine.tree import Tree
 from slow_plan import READ_BYTES, Cause, Plan
 
-PERIOD_MICROSECONDS, LEAST_QUOTA_MICROSECONDS = 100_000, 2_000
+PERIOD_MICROSECONDS, MIN_QUOTA_MICROSECONDS = 100_000, 2_000
 
 QUOTA_PART = 0.4
 """A CPU quota leaves a rank so much of what it uses without one."""
@@ -73,7 +73,7 @@ class ThrottledGroup(NamedTuple):
     def limit_cpu(self, cpus: float) -> None:
         """Set the CPU quota."""
         period = PERIOD_MICROSECONDS
-        quota = max(LEAST_QUOTA_MICROSECONDS, round(cpus * period))
+        quota = max(MIN_QUOTA_MICROSECONDS, round(cpus * period))
         if self.version == 2:
             self.limit({"cpu.max": f"{quota} {period}"})
         else:

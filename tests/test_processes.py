@@ -13,7 +13,7 @@ from textwrap import dedent
 import psutil
 import pytest
 from clusterrun import processes
-from clusterrun.processes import MOST_KEPT, AskedChild, forked, how_it_ended, status_of
+from clusterrun.processes import MAX_KEPT, AskedChild, forked, how_it_ended, status_of
 
 from tests.imports import imports
 from tests.waiting import SECONDS_TO_ACT, wait_until
@@ -186,7 +186,7 @@ def test_a_long_answer_is_cut_off() -> None:
 
     answer = child.wait()
 
-    assert len(answer) == len(child.errors) == MOST_KEPT
+    assert len(answer) == len(child.errors) == MAX_KEPT
     assert answer == child.errors
     assert answer.startswith(b"1\n2\n3\n")
     assert not child.is_late
@@ -200,7 +200,7 @@ def test_a_program_that_prints_for_ever_is_not_waited_for() -> None:
 
     assert answers[:2] == [None, None]
     assert answers[2] is not None
-    assert len(answers[2]) <= MOST_KEPT
+    assert len(answers[2]) <= MAX_KEPT
     assert time.monotonic() - began < SECONDS_TO_ACT / 2
     assert child.is_late
 

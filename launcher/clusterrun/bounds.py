@@ -16,10 +16,10 @@ LONGEST_NAME = 255
 LONGEST_LINE = 1 << 14
 LONGEST_TEXT = 1 << 16
 
-MOST_WORKERS = 10_000
+MAX_WORKERS = 10_000
 """Of one node: more than any machine has GPUs or CPUs for."""
 
-MOST_SECONDS = 1e10
+MAX_SECONDS = 1e10
 """Three hundred years: a clock may be changed while a job runs."""
 
 _LATEST = 1e11
@@ -49,7 +49,7 @@ RunId = Annotated[
 ]
 """The name of a run and of its log folder: no path."""
 
-Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 """A duration or an age."""
 
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -115,7 +115,7 @@ def as_run_id(text: str) -> str:
 
 
 def as_seconds(seconds: float) -> float:
-    return min(max(0.0, seconds), MOST_SECONDS)
+    return min(max(0.0, seconds), MAX_SECONDS)
 
 
 def as_share(share: float) -> float:

@@ -8,7 +8,7 @@ from typing import Self
 MAX_CPUS = 2**16
 """No kernel has CPUs or nodes with such numbers: a list with one is damaged, or an attack."""
 
-MOST_NAMED = 2 * MAX_CPUS
+MAX_NAMED = 2 * MAX_CPUS
 """CPUs that one list names, repeated ones included: the kernel's name each once."""
 
 
@@ -36,7 +36,7 @@ class CpuSet(frozenset[int]):
                 message = f"{part.strip()!r} is not a range of CPUs"
                 raise ValueError(message)
             named += high - low + 1
-            if named > MOST_NAMED:
+            if named > MAX_NAMED:
                 raise ValueError("it names the same CPUs again and again")
             cpus.update(range(low, high + 1))
         return cls(cpus)

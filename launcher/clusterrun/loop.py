@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 NEVER = float("inf")
 """The time of what does not happen, in seconds."""
 
-MOST_STRANGERS_IN_A_TURN = 16
+MAX_STRANGERS_IN_A_TURN = 16
 """That are served: a flood of them keeps nothing else waiting for longer than that takes."""
 
 EventT = TypeVar("EventT")
@@ -153,13 +153,13 @@ class Loop(Generic[EventT]):
                 priority, serve, _ = self._watched[descriptor]
                 by_priority[priority][serve] = None
         strangers = by_priority.pop(Priority.STRANGERS)
-        if len(strangers) > MOST_STRANGERS_IN_A_TURN:
+        if len(strangers) > MAX_STRANGERS_IN_A_TURN:
             # First those that are here: however many call, few wait, and each in its turn.
             del by_priority[Priority.LISTENERS]
             waited = {serve: None for serve in self._waiting if serve in strangers}
             strangers = {**waited, **strangers}
-        served = [*islice(strangers, MOST_STRANGERS_IN_A_TURN)]
-        self._waiting = [*islice(strangers, MOST_STRANGERS_IN_A_TURN, None)]
+        served = [*islice(strangers, MAX_STRANGERS_IN_A_TURN)]
+        self._waiting = [*islice(strangers, MAX_STRANGERS_IN_A_TURN, None)]
         return [*(serve for found in by_priority.values() for serve in found), *served]
 
     def _take_moments(self, now: float) -> bool:

@@ -28,7 +28,7 @@ SECONDS_TO_DIE = 1.0
 SECONDS_OF_ALARM = 10.0
 """After its time a child ends itself, if nobody has: who started it may be stopped by Ctrl-Z."""
 
-MOST_KEPT = 1 << 20
+MAX_KEPT = 1 << 20
 """Bytes of an answer, and of errors, that are kept: the first ones."""
 
 READS_AT_ONCE = 16
@@ -247,7 +247,7 @@ class AskedChild:
                 for _ in range(READS_AT_ONCE):
                     chunk = os.read(pipe, 1 << 16)
                     # The rest is read, too: a child must not block when the pipe is full.
-                    kept.extend(chunk[: MOST_KEPT - len(kept)])
+                    kept.extend(chunk[: MAX_KEPT - len(kept)])
                     if not chunk:
                         del self._unread[pipe]
                         break

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from clusterrun.cli.commands import WORDS
-from clusterrun.cli.help import GROUPS, MOST_USED, OLD_GROUPS, TOPICS, help_text
+from clusterrun.cli.help import COMMON_OPTIONS, GROUPS, OLD_GROUPS, TOPICS, help_text
 from clusterrun.cli.main import version_text
 from clusterrun.errors import UsageError
 from clusterrun.job.declaring import title_of
@@ -32,7 +32,7 @@ def test_the_overview_names_the_groups() -> None:
     """An option that it does not show is in one of them."""
     text = help_text()
 
-    assert all(OPTIONS[name].flag in text for name, _ in MOST_USED)
+    assert all(OPTIONS[name].flag in text for name, _ in COMMON_OPTIONS)
     assert all(group in text for group in GROUPS)
     assert all(f" {word}" in " ".join(text.split()) for word in WORDS)
     described = " ".join(help_text("commands").split())

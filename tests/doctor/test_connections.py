@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from clusterrun.clients.doctor import compare
 from clusterrun.clients.doctor.compare import TriedAddress
-from clusterrun.clients.doctor.nodes import MOST_IN_PAIRS, peers_of
+from clusterrun.clients.doctor.nodes import MAX_IN_PAIRS, peers_of
 from clusterrun.clients.doctor.this_machine import Finding, Level
 from msgspec.structs import replace
 
@@ -103,4 +103,4 @@ def test_names(addresses: tuple[str, ...], *, is_well: bool) -> None:
 def test_large_jobs_call_in_a_ring() -> None:
     """Not each node each other."""
     assert peers_of(0, 3) == [1, 2]
-    assert peers_of(0, MOST_IN_PAIRS + 1) == [1, MOST_IN_PAIRS]
+    assert peers_of(0, MAX_IN_PAIRS + 1) == [1, MAX_IN_PAIRS]

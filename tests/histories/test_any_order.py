@@ -14,7 +14,7 @@ from tests.histories.worlds import numbers
 from tests.rounds import in_all_rounds
 
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGUSR1, SIGTERM, SIGCONT, SIGTSTP = 1, 2, 3, 9, 10, 15, 18, 20
-MOST_NODES = 9
+MAX_NODES = 9
 STARTS = re.compile(r"node (\d+) starts ranks? (\S+), attempt (\d+)")
 SENDS = re.compile(r"node (\d+) sends (SIG\w+) to ranks? (\S+)")
 ENDS = re.compile(
@@ -331,7 +331,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.handle("loses_reader", node)
 
     def joins(self, _: int) -> None:
-        if self.agents[0].acts and self.lives_on and len(self.agents) < MOST_NODES:
+        if self.agents[0].acts and self.lives_on and len(self.agents) < MAX_NODES:
             self.changes += 1
             self.agents.append(Agent(works=False))
             self.handle("joins", self.workers)

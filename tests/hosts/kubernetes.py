@@ -21,7 +21,7 @@ Object = Mapping[str, Any]
 
 SECONDS_OF_A_POD = 120.0
 
-MOST_ROUNDS = 5
+MAX_ROUNDS = 5
 """How often pods are made again before a test gives up."""
 
 EVICTED_AFTER = "to be evicted"
@@ -90,7 +90,7 @@ def run(
         host.set_hosts_file("\n".join(["127.0.0.1 localhost", "::1 localhost", *lines, ""]))
     result = Result("")
     waiting = dict(enumerate(zip(job.pods, hosts, strict=False)))
-    while len(result.rounds) < MOST_ROUNDS:
+    while len(result.rounds) < MAX_ROUNDS:
         jobs = {
             index: host.start(
                 *("sh", "-c", BECOME_POD, pod.hostname, *pod.command),
@@ -119,7 +119,7 @@ def run(
             result.condition = "Complete"
         if result.condition:
             return result
-    raise AssertionError(f"no end after {MOST_ROUNDS} rounds: {result}")
+    raise AssertionError(f"no end after {MAX_ROUNDS} rounds: {result}")
 
 
 def _action(job: PodJob, code: int, *, is_evicted: bool) -> str:

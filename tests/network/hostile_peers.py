@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from tests.network.callers import OPENING
 from tests.network.frames import FROM_A_COORDINATOR, FROM_A_MEMBER, as_frame, strange
 from tests.network.hostile_sessions import (
-    MOST_PRINTED,
+    MAX_PRINTED,
     WORKERS,
     End,
     Peer,
@@ -39,7 +39,7 @@ SIGQUIT = 3
 MANY = 200
 """Times that a message is repeated, unless it is long."""
 
-MOST_BYTES = 1 << 17
+MAX_BYTES = 1 << 17
 
 ENCODER = Encoder()
 SLOW_TO_SEARCH = "gloo" * 5000
@@ -60,7 +60,7 @@ def hostile(
     elif what < 0.95:
         message = right() if dice.random() < 0.5 else drawing(kind)(dice)
         frame = as_frame(ENCODER.encode(message))
-        yield frame * max(1, min(MANY, MOST_BYTES // len(frame)))
+        yield frame * max(1, min(MANY, MAX_BYTES // len(frame)))
         return
     elif what < 0.975:
         yield from islice(strange(dice, frames), 3)
@@ -253,7 +253,7 @@ class OfNodeZero(Session):
     def runs(self) -> None:
         super().runs()
         for each in self.members:
-            if each.notices > MOST_PRINTED:
+            if each.notices > MAX_PRINTED:
                 raise Unsafe(f"{each.notices} lines for node {each.number}")
 
 

@@ -56,13 +56,13 @@ RHYTHM = HeartbeatRhythm(1.0, 6.0)
 WORKERS = 2
 """Of the main program on each node."""
 
-MOST_POLLS = 4000
+MAX_POLLS = 4000
 """Of one session: with more, its agent spins."""
 
-MOST_PRINTED = 150
+MAX_PRINTED = 150
 """Lines, in all: a screen is not filled by others."""
 
-MOST_SECONDS = 3.0
+MAX_SECONDS = 3.0
 """Of a processor, for one session: most take some milliseconds."""
 
 LISTENER = 3
@@ -484,9 +484,9 @@ class Session:
             self.seen["refused"] += 1
             self.prints(str(error))
         self.nodes.leave()
-        if process_time() - began > MOST_SECONDS:
+        if process_time() - began > MAX_SECONDS:
             raise Unsafe(f"is busy for {process_time() - began:.1f} s")
-        if len(self.printed) > MOST_PRINTED:
+        if len(self.printed) > MAX_PRINTED:
             raise Unsafe(
                 f"prints {len(self.printed)} lines: {Counter(self.printed).most_common(2)}"
             )
@@ -561,7 +561,7 @@ class Session:
     def poll(self, seconds: float | None, _most: int) -> list[tuple[int, int]]:
         """Return what is ready; have others act while nothing is."""
         self._polls += 1
-        if self._polls > MOST_POLLS:
+        if self._polls > MAX_POLLS:
             raise Unsafe("spins")
         if (ready := self._ready()) or seconds == 0:
             return ready

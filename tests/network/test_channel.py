@@ -12,7 +12,7 @@ from clusterrun.network.channel import (
     FROM_MEMBERS,
     LONGEST_FRAME,
     LONGEST_HELLO,
-    MOST_UNSENT,
+    MAX_UNSENT,
     Channel,
     ChannelEnd,
     Outgoing,
@@ -410,7 +410,7 @@ def test_a_reader_that_does_not_read_is_given_up(pair: Pair) -> None:
         channel.send_body(bytes(1 << 20))
         sent += 1 << 20
 
-    assert sent > MOST_UNSENT
+    assert sent > MAX_UNSENT
     assert (channel.end, channel.trouble) == (ChannelEnd.SLOW, "does not read what it is sent")
 
 

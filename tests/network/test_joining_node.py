@@ -47,7 +47,7 @@ def test_only_a_run_id_that_was_set_travels(options: Mapping[str, str], run_id: 
     assert hello_of_script(**options).run_id == run_id
 
 
-@pytest.mark.parametrize(("kept", "sent"), [(3, 3), (messages.MOST_KEPT_ATTEMPTS + 1, 10_000)])
+@pytest.mark.parametrize(("kept", "sent"), [(3, 3), (messages.MAX_KEPT_ATTEMPTS + 1, 10_000)])
 def test_attempts_that_are_kept_have_a_bound(kept: int, sent: int) -> None:
     """A folder of logs may hold anything."""
     job = replace(described_job(), kept_attempts=kept)

@@ -62,7 +62,7 @@ def of_member(
         of_member(hello(1), host="n1\nclusterrun: error: no"),
         of_member(hello(1), host="n1\u202e"),
         of_member(hello(1), pid="12"),
-        of_member(hello(1), kept_attempts=messages.MOST_KEPT_ATTEMPTS + 1),
+        of_member(hello(1), kept_attempts=messages.MAX_KEPT_ATTEMPTS + 1),
         of_member(hello(1), at=-1.0),
         of_member(hello(1), must={"nnodes": 2}),
         of_member(hello(1), must={"nnodes": "2\x9b2J"}),

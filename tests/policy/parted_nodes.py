@@ -14,7 +14,7 @@ from clusterrun.network.membership import Membership
 from clusterrun.network.server import CoordinatorServer
 from clusterrun.planning.plan import World
 from clusterrun.policy import actions, events, messages, outcome
-from clusterrun.policy.leases import MOST_PAST_LEASE
+from clusterrun.policy.leases import MAX_PAST_LEASE
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.results import results_of
 from clusterrun.policy.waiting import Waiting
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FORK_SERVER_ANSWERS = 5.0
 """Seconds after which an agent kills a fork server that does not answer."""
 
-MOST_STEPS = 200
+MAX_STEPS = 200
 """Of one turn of a loop: with more, it spins."""
 
 FORK_SERVER = 4
@@ -282,7 +282,7 @@ class ForkServer:
                 self._look_later()
         self.look_at_lease()
         if self.is_over and self.stops:
-            patience = MOST_PAST_LEASE * self._job.terms.rhythm.interval
+            patience = MAX_PAST_LEASE * self._job.terms.rhythm.interval
             self._job.later(patience, self._is_past_lease)
 
     def _is_past_lease(self) -> None:
@@ -395,7 +395,7 @@ class Agent:
         if self._is_paused:
             self._is_paused = False
             self._sends(messages.Paused(paused=False))
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             for event in self.loop.step():
                 self._takes(event)
                 if not self.runs:

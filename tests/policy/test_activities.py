@@ -1,7 +1,7 @@
 """Stacks of a main thread, and what it does by them."""
 
 import pytest
-from clusterrun.policy.activities import MOST_PLACES, activity_of, places_of, with_stacks
+from clusterrun.policy.activities import MAX_PLACES, activity_of, places_of, with_stacks
 from clusterrun.policy.samples import Activity, SampledPlace, WindowSample
 from msgspec.structs import replace
 
@@ -117,10 +117,10 @@ def test_no_stacks_leave_a_window_as_it_is() -> None:
 
 def test_rare_places_are_left_out() -> None:
     stacks: dict[tuple[str, ...], int] = {
-        (f"f (/home/me/train.py:{line})",): line for line in range(1, 2 * MOST_PLACES)
+        (f"f (/home/me/train.py:{line})",): line for line in range(1, 2 * MAX_PLACES)
     }
 
     places = places_of(stacks)
 
-    assert len(places) == MOST_PLACES
-    assert places[0].place == f"train.py:{2 * MOST_PLACES - 1} f"
+    assert len(places) == MAX_PLACES
+    assert places[0].place == f"train.py:{2 * MAX_PLACES - 1} f"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from clusterrun.bounds import LONGEST_LINE, MOST_WORKERS
+from clusterrun.bounds import LONGEST_LINE, MAX_WORKERS
 from clusterrun.job.job import MAIN, ProgramKind, WorkerProgram
 from clusterrun.job.services import Service
 from clusterrun.loop import NEVER
@@ -167,11 +167,11 @@ def test_the_highest_mark() -> None:
     """All others would lose node 0 by the one after it."""
     job = running()
     sends(job, 0, messages.RequestSuspension("x"))
-    sends(job, 1, messages.Held(0, messages.MOST_MARK))
+    sends(job, 1, messages.Held(0, messages.MAX_MARK))
 
     [order, *_] = sent(sends(job, 0, messages.Held(0, 1)), messages.SaveAt)
 
-    assert order.mark == messages.MOST_MARK
+    assert order.mark == messages.MAX_MARK
 
 
 @pytest.mark.parametrize("are_silent", [False, True])
@@ -182,7 +182,7 @@ def test_more_ranks_have_not_saved_than_one_message_names(*, are_silent: bool) -
     for node in range(3):
         sends(job, node, messages.Held(0, 3))
     for node in range(3):
-        late = (node,) * outcome.MOST_RANKS
+        late = (node,) * outcome.MAX_RANKS
         sends(job, node, messages.Saves(0, 4, () if are_silent else late, late))
     done = job.handle(job_events.TimePassed(BEGAN + 10_000.0))
     done += job.handle(job_events.TimePassed(BEGAN + 20_000.0))
@@ -247,9 +247,9 @@ def test_lines_without_end(flood: list[messages.AgentMessage]) -> None:
         for node in (0, 1):
             done += sends(job, node, queries.Answer(number, node, f"n{node}", problem="no"))
 
-    assert 0 < len(lines(done)) <= notices.MOST_AT_ONCE
+    assert 0 < len(lines(done)) <= notices.MAX_AT_ONCE
     stacks = sent(done, messages.PrintStacks)
-    assert len(stacks) <= notices.MOST_AT_ONCE
+    assert len(stacks) <= notices.MAX_AT_ONCE
 
 
 def test_who_joins_and_leaves_without_end() -> None:
@@ -261,7 +261,7 @@ def test_who_joins_and_leaves_without_end() -> None:
         done += job.handle(job_events.HelloReceived(number, "10.0.0.2", said, BEGAN))
         done += job.handle(job_events.MemberGone(number, "", BEGAN))
 
-    assert 0 < len(lines(done)) <= notices.MOST_AT_ONCE
+    assert 0 < len(lines(done)) <= notices.MAX_AT_ONCE
 
 
 def test_a_line_now_and_then() -> None:
@@ -269,7 +269,7 @@ def test_a_line_now_and_then() -> None:
     limit = LineLimit()
     at_once = [limit.allows("10.0.0.1", 5.0) for _ in range(100)]
 
-    assert at_once == [*[True] * notices.MOST_AT_ONCE, *[False] * (100 - 64)]
+    assert at_once == [*[True] * notices.MAX_AT_ONCE, *[False] * (100 - 64)]
     assert limit.is_spent("10.0.0.1", 5.0)
     assert not limit.is_spent("10.0.0.2", 5.0)
     assert limit.allows("10.0.0.2", 5.0)
@@ -280,7 +280,7 @@ def test_a_line_now_and_then() -> None:
 
 def test_causes_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those whose lines are allowed again are forgotten."""
-    monkeypatch.setattr(notices, "MOST_KEPT", 100)
+    monkeypatch.setattr(notices, "MAX_KEPT", 100)
     limit = LineLimit()
     for number in range(1000):
         limit.allows(str(number), 10.0 * number)
@@ -371,7 +371,7 @@ def test_programs_that_are_not_the_jobs() -> None:
     assert not with_services(main, messages.ProgramOffer("other", (7002,), 7003))
     assert not with_services(main, messages.ProgramOffer("server", (), 7003))
     assert not with_services(
-        main, messages.ProgramOffer("server", (7002,) * (MOST_WORKERS + 1), 7003)
+        main, messages.ProgramOffer("server", (7002,) * (MAX_WORKERS + 1), 7003)
     )
 
 

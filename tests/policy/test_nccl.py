@@ -9,8 +9,8 @@ import pytest
 from clusterrun.bounds import named_ranks
 from clusterrun.policy.nccl import (
     EQUAL,
-    MOST_LINES,
-    MOST_LINES_OF_TEXT,
+    MAX_LINES,
+    MAX_LINES_OF_TEXT,
     NcclState,
     NcclWorld,
     RasCommunicator,
@@ -270,10 +270,10 @@ def test_lines_are_limited() -> None:
     late = state([AHEAD, *[USUAL] * 1100], world=msgspec.structs.replace(WORLD, size=1101))
     uneven = state([Rank({"AllReduce": n}) for n in range(400)])
 
-    assert (len(many.lines), many.lines[-1]) == (MOST_LINES, f"... {31 - MOST_LINES} more")
+    assert (len(many.lines), many.lines[-1]) == (MAX_LINES, f"... {31 - MAX_LINES} more")
     assert len(many.lines[0]) < 600
     assert late.behind == tuple(range(1, 1025))
-    assert (len(text.lines), text.lines[-1]) == (MOST_LINES_OF_TEXT, "... 64 more")
+    assert (len(text.lines), text.lines[-1]) == (MAX_LINES_OF_TEXT, "... 64 more")
     assert max(map(len, (*text.lines, *uneven.lines))) == 1000
 
 

@@ -1,7 +1,7 @@
 """What a node knows of its workers' ends, and sends of it: all that a report needs, never too much."""
 
 import pytest
-from clusterrun.bounds import MOST_WORKERS, GlobalRank, LocalRank
+from clusterrun.bounds import MAX_WORKERS, GlobalRank, LocalRank
 from clusterrun.network import channel
 from clusterrun.policy import events, messages, outcome
 from clusterrun.policy.node import Attempt, EndedWorker, RunningWorker
@@ -137,7 +137,7 @@ def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
     log = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
     results = [
         result(rank, 1, host=name, log=log.format(rank), tail="Error\n" * 60, error="{}")
-        for rank in range(MOST_WORKERS)
+        for rank in range(MAX_WORKERS)
     ]
 
     assert len(encode(bounded_done(results))) < channel.LONGEST_FRAME

@@ -5,7 +5,7 @@ from clusterrun.bounds import LONGEST_LINE
 from clusterrun.loop import NEVER
 from clusterrun.network import channel
 from clusterrun.policy import answers, job_events, messages, outcome, queries
-from clusterrun.policy.cause import MOST_EXTERNAL_CAUSES
+from clusterrun.policy.cause import MAX_EXTERNAL_CAUSES
 from clusterrun.policy.coordinator import Coordinator, Reforming, Running
 from clusterrun.policy.members import OWN
 from clusterrun.policy.stacks import StackGroup
@@ -197,7 +197,7 @@ def test_external_causes_without_end() -> None:
 
     assert isinstance(job.state, Running)
     assert list(job.state.evidence.external) == list(
-        map(outcome.Interrupted, range(MOST_EXTERNAL_CAUSES))
+        map(outcome.Interrupted, range(MAX_EXTERNAL_CAUSES))
     )
 
 

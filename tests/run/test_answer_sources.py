@@ -11,9 +11,9 @@ import pytest
 from clusterrun.bounds import LocalRank
 from clusterrun.loop import NEVER, Loop
 from clusterrun.policy.events import Event, LastLine, RelaySaw, Seen
-from clusterrun.policy.queries import MOST_BODY, Topic
+from clusterrun.policy.queries import MAX_BODY, Topic
 from clusterrun.run.answer_sources import (
-    MOST_UNANSWERED,
+    MAX_UNANSWERED,
     SECONDS_TO_ASK_AGAIN,
     AskedChildren,
     RelayQuestions,
@@ -81,8 +81,8 @@ def test_a_relay_that_hangs_is_not_asked_for_ever(relay: Relay) -> None:
     answering = len(relay.asked)
     relay.asks(SECONDS_TO_ASK_AGAIN)
 
-    assert (hanging, answering) == (MOST_UNANSWERED, MOST_UNANSWERED + 1)
-    assert len(relay.asked) == MOST_UNANSWERED + 2
+    assert (hanging, answering) == (MAX_UNANSWERED, MAX_UNANSWERED + 1)
+    assert len(relay.asked) == MAX_UNANSWERED + 2
 
 
 class Asked:
@@ -142,7 +142,7 @@ def test_a_child_that_fails(asked: Asked) -> None:
     """Also with an answer that is too long for a message."""
     asked.asks(fails)
     asked.waits()
-    asked.asks(lambda: bytes(MOST_BODY))
+    asked.asks(lambda: bytes(MAX_BODY))
     asked.waits()
 
     failed = "has no result: the process that collects it has failed"

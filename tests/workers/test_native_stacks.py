@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.policy.stacks import StackGroup
-from clusterrun.workers.native_stacks import LEFT_OUT, MOST_OF_A_NODE, native_stacks
+from clusterrun.workers.native_stacks import LEFT_OUT, MAX_OF_A_NODE, native_stacks
 from clusterrun.workers.py_spy import py_spy_program
 
 pytestmark = pytest.mark.usefixtures("no_child_left")
@@ -87,4 +87,4 @@ def test_a_long_answer_is_cut(installed: Installed) -> None:
 
     assert all(each.text.startswith("begins ?[xx") for each in stacks)
     assert all(each.text.endswith(LEFT_OUT) for each in stacks)
-    assert sum(len(each.text) for each in stacks) <= MOST_OF_A_NODE
+    assert sum(len(each.text) for each in stacks) <= MAX_OF_A_NODE

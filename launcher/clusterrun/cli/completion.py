@@ -21,7 +21,7 @@ from clusterrun.job.clusters.detection import CLUSTERS
 from clusterrun.job.declaring import Row, flag
 from clusterrun.job.file_kinds import names_in
 from clusterrun.job.sources import CommandLine
-from clusterrun.job.suggestions import LARGEST_FOLDER, did_you_mean
+from clusterrun.job.suggestions import MAX_NAMES_IN_FOLDER, did_you_mean
 
 
 class _Bash(BashComplete):
@@ -203,7 +203,7 @@ def _words(
     # Beside a folder of a command's name, a shell would complete to the folder.
     named = {item.value for item in found} | {begun}
     folder = begun.rpartition("/")[0]
-    beside = names_in(folder or ".", LARGEST_FOLDER, folders=True)
+    beside = names_in(folder or ".", MAX_NAMES_IN_FOLDER, folders=True)
     is_file = any(name.startswith(begun) and name not in named for name in beside)
     return found if found and not is_file else [*found, CompletionItem(begun, type="file")]
 
@@ -212,9 +212,9 @@ def _modules(begun: str) -> Iterator[str]:
     """Yield the modules and packages in the current folder that begin so: ``pkg.train``."""
     package, dot, start = begun.rpartition(".")
     folder = Path(*package.split(".")) if package else Path()
-    for name in sorted(names_in(str(folder), LARGEST_FOLDER, folders=True)):
+    for name in sorted(names_in(str(folder), MAX_NAMES_IN_FOLDER, folders=True)):
         own = name.removesuffix(".py")
-        has_modules = own != name or names_in(str(folder / name), LARGEST_FOLDER, ending=".py")
+        has_modules = own != name or names_in(str(folder / name), MAX_NAMES_IN_FOLDER, ending=".py")
         if own.startswith(start) and own.isidentifier() and own[:2] != "__" and has_modules:
             yield f"{package}{dot}{own}"
 

@@ -42,7 +42,7 @@ Each option can also be set by an environment variable, CLUSTERRUN_NNODES or PET
 --nnodes, or a job file key, nnodes. The first one set wins: flag, CLUSTERRUN_ variable, PET_ variable, job file.
 """
 
-MOST_USED = (
+COMMON_OPTIONS = (
     ("nproc_per_node", "Workers on each node; by default one per GPU"),
     ("nnodes", "Number of nodes; run the same command on each"),
     ("master_addr", "The address of node 0, where all nodes rendezvous"),
@@ -55,7 +55,7 @@ MOST_USED = (
 )
 """The options that most jobs need, in words that fit one line."""
 
-LEAST_LIKENESS = 0.65
+MIN_LIKENESS = 0.65
 """Below it a topic is not meant: "nothing" is not "joining"."""
 
 WIDEST_FIRST_COLUMN = 24
@@ -76,7 +76,7 @@ def help_text(topic: str = OVERVIEW) -> str:
             raise UsageError(
                 f"there is no help on {topic!r} alone", f"type --help {group}, which has {row.flag}"
             )
-        nearest = closest(topic, TOPICS, LEAST_LIKENESS)
+        nearest = closest(topic, TOPICS, MIN_LIKENESS)
         raise UsageError(
             f"there is no help on {topic!r}",
             (nearest and f"did you mean --help {nearest}?") or f"give one of {', '.join(TOPICS)}",
@@ -102,7 +102,7 @@ def _write_overview(formatter: click.HelpFormatter) -> None:
     with formatter.indentation():
         formatter.write_text(ABOUT)
     formatter.write_paragraph()
-    rows = [(_spelling(OPTIONS[name]), sentence) for name, sentence in MOST_USED]
+    rows = [(_spelling(OPTIONS[name]), sentence) for name, sentence in COMMON_OPTIONS]
     formatter.write_dl([*rows, *_command_rows()], col_max=WIDEST_FIRST_COLUMN)
     formatter.write_paragraph()
     formatter.write_text(f"Commands (--help {COMMANDS}): {', '.join(WORDS)}.")

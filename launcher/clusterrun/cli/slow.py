@@ -19,10 +19,10 @@ from clusterrun.policy.samples import WINDOWS, NodeSamples
 from clusterrun.policy.slow import SampledRank, judge, rank_to_ask_again
 from clusterrun.report.slow import SlowReport, slow_text
 
-LEAST_SECONDS = 2 * WINDOWS
+MIN_SECONDS = 2 * WINDOWS
 """py-spy samples whole seconds, and one has too few samples."""
 
-MOST_SECONDS = 100
+MAX_SECONDS = 100
 """All nodes together have 120 s for one query."""
 
 SECONDS_FOR_LOADERS = 3.0
@@ -43,10 +43,10 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
     """
     asked, as_json = line.read(Slow), line.read(Launcher).json
-    if not LEAST_SECONDS <= asked.seconds <= MOST_SECONDS:
+    if not MIN_SECONDS <= asked.seconds <= MAX_SECONDS:
         raise UsageError(
             f"--seconds: {asked.seconds:g} s is out of range",
-            f"give {LEAST_SECONDS} to {MOST_SECONDS} s",
+            f"give {MIN_SECONDS} to {MAX_SECONDS} s",
         )
     job = chosen_run(line, environ, f"{called} slow")
     programs = job.described.programs or ()

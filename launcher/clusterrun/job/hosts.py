@@ -13,7 +13,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declaring import Fact
 from clusterrun.job.sources import Layer, find, value_of
 
-MOST_HOSTS = 1_000_000
+MAX_HOSTS = 1_000_000
 """A longer list is a typing error, such as one digit too many in a range, and would fill the memory."""
 
 LONGEST_SHOWN = 60
@@ -42,7 +42,7 @@ def read_hosts(text: str) -> tuple[str, ...]:
     """Return the names of a host list in its own order, which is the order of the ranks.
 
     Raises:
-        UsageError: the text is not a list of hosts, or has more than ``MOST_HOSTS``.
+        UsageError: the text is not a list of hosts, or has more than ``MAX_HOSTS``.
 
     """
     parts = [_read(part) for part in _parts(text)] if text else []
@@ -67,12 +67,12 @@ def check_number(what: str, counts: Iterable[int]) -> None:
     """Check how many hosts ``what`` lists before they are written out.
 
     Raises:
-        UsageError: they are more than ``MOST_HOSTS``.
+        UsageError: they are more than ``MAX_HOSTS``.
 
     """
-    if (number := sum(counts)) > MOST_HOSTS:
+    if (number := sum(counts)) > MAX_HOSTS:
         raise UsageError(
-            f"{what} has {number:,} hosts, and a job has {MOST_HOSTS:,} at most",
+            f"{what} has {number:,} hosts, and a job has {MAX_HOSTS:,} at most",
             "check the numbers in it",
         )
 
@@ -81,7 +81,7 @@ def expand_counts(text: Fact[str]) -> tuple[int, ...]:
     """Return the count of each host: ``2(x3),1`` is 2, 2, 2, 1.
 
     Raises:
-        UsageError: the text is not a list of counts, or has more than ``MOST_HOSTS``.
+        UsageError: the text is not a list of counts, or has more than ``MAX_HOSTS``.
 
     """
     what = f"{text.origin}: {shown(text.value)}"
@@ -181,7 +181,7 @@ def read_hostfile(file: Fact[str]) -> ListedHosts:
 
     Raises:
         UsageError: the file can't be read, has a line that is not a host, lists a host twice, or
-            lists more than ``MOST_HOSTS``.
+            lists more than ``MAX_HOSTS``.
 
     """
     try:

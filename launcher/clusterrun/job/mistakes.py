@@ -27,7 +27,7 @@ from clusterrun.job.program import (
     why_not_python,
 )
 from clusterrun.job.sources import Layer
-from clusterrun.job.suggestions import LARGEST_FOLDER, closest, did_you_mean_file
+from clusterrun.job.suggestions import MAX_NAMES_IN_FOLDER, closest, did_you_mean_file
 
 NAME_AND_VALUE = {"mca", "pmixmca", "prtemca", "genv"}
 """Options of mpirun that take a name and a value as two words."""
@@ -195,7 +195,7 @@ def package_without_m(words: Sequence[str], where: str) -> UsageError:
 
 
 def _script_of_folder(name: str) -> str:
-    return closest("train.py", names_in(name, LARGEST_FOLDER, ending=".py"))
+    return closest("train.py", names_in(name, MAX_NAMES_IN_FOLDER, ending=".py"))
 
 
 def wrong_module(name: str, where: str) -> UsageError:

@@ -18,7 +18,7 @@ DEFAULT_FOLDER = "clusterrun-logs"
 NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "hostname", "node_rank")
 """Names that a template may have, as in ``${rank}``."""
 
-MOST_DIGITS = 4
+MAX_DIGITS = 4
 """Of an attempt's number: whoever may write to the log folder may give any number to a folder there."""
 
 WANT_FILES = ("redirects", "duplicate_stdout_filters", "duplicate_stderr_filters")
@@ -124,5 +124,5 @@ def find_kept_attempts(log_dir: Fact[str | None], run_id: str, *, is_torchrun: b
     folder = Path(log_dir.value) / run_id
     # Files and links, too: no folder can be made in their place.
     names = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*")]
-    kept = [int(name) for name in names if name.isdecimal() and len(name) <= MOST_DIGITS]
+    kept = [int(name) for name in names if name.isdecimal() and len(name) <= MAX_DIGITS]
     return Fact(max(kept) + 1, str(folder)) if kept else Fact(0, "default")

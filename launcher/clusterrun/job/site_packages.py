@@ -8,7 +8,7 @@ from clusterrun.job.file_kinds import FileKind, kind_of, names_in
 OLDEST = 8
 """Workers run on Python 3.8 or newer."""
 
-MOST_NAMES = 20_000
+MAX_NAMES = 20_000
 """In ``lib``, where conda has all libraries of an environment; the order of names is not known."""
 
 
@@ -29,7 +29,7 @@ def has_package(environment: str, name: str) -> bool:
 def _site_packages(environment: str) -> Iterator[str]:
     """Yield the folders of packages: the environment's own, then those of the Python beneath it."""
     # conda also has python3.1, a link to python3.10.
-    names = names_in(f"{environment}/lib", MOST_NAMES, folders=True)
+    names = names_in(f"{environment}/lib", MAX_NAMES, folders=True)
     versions = [name for name in names if _is_new_enough(name)]
     for version in versions:
         yield f"{environment}/lib/{version}/site-packages"

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from clusterrun.errors import printable
 from clusterrun.job.file_kinds import FileKind, kind_of, names_in
 
-LARGEST_FOLDER = 2000
+MAX_NAMES_IN_FOLDER = 2000
 """Entries of a folder that are looked at: enough for people, quick on a shared file system."""
 
-MOST_FOLDERS = 100
+MAX_FOLDERS = 100
 """Folders of this one in which a file is looked for."""
 
 
@@ -35,7 +35,7 @@ def _elsewhere(path: str) -> Iterator[str]:
         if kind_of(found) is FileKind.FILE:
             yield found
     if parts:
-        folders = sorted(each for each in _folders_in(".") if each[0] != ".")[:MOST_FOLDERS]
+        folders = sorted(each for each in _folders_in(".") if each[0] != ".")[:MAX_FOLDERS]
         places = (f"{folder}/{parts[-1]}" for folder in folders)
         yield from (place for place in places if kind_of(place) is FileKind.FILE)
 
@@ -50,13 +50,13 @@ def _corrected(path: str) -> str:
         found += f"{right}/"
     if kind_of(f"{found}{name}") is FileKind.FILE:
         return found + name
-    nearest = name and closest(name, names_in(found or ".", LARGEST_FOLDER))
+    nearest = name and closest(name, names_in(found or ".", MAX_NAMES_IN_FOLDER))
     return nearest and found + nearest
 
 
 def _folders_in(folder: str) -> set[str]:
-    every = names_in(folder, LARGEST_FOLDER, folders=True)
-    return {*every} - {*names_in(folder, LARGEST_FOLDER)}
+    every = names_in(folder, MAX_NAMES_IN_FOLDER, folders=True)
+    return {*every} - {*names_in(folder, MAX_NAMES_IN_FOLDER)}
 
 
 def closest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:

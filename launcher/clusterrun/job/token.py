@@ -17,7 +17,7 @@ OPEN_TO_ALL = S_IROTH | S_IWOTH
 
 OPEN_TO_GROUP = S_IRGRP | S_IWGRP
 
-FEWEST_CHARACTERS = 16
+MIN_CHARACTERS = 16
 """A shorter secret could be found by trying, from one handshake that was listened to."""
 
 MAKE_ONE = "(umask 077; openssl rand -hex 32 > {file})"
@@ -69,9 +69,9 @@ def _checked(token: str) -> str:
         raise UsageError(f"{TOKEN_VARIABLE} is not UTF-8 text", hint) from None
     if not token.strip():
         raise UsageError(f"{TOKEN_VARIABLE} is empty", hint)
-    if len(token.strip()) < FEWEST_CHARACTERS:
+    if len(token.strip()) < MIN_CHARACTERS:
         raise UsageError(
-            f"{TOKEN_VARIABLE} has fewer than {FEWEST_CHARACTERS} characters: it could be guessed",
+            f"{TOKEN_VARIABLE} has fewer than {MIN_CHARACTERS} characters: it could be guessed",
             f"make a secret, and set it on all nodes:\n  {MAKE_ONE.format(file='token')}\n"
             f"  export {TOKEN_VARIABLE}=$(cat token)",
         )
@@ -99,8 +99,8 @@ def _read(file: Fact[str]) -> str:
         )
     if not token:
         raise _no_secret(file, "empty")
-    if len(token) < FEWEST_CHARACTERS:
-        raise _no_secret(file, f"shorter than {FEWEST_CHARACTERS} characters, and could be guessed")
+    if len(token) < MIN_CHARACTERS:
+        raise _no_secret(file, f"shorter than {MIN_CHARACTERS} characters, and could be guessed")
     return token
 
 

@@ -457,7 +457,7 @@ def _hosts(text: str) -> tuple[str, ...]:
     return found
 
 
-MOST_DEVICES = 10_000
+MAX_DEVICES = 10_000
 """A larger number is a typing error, and its range would take long to write out."""
 
 
@@ -477,7 +477,7 @@ def _device_range(text: str) -> list[str]:
     low, high = whole_number(first), whole_number(last)
     if text.startswith(("GPU-", "MIG-")) or (low is not None and not dash):
         return [text]
-    if low is None or high is None or low > high or high >= MOST_DEVICES:
+    if low is None or high is None or low > high or high >= MAX_DEVICES:
         return [""]
     return [str(each) for each in range(low, high + 1)]
 

@@ -39,7 +39,7 @@ LONGEST_FRAME = 4 << 20
 LONGEST_HELLO = 64 << 10
 """Bytes of the first body on a connection that may come from anywhere."""
 
-MOST_UNSENT = 8 << 20
+MAX_UNSENT = 8 << 20
 """Bytes queued for a process that does not read; with more, the channel ends."""
 
 _LENGTH_BYTES = 4
@@ -112,7 +112,7 @@ class Channel(Generic[MessageT]):
         """The system's words for that; "" if there are none."""
         self.longest = LONGEST_FRAME
         """Maximum bytes of a body from the other side."""
-        self.most_unsent: float = MOST_UNSENT
+        self.most_unsent: float = MAX_UNSENT
         self._socket = sock
         self._decoder = decoder
         self._incoming = bytearray()

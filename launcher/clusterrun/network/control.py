@@ -49,10 +49,10 @@ SECONDS_TO_READ = 5.0
 SECONDS_WITHOUT_DESCRIPTORS = 0.5
 """Until the next try to accept one."""
 
-MOST_CALLERS = 128
+MAX_CALLERS = 128
 """Connections at a time; others wait in the kernel's queue."""
 
-MOST_ACCEPTED_IN_A_TURN = 16
+MAX_ACCEPTED_IN_A_TURN = 16
 
 SECONDS_TO_CONNECT = 0.2
 """The queue of an agent that is stopped may be full."""
@@ -170,13 +170,13 @@ class ControlSocket:
         """Accept connections while there is room."""
         if self._listener is None:
             return
-        has_room = len(self._callers) < MOST_CALLERS and self._accept_again == NEVER
+        has_room = len(self._callers) < MAX_CALLERS and self._accept_again == NEVER
         self._loop.watch(self._listener.fileno(), self._accept, Priority.LISTENERS, reads=has_room)
 
     def _accept(self, now: float) -> Iterable[Event]:
         if self._listener is None:
             return ()
-        for _ in range(min(MOST_ACCEPTED_IN_A_TURN, MOST_CALLERS - len(self._callers))):
+        for _ in range(min(MAX_ACCEPTED_IN_A_TURN, MAX_CALLERS - len(self._callers))):
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:

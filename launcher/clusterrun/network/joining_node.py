@@ -14,7 +14,7 @@ from clusterrun.job.options import OPTIONS, Elasticity
 from clusterrun.network.addresses import Interfaces, Resolve, all_addresses, own_interfaces
 from clusterrun.network.resolver import resolves_for_others
 from clusterrun.policy.joining import VERSION
-from clusterrun.policy.messages import ARGUMENTS, MOST_KEPT_ATTEMPTS, Hello
+from clusterrun.policy.messages import ARGUMENTS, MAX_KEPT_ATTEMPTS, Hello
 from clusterrun.policy.terms import Terms
 
 DIGITS = 8
@@ -96,7 +96,7 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
             **{name: bounded_value(version) for name, version in versions.items()},
         },
         role=job.program.role,
-        kept_attempts=min(job.kept_attempts, MOST_KEPT_ATTEMPTS),
+        kept_attempts=min(job.kept_attempts, MAX_KEPT_ATTEMPTS),
     )
 
 

@@ -6,7 +6,7 @@ from typing import get_args
 
 from msgspec import Struct
 
-from clusterrun.bounds import MOST_WORKERS
+from clusterrun.bounds import MAX_WORKERS
 from clusterrun.job.job import MAIN
 from clusterrun.network.channel import ChannelEnd, Outgoing
 from clusterrun.network.handshake import BadFrame
@@ -15,7 +15,7 @@ from clusterrun.planning.plan import World
 from clusterrun.policy.heartbeat import ClockOffset, HeartbeatTimer
 from clusterrun.policy.leases import MemberLease
 from clusterrun.policy.messages import (
-    MOST_KEPT_ATTEMPTS,
+    MAX_KEPT_ATTEMPTS,
     FromCoordinator,
     GivenUp,
     Heartbeat,
@@ -172,12 +172,12 @@ def check_world(world: World, hello: Hello, terms: Terms, attempt: int) -> None:
     fits = (
         world.local_size == hello.workers
         and world.node_rank < world.nodes <= terms.nodes
-        and world.first_rank + world.local_size <= world.size <= world.nodes * MOST_WORKERS
+        and world.first_rank + world.local_size <= world.size <= world.nodes * MAX_WORKERS
         and world.first_role_rank + world.local_size <= world.role_size <= world.size
         and world.run_id == (hello.run_id or world.run_id)
         and attempt in {-1, world.attempt - 1}
         and (terms.job.outlives_nodes or world.attempt <= terms.job.failures.max_restarts)
-        and world.kept_attempts <= MOST_KEPT_ATTEMPTS
+        and world.kept_attempts <= MAX_KEPT_ATTEMPTS
         and world.master_port is not None
         and _has_programs(world, hello, terms)
     )

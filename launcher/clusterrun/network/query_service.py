@@ -23,10 +23,10 @@ SECONDS_FOR_COORDINATOR = 0.3
 SECONDS_BETWEEN_QUERIES = 0.1
 """Queries of commands that come sooner wait."""
 
-MOST_OPEN = 4
+MAX_OPEN = 4
 """Different queries of commands at a time."""
 
-MOST_OF_ANSWERS = 256 << 20
+MAX_OF_ANSWERS = 256 << 20
 """Bytes that are kept for one query; more are ignored."""
 
 OF_EACH = 512
@@ -70,7 +70,7 @@ class _OpenQuery(Struct):
     def take(self, answer: Answer) -> None:
         """Keep another node's answer."""
         self.size += OF_EACH + len(answer.body) + len(answer.problem)
-        if self.size <= MOST_OF_ANSWERS:
+        if self.size <= MAX_OF_ANSWERS:
             self.answers.append(answer)
 
 
@@ -86,7 +86,7 @@ class QueryService:
 
     @property
     def due(self) -> float:
-        waits = self._queued and len(self._open) < MOST_OPEN
+        waits = self._queued and len(self._open) < MAX_OPEN
         return min([self._next_at if waits else NEVER, *(it.until for it in self._open.values())])
 
     def ask(self, query: Query, reply: Reply, now: float) -> Iterator[Event]:
@@ -127,7 +127,7 @@ class QueryService:
         yield from self._begin_queued(now)
 
     def _begin_queued(self, now: float) -> Iterator[Event]:
-        while self._queued and now >= self._next_at and len(self._open) < MOST_OPEN:
+        while self._queued and now >= self._next_at and len(self._open) < MAX_OPEN:
             opened = self._queued.pop(0)
             self._last += 1
             self._next_at = now + SECONDS_BETWEEN_QUERIES

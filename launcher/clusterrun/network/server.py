@@ -60,10 +60,10 @@ SECONDS_WITHOUT_DESCRIPTORS = 1.0
 SECONDS_TO_REFUSE_LATECOMERS = 0.7
 """Nodes that start a little later should learn why the job can't start, too."""
 
-MOST_STRANGERS = 256
+MAX_STRANGERS = 256
 """Connections without a ``Hello`` at the same time, beyond one for each node."""
 
-MOST_ACCEPTED_IN_A_TURN = 16
+MAX_ACCEPTED_IN_A_TURN = 16
 """A flood of them keeps neither members nor signals waiting."""
 
 OTHER_DESCRIPTORS = 64
@@ -117,7 +117,7 @@ class CoordinatorServer:
 
         """
         terms = coordinator.terms
-        allow_connections(terms.nodes, 2 * MOST_STRANGERS)
+        allow_connections(terms.nodes, 2 * MAX_STRANGERS)
         self.coordinator = coordinator
         self.reached_at = ""
         """This node's address that the first member from another machine connected to."""
@@ -310,7 +310,7 @@ class CoordinatorServer:
     def _accept(self, now: float) -> Iterable[Event]:
         try:
             for _, (sock, where) in zip(
-                range(MOST_ACCEPTED_IN_A_TURN), self._port.accepted(), strict=False
+                range(MAX_ACCEPTED_IN_A_TURN), self._port.accepted(), strict=False
             ):
                 self._accept_one(sock, plain_address(where), now)
         except OSError as error:
@@ -323,7 +323,7 @@ class CoordinatorServer:
         return self._own_events(now)
 
     def _accept_one(self, sock: socket.socket, peer: str, now: float) -> None:
-        if len(self._strangers) >= MOST_STRANGERS + self.coordinator.size:
+        if len(self._strangers) >= MAX_STRANGERS + self.coordinator.size:
             self._refuse_oldest("too many connections", now)
         own_end = packed_address(sock.getsockname())
         handshake = coordinator_handshake(self._node.token, own_end, self._is_own)

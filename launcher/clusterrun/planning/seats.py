@@ -6,7 +6,7 @@ This is decided once, before CPUs are chosen (docs/binding.md, decision 3 and S5
 from collections.abc import Sequence
 from typing import assert_never
 
-from clusterrun.bounds import MOST_WORKERS
+from clusterrun.bounds import MAX_WORKERS
 from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job, TaskLayout
@@ -17,7 +17,7 @@ from clusterrun.planning.plan import Seat
 
 ONE_SLICE = "CUDA shows a process one MIG slice, and no other GPU"
 
-MOST_SLICES = 7
+MAX_SLICES = 7
 """Of one GPU (NVIDIA, "MIG User Guide")."""
 
 
@@ -71,9 +71,9 @@ def local_size(job: Job, machine: Machine, taken: int = 0) -> int:
     visible = len(machine.visible) - taken
     shown = 1 if visible and only_slice(job, machine) else visible
     workers = _wanted(job, machine, shown)
-    if workers > MOST_WORKERS:
+    if workers > MAX_WORKERS:
         raise UsageError(
-            f"nproc_per_node is {job.fact('nproc_per_node')}: a node starts {MOST_WORKERS} workers"
+            f"nproc_per_node is {job.fact('nproc_per_node')}: a node starts {MAX_WORKERS} workers"
             " at most",
             "give as many as there are GPUs, or CPUs",
         )
@@ -292,7 +292,7 @@ def _part_of_gpu(machine: Machine, own: Gpu, tasks: TaskLayout) -> tuple[int, in
     listed = [gpu.uuid for gpu in machine.gpus if gpu.parent == own.parent]
     if len(machine.visible) == 1 < len(listed) and own.uuid in listed:
         return listed.index(own.uuid), len(listed)
-    sharers = min(tasks.local_size, MOST_SLICES)
+    sharers = min(tasks.local_size, MAX_SLICES)
     return tasks.local_rank % sharers, sharers
 
 

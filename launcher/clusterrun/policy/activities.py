@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from clusterrun.bounds import as_name, as_share
 from clusterrun.policy.samples import Activity, SampledPlace, WindowSample
 
-MOST_PLACES = 8
+MAX_PLACES = 8
 """Of a rank in a window: rarer ones decide nothing."""
 
 Stack = Sequence[str]
@@ -152,7 +152,7 @@ def _most_common(places: Counter[tuple[Activity, str]]) -> tuple[SampledPlace, .
     total = places.total()
     return tuple(
         SampledPlace(activity, place, as_share(times / total))
-        for (activity, place), times in places.most_common(MOST_PLACES)
+        for (activity, place), times in places.most_common(MAX_PLACES)
     )
 
 

@@ -15,7 +15,7 @@ from clusterrun.policy.stacks import StackGroup
 LONGEST_LAST_LINE = 400
 """Characters of a worker's last line."""
 
-MOST_RANKS = 4096
+MAX_RANKS = 4096
 """Ranks of one node that are shown: their answer fits into one message."""
 
 

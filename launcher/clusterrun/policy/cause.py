@@ -33,7 +33,7 @@ SECONDS_OF_TOLERANCE = 1.0
 """Events so close together may be noticed in any order: workers may notice a dead peer sooner than
 the coordinator notices that its node is lost."""
 
-MOST_EXTERNAL_CAUSES = 16
+MAX_EXTERNAL_CAUSES = 16
 """Different ones that are kept; most often only the first matters."""
 
 LAST_LINES = 12
@@ -91,7 +91,7 @@ class FailureEvidence(Struct):
 
     def keep(self, cause: ExternalCause, at: float) -> None:
         """Keep each different one: a scheduler signals thousands of nodes at once, and all report it."""
-        if cause not in self.external and len(self.external) < MOST_EXTERNAL_CAUSES:
+        if cause not in self.external and len(self.external) < MAX_EXTERNAL_CAUSES:
             self.external[cause] = at
 
     def reason(self) -> Reason:

@@ -13,7 +13,7 @@ from clusterrun.cpuset import runs
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.cause import SECONDS_OF_TOLERANCE, is_consequence
-from clusterrun.policy.outcome import MOST_RANKS, EarlierExits, Exited, Killed, WorkerResult
+from clusterrun.policy.outcome import MAX_RANKS, EarlierExits, Exited, Killed, WorkerResult
 
 SECONDS_UNTIL_NAMED = 60.0
 """From the first exit: in most jobs the other ranks exit within this time."""
@@ -21,7 +21,7 @@ SECONDS_UNTIL_NAMED = 60.0
 SECONDS_OF_A_RACE = 0.25
 """An exit so close to a failure of another kind was not waited for: both ranks had just begun, or ended."""
 
-MOST_RUNS = 8
+MAX_RUNS = 8
 """Runs of ranks that one line names: every second one of 8,000 may have exited."""
 
 
@@ -112,8 +112,8 @@ class CleanExits:
                 is_shortly = SECONDS_OF_A_RACE <= seconds <= SECONDS_UNTIL_NAMED
                 if times and (lost_peer or is_shortly):
                     ranks, more = first_ranks(number - first for number in times)
-                    more += len(ranks[MOST_RANKS:])
-                    return EarlierExits(tuple(ranks[:MOST_RANKS]), more, seconds)
+                    more += len(ranks[MAX_RANKS:])
+                    return EarlierExits(tuple(ranks[:MAX_RANKS]), more, seconds)
         return None
 
 
@@ -125,7 +125,7 @@ def _may_lack_a_peer(cause: WorkerResult) -> bool:
 def first_ranks(numbers: Iterable[int]) -> tuple[list[int], int]:
     """Return which of these ranks one line names, and how many others there are."""
     known = sorted(numbers)
-    named = runs(known)[:MOST_RUNS]
+    named = runs(known)[:MAX_RUNS]
     last = int(named[-1].rpartition("-")[2])
     kept = [number for number in known if number <= last]
     return kept, len(known) - len(kept)

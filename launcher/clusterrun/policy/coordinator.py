@@ -71,7 +71,7 @@ SECONDS_BETWEEN_STOP_NOTICES = 60.0
 HEARTBEATS_TO_SETTLE = 1.2
 """Members that are cut off together are found silent within one interval of heartbeats."""
 
-MOST_REFUSALS_PRINTED = 16
+MAX_REFUSALS_PRINTED = 16
 """Lines on node 0; a port scanner gets no more."""
 
 SECONDS_TO_REPORT = 20.0
@@ -426,7 +426,7 @@ class Coordinator:
 
     def _print_refusal(self, text: str) -> None:
         """Print each refused caller and the reason once."""
-        if text and text not in self._refused and len(self._refused) < MOST_REFUSALS_PRINTED:
+        if text and text not in self._refused and len(self._refused) < MAX_REFUSALS_PRINTED:
             self._refused.append(text)
             self.members.print(f"refused {text}")
 

@@ -27,7 +27,7 @@ from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Idle, PrintStacks
-from clusterrun.policy.outcome import MOST_RANKS, HangSign, Hung
+from clusterrun.policy.outcome import MAX_RANKS, HangSign, Hung
 from clusterrun.policy.query_rounds import QueryRounds
 from clusterrun.policy.stacks import (
     StackGroup,
@@ -197,7 +197,7 @@ class Hangs:
                 return None
             report.is_wanted, self._told = True, sign
             self._members.note(self._headline(sign, response))
-        ranks = waited_for(known)[:MOST_RANKS]
+        ranks = waited_for(known)[:MAX_RANKS]
         if ranks:
             exited = in_words_exited(known, ranks)
             self._members.note(f"the other ranks wait for {named_ranks(ranks)}{exited}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from clusterrun.loop import NEVER
 from clusterrun.policy.terms import SILENT_MEMBER, SILENT_NODE_ZERO, HeartbeatRhythm
 
-MOST_EXCHANGES = 16
+MAX_EXCHANGES = 16
 """Heartbeats and their answers of which the quickest tells the difference of two clocks."""
 
 
@@ -136,7 +136,7 @@ class ClockOffset:
     """
 
     def __init__(self) -> None:
-        self._exchanges: deque[tuple[float, float]] = deque(maxlen=MOST_EXCHANGES)
+        self._exchanges: deque[tuple[float, float]] = deque(maxlen=MAX_EXCHANGES)
         """How long each took, and the offset that it shows."""
 
     def answered(self, sent: float, received: float, answered_at: float) -> None:

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from clusterrun.bounds import MOST_WORKERS, as_line, counted
+from clusterrun.bounds import MAX_WORKERS, as_line, counted
 from clusterrun.cpuset import runs
 from clusterrun.job.job import MAIN
 from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Hello, Refusal
-from clusterrun.policy.notices import MOST_NAMES, listed, process, shortened, two_values
+from clusterrun.policy.notices import MAX_NAMES, listed, process, shortened, two_values
 from clusterrun.policy.terms import Terms
 
 SECONDS_TO_FIRST_NOTICE = 5.0
@@ -115,7 +115,7 @@ def _fits_programs(terms: Terms, newcomer: Hello) -> bool:
     names = [each.name for each in newcomer.programs]
     of_main = next((len(each.ports) for each in newcomer.programs if each.name == MAIN), 0)
     known = {MAIN, *(each.name for each in terms.job.services)}
-    has_ports = all(0 < len(each.ports) <= MOST_WORKERS for each in newcomer.programs)
+    has_ports = all(0 < len(each.ports) <= MAX_WORKERS for each in newcomer.programs)
     is_known = known.issuperset(names) and len({*names}) == len(names)
     return has_ports and is_known and of_main == newcomer.workers
 
@@ -326,7 +326,7 @@ class Gathering:
         terms = self.terms
         within = f"within {terms.job.join.rdzv_timeout:g} s"
         text = f"{self._counted} joined {within}: {self._joined}; missing: {self._missing}"
-        hint = [f"refused meanwhile: {each}" for each in refused[:MOST_NAMES]]
+        hint = [f"refused meanwhile: {each}" for each in refused[:MAX_NAMES]]
         if terms.exports:
             hint.append(f"if this is one node: {terms.exports}")
         if terms.job.tasks is None:

@@ -26,7 +26,7 @@ workers of that node run. See docs/several_nodes.md, "Leases".
 
 from clusterrun.policy.terms import SILENT_MEMBER, HeartbeatRhythm
 
-MOST_PAST_LEASE = 0.25
+MAX_PAST_LEASE = 0.25
 """Of an interval: how long the agent lets its fork server be stopped when that is to kill the workers."""
 
 FORK_SERVER = 2.25

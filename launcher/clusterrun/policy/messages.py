@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from clusterrun.bounds import (
-    MOST_WORKERS,
+    MAX_WORKERS,
     Count,
     Line,
     Name,
@@ -23,7 +23,7 @@ from clusterrun.bounds import (
 )
 from clusterrun.planning.plan import World
 from clusterrun.policy.outcome import (
-    MOST_RANKS,
+    MAX_RANKS,
     ExternalCause,
     Ranks,
     Reason,
@@ -39,12 +39,12 @@ ARGUMENTS = "arguments"
 Arguments may hold secrets, and any program at node 0's address receives a ``Hello``.
 """
 
-MOST_KEPT_ATTEMPTS = 10_000
+MAX_KEPT_ATTEMPTS = 10_000
 """Those of a run whose logs are found again."""
 
-MOST_MARK = (1 << 62) - 1
+MAX_MARK = (1 << 62) - 1
 
-Mark = Annotated[int, Meta(ge=0, le=MOST_MARK)]
+Mark = Annotated[int, Meta(ge=0, le=MAX_MARK)]
 """1 + a step, as ranks and agents write it into the page that they share; 0: none."""
 
 BY_COMMAND = "clusterrun suspend"
@@ -76,7 +76,7 @@ class Hello(Struct, frozen=True, tag=True):
     """The agent's."""
     rank: Count | None
     """The node rank; None: any that is free."""
-    workers: Annotated[int, Meta(ge=0, le=MOST_WORKERS)]
+    workers: Annotated[int, Meta(ge=0, le=MAX_WORKERS)]
     """Of the main program."""
     must: dict[Name, Line]
     """Values that must be the same on all nodes, by name."""
@@ -86,7 +86,7 @@ class Hello(Struct, frozen=True, tag=True):
     """Seconds since it began to call node 0."""
     role: Name = "default"
     """Of its workers: ranks are counted within a role, too."""
-    kept_attempts: Annotated[int, Meta(ge=0, le=MOST_KEPT_ATTEMPTS)] = 0
+    kept_attempts: Annotated[int, Meta(ge=0, le=MAX_KEPT_ATTEMPTS)] = 0
     """Attempts of this run whose logs an earlier job has left."""
     programs: tuple[ProgramOffer, ...] = ()
     """Of a job with services."""
@@ -146,7 +146,7 @@ class RanksExited(Struct, frozen=True, tag=True):
     """
 
     attempt: Count
-    exits: Annotated[tuple[DatedExit, ...], Meta(max_length=MOST_RANKS)]
+    exits: Annotated[tuple[DatedExit, ...], Meta(max_length=MAX_RANKS)]
 
 
 class Done(Struct, frozen=True, tag=True):

@@ -18,11 +18,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from clusterrun.bounds import Bytes, Count, Line, Name, Size, as_line, counted
-from clusterrun.policy.outcome import MOST_RANKS, Ranks
+from clusterrun.policy.outcome import MAX_RANKS, Ranks
 
-MOST_LINES = 20
+MAX_LINES = 20
 
-MOST_LINES_OF_TEXT = 40
+MAX_LINES_OF_TEXT = 40
 """Lines of an older NCCL's report."""
 
 LONGEST_LINE = 1000
@@ -138,7 +138,7 @@ class NcclWorld(Struct, frozen=True):
 class NcclState(Struct, frozen=True):
     """What the node that has asked NCCL sends to others."""
 
-    lines: Annotated[tuple[Line, ...], Meta(max_length=MOST_LINES_OF_TEXT)] = ()
+    lines: Annotated[tuple[Line, ...], Meta(max_length=MAX_LINES_OF_TEXT)] = ()
     """For people; () if there is nothing to say."""
     behind: Ranks = ()
     """Numbers in the job of ranks that have launched less than others, and stand still.
@@ -179,7 +179,7 @@ def compared(first: RasReport, second: RasReport, world: NcclWorld) -> NcclState
     if both and not lines and not any(it.missing_ranks for it in both):
         lines.append(EQUAL)
     digest = f"{crc32(msgspec.msgpack.encode(sorted(counts))):08x}" if counts else ""
-    return NcclState(_limited(lines, MOST_LINES), names.numbers_of(behind)[:MOST_RANKS], digest)
+    return NcclState(_limited(lines, MAX_LINES), names.numbers_of(behind)[:MAX_RANKS], digest)
 
 
 def state_of_text(text: str) -> NcclState:
@@ -191,7 +191,7 @@ def state_of_text(text: str) -> NcclState:
     lines = f"Errors\n{rest}".splitlines() if heading else text.splitlines()
     if all(line.strip("= ") in {"", "Errors", "Warnings"} for line in lines):
         return NcclState((as_line(f"{name} reports no errors and no warnings"),))
-    return NcclState(_limited([f"{name} reports:", *lines], MOST_LINES_OF_TEXT))
+    return NcclState(_limited([f"{name} reports:", *lines], MAX_LINES_OF_TEXT))
 
 
 def in_words(state: NcclState) -> str:

@@ -93,7 +93,7 @@ from clusterrun.policy.actions import Action
 from clusterrun.policy.events import Event
 from clusterrun.policy.messages import AgentMessage
 from clusterrun.policy.outcome import (
-    MOST_RANKS,
+    MAX_RANKS,
     EndedEarly,
     Ending,
     ExternalCause,
@@ -618,8 +618,8 @@ class Attempt:
         """Report the workers that have exited with 0, once others have had the time to follow."""
         if self.clean_exits and at >= self._exits_due:
             ranks, self.clean_exits = tuple(sorted(self.clean_exits)), {}
-            for start in range(0, len(ranks), MOST_RANKS):
-                self._do(actions.ReportExits(ranks[start : start + MOST_RANKS]))
+            for start in range(0, len(ranks), MAX_RANKS):
+                self._do(actions.ReportExits(ranks[start : start + MAX_RANKS]))
 
     @property
     def _exits_due(self) -> float:
@@ -1277,7 +1277,7 @@ class Attempt:
             self._send(messages.Saves(self.number, known.saved_at, unsaved, silent))
 
     def _global_ranks(self, local_ranks: Iterable[LocalRank]) -> tuple[int, ...]:
-        return tuple(self.plan.workers[rank].rank for rank in sorted(local_ranks)[:MOST_RANKS])
+        return tuple(self.plan.workers[rank].rank for rank in sorted(local_ranks)[:MAX_RANKS])
 
     # Stacks and hangs: no worker is ended.
 

@@ -32,22 +32,22 @@ from clusterrun.policy.outcome import (
 )
 from clusterrun.signals import signal_name
 
-MOST_NAMES = 8
+MAX_NAMES = 8
 """A longer list is cut."""
 
-MOST_LEFT_NAMED = 5
+MAX_LEFT_NAMED = 5
 """Of the processes that workers have left running."""
 
 CONTEXT = 20
 """Characters of two long values that are shown before their first difference."""
 
-MOST_AT_ONCE = 64
+MAX_AT_ONCE = 64
 """Lines. All that a member of ours causes in a job of hours is less."""
 
 SECONDS_OF_A_LINE = 5.0
 """After so long, one more."""
 
-MOST_KEPT = 1 << 12
+MAX_KEPT = 1 << 12
 """With more causes, those are forgotten whose lines are all allowed again."""
 
 
@@ -61,9 +61,9 @@ class LineLimit:
     def allows(self, cause: str, at: float) -> bool:
         """Take note that a line is to be printed; return whether it may be."""
         spent = max(at, self._spent_until.get(cause, -NEVER)) + SECONDS_OF_A_LINE
-        if spent - at > MOST_AT_ONCE * SECONDS_OF_A_LINE:
+        if spent - at > MAX_AT_ONCE * SECONDS_OF_A_LINE:
             return False
-        if len(self._spent_until) >= MOST_KEPT:
+        if len(self._spent_until) >= MAX_KEPT:
             self._spent_until = {
                 each: until for each, until in self._spent_until.items() if until > at
             }
@@ -73,7 +73,7 @@ class LineLimit:
     def is_spent(self, cause: str, at: float) -> bool:
         """Return whether the next line may not be printed."""
         rest = self._spent_until.get(cause, -NEVER) - at
-        return rest > (MOST_AT_ONCE - 1) * SECONDS_OF_A_LINE
+        return rest > (MAX_AT_ONCE - 1) * SECONDS_OF_A_LINE
 
 
 def process(hello: Hello) -> str:
@@ -93,16 +93,16 @@ def shortened(text: str, most: int = 80) -> str:
 def listed(names: Iterable[str]) -> str:
     """Return "a, b, c", or "a, b, ... and 12 more"; equal ones once."""
     each = list(dict.fromkeys(names))
-    if len(each) <= MOST_NAMES:
+    if len(each) <= MAX_NAMES:
         return ", ".join(each)
-    return f"{', '.join(each[: MOST_NAMES - 1])} and {len(each) - MOST_NAMES + 1} more"
+    return f"{', '.join(each[: MAX_NAMES - 1])} and {len(each) - MAX_NAMES + 1} more"
 
 
 def left(processes: Sequence[LeftProcess]) -> str:
     """Return "sh (pid 12, of rank 0), python (pid 13) and 2 more"."""
     named = [
         f"{each.name} (pid {each.pid}{'' if each.rank is None else f', of rank {each.rank}'})"
-        for each in processes[:MOST_LEFT_NAMED]
+        for each in processes[:MAX_LEFT_NAMED]
     ]
     more = len(processes) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")

@@ -27,10 +27,10 @@ from clusterrun.errors import ExitCode, exit_code_of_signal
 
 Step = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
-MOST_RANKS = 1024
+MAX_RANKS = 1024
 """Ranks of one node that are named; the first ones are enough for a report."""
 
-Ranks = Annotated[tuple[Count, ...], Meta(max_length=MOST_RANKS)]
+Ranks = Annotated[tuple[Count, ...], Meta(max_length=MAX_RANKS)]
 
 
 class Exited(Struct, frozen=True, tag=True):
@@ -241,7 +241,7 @@ class Replacement(Struct, frozen=True):
     """Of the node that takes the place; "" if it is given up."""
 
 
-MOST_REPLACEMENTS = 64
+MAX_REPLACEMENTS = 64
 """Lost nodes that one message names."""
 
 
@@ -252,7 +252,7 @@ class RestartProgress(Struct, frozen=True):
     """Attempts that followed the failure of a worker, the next one included."""
     losses: Count = 0
     """Nodes that were lost, and did not end the job."""
-    replacements: Annotated[tuple[Replacement, ...], Meta(max_length=MOST_REPLACEMENTS)] = ()
+    replacements: Annotated[tuple[Replacement, ...], Meta(max_length=MAX_REPLACEMENTS)] = ()
     """Of the nodes lost in the last attempt; the first of many."""
     nodes: Count = 0
     """Of the next attempt, if the number may change."""

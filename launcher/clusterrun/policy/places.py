@@ -15,7 +15,7 @@ from clusterrun.job.values import is_loopback
 from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, World
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.notices import listed, lost
-from clusterrun.policy.outcome import MOST_REPLACEMENTS, Replacement, RestartProgress
+from clusterrun.policy.outcome import MAX_REPLACEMENTS, Replacement, RestartProgress
 from clusterrun.policy.terms import Terms
 
 
@@ -69,7 +69,7 @@ class Places:
         is_elastic = self._terms.job.is_elastic
         replacements = tuple(
             Replacement(each.lost, "" if is_elastic else chosen[each.lost.node_rank].hello.host)
-            for each in self._members.lost[:MOST_REPLACEMENTS]
+            for each in self._members.lost[:MAX_REPLACEMENTS]
             if each.lost is not None
         )
         nodes = len(chosen) if is_elastic else 0

@@ -14,14 +14,14 @@ from msgspec import Meta, Struct
 
 from clusterrun.bounds import Count, Line, Name
 
-MOST_SECONDS = 120.0
+MAX_SECONDS = 120.0
 """Of a query: a node keeps what finds out its answer for no longer."""
 
-MOST_BODY = 3 << 20
+MAX_BODY = 3 << 20
 """Bytes of an answer: with what is around it, it fits into a frame."""
 
-QuerySeconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
-Body = Annotated[bytes, Meta(max_length=MOST_BODY)]
+QuerySeconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
+Body = Annotated[bytes, Meta(max_length=MAX_BODY)]
 
 
 class Topic(Enum):

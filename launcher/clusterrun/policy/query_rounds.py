@@ -17,13 +17,13 @@ from clusterrun.policy.members import Members, Node
 from clusterrun.policy.queries import Answer, EndOfAnswers, MissingNode, Query
 from clusterrun.policy.suspension import Suspension
 
-MOST_OF_A_MEMBER = 8
+MAX_OF_A_MEMBER = 8
 """Open queries of one member; it has no more, unless it is not an agent of ours."""
 
-MOST_PER_SECOND = 500
+MAX_PER_SECOND = 500
 """Members asked: half as many as may send heartbeats."""
 
-MOST_MISSING = 1000
+MAX_MISSING = 1000
 """Nodes without an answer that are named in one message."""
 
 NO_ANSWER = "does not answer"
@@ -94,7 +94,7 @@ class QueryRounds:
         askers = [each.asker for each in self._rounds.values()]
         askers += [each for each, _ in self._queued]
         own = [each for each in askers if isinstance(each, MemberAsks) and each.node is node]
-        if len(own) < MOST_OF_A_MEMBER:
+        if len(own) < MAX_OF_A_MEMBER:
             self._queued.append((MemberAsks(self._members, node, query.number), query))
             self._begin_queued(at)
 
@@ -138,7 +138,7 @@ class QueryRounds:
         while self._queued and at >= self._next_at:
             asker, query = self._queued.popleft()
             asked = [each for each in self._concerned(query) if each is not asker.node]
-            self._next_at = at + len(asked) / MOST_PER_SECOND
+            self._next_at = at + len(asked) / MAX_PER_SECOND
             self._begin(asker, query, asked, at)
 
     def _begin(self, asker: Asker, query: Query, asked: list[Node], at: float) -> None:
@@ -155,9 +155,9 @@ class QueryRounds:
         ended.asker.end(
             EndOfAnswers(
                 number,
-                tuple(missing[:MOST_MISSING]),
-                len(missing[MOST_MISSING:]),
-                tuple(each.hello.host for each in self._members.waiting[:MOST_MISSING]),
+                tuple(missing[:MAX_MISSING]),
+                len(missing[MAX_MISSING:]),
+                tuple(each.hello.host for each in self._members.waiting[:MAX_MISSING]),
                 as_line(self._suspension.awaited),
             )
         )

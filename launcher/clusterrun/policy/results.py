@@ -36,10 +36,10 @@ from clusterrun.policy.tracebacks import plain_lines, with_beginning
 _SPACE = 1 << 17
 """Characters for all tails and error files of one message; each may take four bytes."""
 
-_MOST_OF_ONE = 16 << 10
+_MAX_OF_ONE = 16 << 10
 """Characters of one tail or error file; no tail has more."""
 
-_MOST_OF_A_STACK = 2 << 10
+_MAX_OF_A_STACK = 2 << 10
 
 
 def results_of(
@@ -136,7 +136,7 @@ def bounded(message: AgentMessage) -> AgentMessage:
     """Return ``message`` with as much of its texts as a frame has room for."""
     match message:
         case FirstFailure():
-            result = _fitted(message.result, _MOST_OF_ONE)
+            result = _fitted(message.result, _MAX_OF_ONE)
             return replace(message, result=result, at=_as_date(message.at))
         case RanksExited():
             dated = (replace(each, at=_as_date(each.at)) for each in message.exits)
@@ -151,7 +151,7 @@ def bounded(message: AgentMessage) -> AgentMessage:
 
 
 def _most_of_each(results: Sized) -> int:
-    return min(_MOST_OF_ONE, _SPACE // max(1, 2 * len(results)))
+    return min(_MAX_OF_ONE, _SPACE // max(1, 2 * len(results)))
 
 
 def _fitted_done(message: Done) -> Done:
@@ -190,7 +190,7 @@ def _fitted(result: WorkerResult, most: int) -> WorkerResult:
         log=as_line(result.log),
         out_of_memory=as_line(result.out_of_memory),
         # Its newest calls come first.
-        hung=as_text(result.hung[:_MOST_OF_A_STACK]),
+        hung=as_text(result.hung[:_MAX_OF_A_STACK]),
     )
     # A part of a JSON text can't be read.
     error = result.error if len(result.error) <= most else ""

@@ -28,25 +28,25 @@ from clusterrun.policy.samples import (
     WindowSample,
 )
 
-LEAST_GAP = 0.20
+MIN_GAP = 0.20
 """A rank is slow if the others wait at least so much more: below, ranks differ by chance."""
 
-LEAST_GAP_ON_FULL_CPUS = 0.30
+MIN_GAP_ON_FULL_CPUS = 0.30
 """As above, where ranks lack CPUs."""
 
 FULL_CPUS = 0.10
 """The median rank is ready to run and has no CPU for so much of the time: CPUs are full."""
 
-MOST_SLOW = 0.5
+MAX_SLOW = 0.5
 """Part of the ranks that may be slow: if more wait less than others, these others differ."""
 
-LEAST_WAIT = 0.10
+MIN_WAIT = 0.10
 """Where the median rank waits less, ranks wait for each other in a line that does not look like it."""
 
-MOST_CPU_OF_A_STARVED_RANK = 1.5
+MAX_CPU_OF_A_STARVED_RANK = 1.5
 """Times what the others use: a rank that uses more has more to do, on full CPUs too."""
 
-LEAST_NAMED = 0.10
+MIN_NAMED = 0.10
 """Part of the time that a quota holds a rank up, of the CPUs that other processes use, or of the time
 that a host's tasks wait: less is not named."""
 
@@ -204,10 +204,10 @@ def _far_below(figure: Figure, ranks: Ranks) -> list[set[int]]:
     found = []
     for window in _by_window(ranks):
         order = sorted(zip(map(figure, window), (each.own.rank for each in ranks), strict=True))
-        most = int(len(order) * MOST_SLOW)
+        most = int(len(order) * MAX_SLOW)
         gaps = [(order[at][0] - order[at - 1][0], at) for at in range(1, most + 1)]
         gap, below = max(gaps, default=(0.0, 0))
-        found.append({rank for _, rank in order[:below]} if gap >= LEAST_GAP else set())
+        found.append({rank for _, rank in order[:below]} if gap >= MIN_GAP else set())
     return found
 
 
@@ -283,7 +283,7 @@ class _Judge(Struct, frozen=True):
             each.own.rank: min(window.throttled or 0.0 for window in each.own.windows)
             for each in ranks
         }
-        held_up = {rank: share for rank, share in least.items() if share >= LEAST_NAMED}
+        held_up = {rank: share for rank, share in least.items() if share >= MIN_NAMED}
         if not held_up:
             return None
         own, others = _split(ranks, held_up)
@@ -319,7 +319,7 @@ class _Judge(Struct, frozen=True):
     def _by_stacks(self, ranks: Ranks) -> SlowVerdict:
         met = None
         # Replicas that serve requests have no line in which they wait for each other.
-        if self.program.name == MAIN and _median(_wait, ranks) < LEAST_WAIT:
+        if self.program.name == MAIN and _median(_wait, ranks) < MIN_WAIT:
             met = _meeting_place(ranks)
             if met is None:
                 return self._in_common(ranks, []) or SlowVerdict(VerdictKind.NOT_CLEAR, NO_LINE)
@@ -333,10 +333,10 @@ class _Judge(Struct, frozen=True):
         wait, queue = _compared(_wait, own, others), _compared(_queue, own, others)
         cpu = _compared(lambda window: window.cpu, own, others)
         gap = -wait.more
-        if queue.more >= gap / 2 and cpu.own <= MOST_CPU_OF_A_STARVED_RANK * cpu.others:
+        if queue.more >= gap / 2 and cpu.own <= MAX_CPU_OF_A_STARVED_RANK * cpu.others:
             text = f"{self._waits_for_a_cpu(own, others)}: {_why_no_cpu(own)}"
             return _verdict(VerdictKind.NO_CPU, own, text)
-        if gap < LEAST_GAP_ON_FULL_CPUS and _median(_queue, ranks) >= FULL_CPUS:
+        if gap < MIN_GAP_ON_FULL_CPUS and _median(_queue, ranks) >= FULL_CPUS:
             return _overcommitted(ranks)
         shares = {each: _compared(_share_of(each), own, others) for each in DOES}
         activity, share = max(shares.items(), key=lambda item: item[1].more)
@@ -415,7 +415,7 @@ def _why_no_cpu(ranks: Ranks) -> str:
 def _others_use(ranks: Ranks) -> str:
     """Return what processes of others use on the nodes of these ranks; "" if it is little."""
     uses = [as_share(each.node.busy - each.node.busy_by_job) for each in ranks]
-    shared = [each for each, use in zip(ranks, uses, strict=True) if use > LEAST_NAMED]
+    shared = [each for each, use in zip(ranks, uses, strict=True) if use > MIN_NAMED]
     use = percent(max(uses))
     return f"other processes use {use} of the CPUs on {_hosts(shared)}" if shared else ""
 
@@ -433,7 +433,7 @@ def _pressure(rank: SampledRank) -> str:
     waits = ", ".join(
         f"for {things.get(name, name)} {percent(share)} of the time"
         for name, share in felt
-        if share >= LEAST_NAMED
+        if share >= MIN_NAMED
     )
     return f" On {rank.host}, tasks wait {waits}." if waits else ""
 

@@ -13,14 +13,14 @@ from clusterrun.policy.queries import (
     Query,
     Topic,
 )
-from clusterrun.policy.stacks import MOST_GROUPS, GroupedStacks, StackGroup, described
+from clusterrun.policy.stacks import MAX_GROUPS, GroupedStacks, StackGroup, described
 
 QUERY = Query(0, Topic.STACKS, SECONDS_FOR_REPORTS)
 
-MOST_KEPT = 200
+MAX_KEPT = 200
 """Different stacks while answers come in; far fewer are shown."""
 
-MOST_NAMED = 20
+MAX_NAMED = 20
 """Nodes without an answer, and nodes whose flight records are named."""
 
 
@@ -46,7 +46,7 @@ class StackReport:
             return bool(answer.problem)
         if not all(node.owns(each.ranks) for each in stacks.groups):
             return False
-        self._stacks.add(stacks.groups, MOST_KEPT)
+        self._stacks.add(stacks.groups, MAX_KEPT)
         self._is_on_screen = stacks.on_screen and len(self._members.places) == 1
         if stacks.records:
             self._records.append(f"{node.hello.host}: {stacks.records}")
@@ -64,7 +64,7 @@ class StackReport:
         no_answer = (
             StackGroup(tuple(each.ranks), "no answer", found=False) for each in silent if each.here
         )
-        return (*self._stacks.most_common(MOST_KEPT), *no_answer)
+        return (*self._stacks.most_common(MAX_KEPT), *no_answer)
 
     def text(self, programs: Iterable[NumberedProgram]) -> str:
         """Return what node 0 prints; "": the only worker has printed its stack on the screen."""
@@ -72,9 +72,9 @@ class StackReport:
             return ""
         programs = tuple(programs)
         stacks = described(
-            self._stacks.most_common(MOST_GROUPS),
-            self._missing[:MOST_NAMED],
-            self._more + len(self._missing[MOST_NAMED:]),
+            self._stacks.most_common(MAX_GROUPS),
+            self._missing[:MAX_NAMED],
+            self._more + len(self._missing[MAX_NAMED:]),
             lambda ranks: named_workers(programs, ranks),
         )
-        return "\n".join([stacks, *self._records[:MOST_NAMED]])
+        return "\n".join([stacks, *self._records[:MAX_NAMED]])

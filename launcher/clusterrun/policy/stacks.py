@@ -12,10 +12,10 @@ from clusterrun.policy.queries import MissingNode, missing_nodes
 Named = Callable[[Iterable[int]], str]
 """Names workers by their numbers in the job: "ranks 0-3"."""
 
-MOST_GROUPS = 20
+MAX_GROUPS = 20
 """Different stacks that are shown; each rank's own is in its log file, if there is one."""
 
-MOST_NAMED = 4
+MAX_NAMED = 4
 """Places that one line names, beside the most common one."""
 
 LONGEST = 8 << 10
@@ -88,9 +88,9 @@ def who_differs(groups: Iterable[StackGroup], named: Named = named_ranks) -> str
         return ""
     (place, most), *others = sorted(by_place.items(), key=lambda item: (-len(item[1]), item[1]))
     first = f"{counted(len(most), 'rank')} {_are(most)} in {place}"
-    parts = [f"{named(ranks)} {_are(ranks)} in {place}" for place, ranks in others[:MOST_NAMED]]
-    if len(others) > MOST_NAMED:
-        parts.append(f"others are in {counted(len(others) - MOST_NAMED, 'other place')}")
+    parts = [f"{named(ranks)} {_are(ranks)} in {place}" for place, ranks in others[:MAX_NAMED]]
+    if len(others) > MAX_NAMED:
+        parts.append(f"others are in {counted(len(others) - MAX_NAMED, 'other place')}")
     return "; ".join([first, *parts])
 
 
@@ -172,7 +172,7 @@ def _are(ranks: list[int]) -> str:
 LEFT_OUT = "other stacks, left out here"
 
 
-def grouped(groups: Iterable[StackGroup], most: int = MOST_GROUPS) -> tuple[StackGroup, ...]:
+def grouped(groups: Iterable[StackGroup], most: int = MAX_GROUPS) -> tuple[StackGroup, ...]:
     """Merge equal stacks: the most common first, ranks without a stack last."""
     collected = GroupedStacks()
     collected.add(groups)

@@ -21,7 +21,7 @@ from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import (
     BY_COMMAND,
-    MOST_MARK,
+    MAX_MARK,
     CancelSuspension,
     Held,
     HoldRanks,
@@ -32,7 +32,7 @@ from clusterrun.policy.messages import (
     SuspensionMessage,
     SuspensionPossible,
 )
-from clusterrun.policy.outcome import MOST_RANKS, NotSuspended, Suspended
+from clusterrun.policy.outcome import MAX_RANKS, NotSuspended, Suspended
 
 SECONDS_TO_NAME = 5.0
 """Ranks that have not saved by then are named."""
@@ -111,7 +111,7 @@ class Saving(Struct):
 
 def _first(ranks: Iterable[int]) -> tuple[int, ...]:
     """Return as many ranks of all nodes as one message may name."""
-    return tuple(sorted(ranks)[:MOST_RANKS])
+    return tuple(sorted(ranks)[:MAX_RANKS])
 
 
 class Settled(Struct, frozen=True):
@@ -228,7 +228,7 @@ class Suspension:
                 self._now = Settled()
                 silent = (each for each in holding.nodes if each in holding.awaited)
                 ranks = tuple(rank for each in silent for rank in each.ranks[: each.hello.workers])[
-                    :MOST_RANKS
+                    :MAX_RANKS
                 ]
                 return NotSuspended(self._by, holding.mark, self._options.suspend_grace, ranks)
         return None
@@ -268,7 +268,7 @@ class Suspension:
         when = f"at step {step}" if step else "at their first call of suspend.requested()"
         grace = f"--suspend-grace {self._options.suspend_grace:g} s"
         self._members.note(f"{self._by}: all ranks save {when} and end ({grace})")
-        self._members.send(self._members.present, SaveAt(self._attempt, min(step + 1, MOST_MARK)))
+        self._members.send(self._members.present, SaveAt(self._attempt, min(step + 1, MAX_MARK)))
 
     def _progressed(self, saving: Saving, node: Node, progress: Saves, at: float) -> End | None:
         saving.take(node, progress)

@@ -13,11 +13,11 @@ ENDPOINT_PORT = 29400
 
 SECONDS_BETWEEN_HEARTBEATS = 1.0
 
-MOST_HEARTBEATS_PER_SECOND = 4000
+MAX_HEARTBEATS_PER_SECOND = 4000
 """Heartbeats that node 0 has to answer, 7 to 12 us of its time each; in larger jobs each node sends them
 more rarely."""
 
-FEWEST_IN_A_TIMEOUT = 6
+MIN_IN_A_TIMEOUT = 6
 """A lease is dated from the sending of a heartbeat, and ends a quarter of an interval before node 0 goes
 on. In large jobs the timeout is longer than the option's for it."""
 
@@ -46,9 +46,9 @@ def silence(seconds: float) -> str:
 
 def heartbeat_rhythm(nodes: int, timeout: float) -> HeartbeatRhythm:
     """Return the rhythm of a job of ``nodes`` with this ``--heartbeat-timeout``."""
-    usual = min(SECONDS_BETWEEN_HEARTBEATS, timeout / FEWEST_IN_A_TIMEOUT)
-    interval = max(usual, nodes / MOST_HEARTBEATS_PER_SECOND)
-    return HeartbeatRhythm(interval, max(timeout, FEWEST_IN_A_TIMEOUT * interval))
+    usual = min(SECONDS_BETWEEN_HEARTBEATS, timeout / MIN_IN_A_TIMEOUT)
+    interval = max(usual, nodes / MAX_HEARTBEATS_PER_SECOND)
+    return HeartbeatRhythm(interval, max(timeout, MIN_IN_A_TIMEOUT * interval))
 
 
 class Terms(Struct, frozen=True):

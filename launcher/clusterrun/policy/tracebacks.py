@@ -16,7 +16,7 @@ CHAINS = (
 HARMLESS = ("Exception ignored ", "Error in atexit._run_exitfuncs:")
 """Lines before tracebacks of exceptions that do not end the script."""
 
-MOST_LINES_AFTER = 60
+MAX_LINES_AFTER = 60
 """More lines than this after a traceback show that it was logged and the script went on."""
 
 FIRST_FRAMES = 12
@@ -69,7 +69,7 @@ def exception_after(lines: Sequence[str], header: int) -> int:
 
 def script_went_on(after: Sequence[str]) -> bool:
     """Return whether the script went on, given an exception's line and all lines ``after`` it."""
-    return sum(_weight(line) for line in after if _starts_other_output(line)) > MOST_LINES_AFTER
+    return sum(_weight(line) for line in after if _starts_other_output(line)) > MAX_LINES_AFTER
 
 
 def without_ignored(lines: Sequence[str]) -> list[str]:

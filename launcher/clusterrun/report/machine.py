@@ -19,7 +19,7 @@ from clusterrun.report.tables import size
 PLAIN, STRONG, DIM, GOOD, NAME = "", "bold", "dim", "green", "cyan"
 """Styles of cells, as rich names them."""
 
-LARGEST_TABLE = 16
+MAX_TABLE_ROWS = 16
 """Nodes of a table that people can read; machines whose GPUs have memory nodes have more."""
 
 _WIDEST = 1 << 20
@@ -360,7 +360,7 @@ def describe_distances(nodes: Sequence[NumaNode]) -> list[str]:
         return []
     if nested := _nested(ids, between):
         return [nested]
-    if len(ids) > LARGEST_TABLE:
+    if len(ids) > MAX_TABLE_ROWS:
         return [
             f"{min(between.values())} to {max(between.values())}, without a pattern; see --json"
         ]

@@ -32,12 +32,12 @@ LEFT_OUT_FIRST = (
     *("memory", "lines/s", "temperature", "power", "GPU memory"),
     *("CPUs", "GPU", "node", "pid"),
 )
-LEAST_OF_LAST_LINE = 30
+MIN_OF_LAST_LINE = 30
 """Columns of the terminal; with fewer for the last line, some of ours are left out."""
 
 PS_HEADS = ("run", "for", "nodes", "ranks", "node", "attempt", "state", "pid", "program")
 PS_LEFT_OUT_FIRST = ("attempt", "node")
-LEAST_OF_PROGRAM = 20
+MIN_OF_PROGRAM = 20
 
 
 class ShownRank(Struct, frozen=True):
@@ -159,7 +159,7 @@ def ps_text(agents: Iterable[Description], width: int | None) -> str:
         }
         for agent in agents
     ]
-    return "\n".join(_narrowed(PS_HEADS, rows, width, PS_LEFT_OUT_FIRST, LEAST_OF_PROGRAM))
+    return "\n".join(_narrowed(PS_HEADS, rows, width, PS_LEFT_OUT_FIRST, MIN_OF_PROGRAM))
 
 
 def status_text(status: JobStatus, width: int | None) -> str:
@@ -185,7 +185,7 @@ def status_text(status: JobStatus, width: int | None) -> str:
         lines.append(status.suspension)
     programs = status.programs or ()
     rows = [_cells(node, rank, programs) for node in status.nodes for rank in node.ranks]
-    table = _narrowed(STATUS_HEADS, rows, width, LEFT_OUT_FIRST, LEAST_OF_LAST_LINE)
+    table = _narrowed(STATUS_HEADS, rows, width, LEFT_OUT_FIRST, MIN_OF_LAST_LINE)
     return "\n".join([*lines, *table])
 
 

@@ -13,7 +13,7 @@ from clusterrun.policy.samples import Activity, WhyNoStacks
 from clusterrun.policy.slow import SampledRank, SlowVerdict, percent
 from clusterrun.report.tables import NOTHING, table
 
-MOST_REASONS = 10
+MAX_REASONS = 10
 """Why ranks have no stacks: so many reasons are printed."""
 
 COLUMNS = {
@@ -152,9 +152,9 @@ def _reasons(ranks: Sequence[SampledRank], programs: Sequence[NumberedProgram]) 
             are="are" if len(own) > 1 else "is",
             detail=detail,
         )
-        for (why, detail), own in list(by_reason.items())[:MOST_REASONS]
+        for (why, detail), own in list(by_reason.items())[:MAX_REASONS]
     ]
-    more = len(by_reason) - MOST_REASONS
+    more = len(by_reason) - MAX_REASONS
     return [*lines, *([f"{counted(more, 'other reason')}: see --json"] if more > 0 else [])]
 
 

@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from clusterrun.loop import NEVER, Loop
 from clusterrun.policy.events import Event, RelaySaw, Seen
-from clusterrun.policy.queries import MOST_BODY, Topic
+from clusterrun.policy.queries import MAX_BODY, Topic
 from clusterrun.processes import SECONDS_TO_DIE, AskedChild
 
-MOST_UNANSWERED = 16
+MAX_UNANSWERED = 16
 """Questions to a relay that hangs; after some time it is asked again."""
 
 SECONDS_TO_ASK_AGAIN = 60.0
@@ -44,7 +44,7 @@ class RelayQuestions:
         self._unanswered = {
             each: at for each, at in self._unanswered.items() if now < at + SECONDS_TO_ASK_AGAIN
         }
-        if len(self._unanswered) >= MOST_UNANSWERED:
+        if len(self._unanswered) >= MAX_UNANSWERED:
             return then(None, now)
         self._last += 1
         self._open[self._last] = _RelayQuestion(then, now + seconds)
@@ -143,4 +143,4 @@ def encoded(body: object) -> tuple[bytes, str]:
     if isinstance(body, str):
         return b"", body
     made = msgspec.msgpack.encode(body)
-    return (made, "") if len(made) <= MOST_BODY else (b"", "has too long an answer")
+    return (made, "") if len(made) <= MAX_BODY else (b"", "has too long an answer")

@@ -22,7 +22,7 @@ from clusterrun.signals import FORWARDED_SIGNALS, OUR_OWN, SignalReceived
 Show = Callable[[Callable[[], object], float], Iterable[Event]]
 """Takes what is called then, and the time; returns what happens at once."""
 
-MOST_SIGNALS = 64
+MAX_SIGNALS = 64
 """Bytes that are read at once."""
 
 
@@ -73,7 +73,7 @@ class CallingProgram:
     def events(self, now: float) -> Iterable[Event]:
         """Return the signals that have come, SIGTERM once the caller is gone."""
         try:
-            numbers = os.read(self._lifeline, MOST_SIGNALS)
+            numbers = os.read(self._lifeline, MAX_SIGNALS)
         except BlockingIOError:
             return
         except OSError:

@@ -319,7 +319,7 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
         return OneNode(job, hello, relay.notice, loop)
     from clusterrun.network.joining_node import JoinContext, JoiningNode, hello_of
     from clusterrun.network.membership import Membership
-    from clusterrun.policy.leases import MOST_PAST_LEASE
+    from clusterrun.policy.leases import MAX_PAST_LEASE
     from clusterrun.policy.terms import terms_of
 
     # A source tree that is not installed has no version.
@@ -336,7 +336,7 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
         hold_connection=server.hold_connection,
     )
     token, terms = (job.token or "").encode(), terms_of(job)
-    server.most_past_lease = MOST_PAST_LEASE * terms.rhythm.interval
+    server.most_past_lease = MAX_PAST_LEASE * terms.rhythm.interval
     return Membership(JoiningNode(terms, hello, token, outside), loop)
 
 

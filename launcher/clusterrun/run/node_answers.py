@@ -29,7 +29,7 @@ from clusterrun.planning.plan import WorkerPlan
 from clusterrun.policy.actions import ForwardSignal
 from clusterrun.policy.answers import (
     LONGEST_LAST_LINE,
-    MOST_RANKS,
+    MAX_RANKS,
     NodeRanks,
     NodeStacks,
     RankState,
@@ -285,7 +285,7 @@ class NodeAnswers:
             state=_phase(self._attempt),
             ranks=tuple(
                 self._rank(worker, lines.get(worker.local_rank), gpus, now)
-                for worker in self._attempt.plan.workers[:MOST_RANKS]
+                for worker in self._attempt.plan.workers[:MAX_RANKS]
             ),
         )
 

@@ -29,7 +29,7 @@ VARIABLE = "CLUSTERRUN_CHECK"
 LAST_LINES = 20
 """Of its output, that are printed if it fails."""
 
-MOST_KEPT = 1 << 16
+MAX_KEPT = 1 << 16
 """Bytes of its output."""
 
 LONGEST_POLL = 3600.0
@@ -85,7 +85,7 @@ class NodeCheck:
         if self._socket is None:
             return
         try:
-            received = self._socket.recv(MOST_KEPT, socket.MSG_DONTWAIT)
+            received = self._socket.recv(MAX_KEPT, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except ConnectionResetError:
@@ -176,9 +176,9 @@ def _run(
 def _read(reading: int, output: bytearray) -> bool:
     """Keep the end of what has been printed; return whether more may follow."""
     try:
-        chunk = os.read(reading, MOST_KEPT)
+        chunk = os.read(reading, MAX_KEPT)
     except BlockingIOError:
         return True
     output += chunk
-    del output[:-MOST_KEPT]
+    del output[:-MAX_KEPT]
     return bool(chunk)

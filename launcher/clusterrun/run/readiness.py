@@ -24,7 +24,7 @@ SECONDS_OF_A_TRY = 10.0
 SECONDS_OF_SILENCE = 1.0
 """From then on, a try without an answer is the reason, and no longer what became of the last one."""
 
-MOST_READ = 4096
+MAX_READ = 4096
 """Bytes of an answer: its first line is enough."""
 
 LONGEST_STATUS = 200
@@ -111,14 +111,14 @@ class Readiness:
                 sock.sendall(self._request())
                 self._loop.watch(sock.fileno(), self._goes_on)
                 return
-            received = sock.recv(MOST_READ)
+            received = sock.recv(MAX_READ)
         except BlockingIOError:
             return
         except OSError as error:
             self._fails(error.strerror or str(error), now)
             return
         self._answer += received
-        if b"\n" in self._answer or len(self._answer) >= MOST_READ or not received:
+        if b"\n" in self._answer or len(self._answer) >= MAX_READ or not received:
             status = self._answer.partition(b"\n")[0].decode("latin-1").strip()
             words = status.split()
             if words[:1] and words[0].startswith("HTTP/") and words[1:2] and words[1][0] == "2":

@@ -39,8 +39,8 @@ SECONDS_BETWEEN_KILLS = 0.2
 
 HINT = "give a Python 3.8 or newer with --python"
 
-_MOST_PRINTED = 64 << 10
-_MOST_LINES = 20
+_MAX_PRINTED = 64 << 10
+_MAX_LINES = 20
 
 
 class ServerCommand(Struct, frozen=True):
@@ -177,7 +177,7 @@ class ServerProcess:
         if self._printed < 0:
             return []
         try:
-            text = os.read(self._printed, _MOST_PRINTED)
+            text = os.read(self._printed, _MAX_PRINTED)
         except BlockingIOError:
             text = b""
         os.close(self._printed)
@@ -242,4 +242,4 @@ def _quoted(lines: Iterable[str]) -> str:
     lines = list(lines)
     if len(lines) < 2:
         return "".join(f": {line}" for line in lines)
-    return ":" + "".join(f"\n    {line}" for line in lines[-_MOST_LINES:])
+    return ":" + "".join(f"\n    {line}" for line in lines[-_MAX_LINES:])

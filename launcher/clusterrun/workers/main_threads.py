@@ -16,7 +16,7 @@ READINGS = 8
 SHORTEST_INTERVAL = 1.0
 """Seconds between two readings, at least."""
 
-LEAST_SHARE = 0.001
+MIN_SHARE = 0.001
 """Of an interval: a thread that waits with a time limit, and looks again, uses less."""
 
 
@@ -69,7 +69,7 @@ class MainThreads:
         before, self._times = self._times, self._read()
         # After a longer pause, this process was stopped, and its workers perhaps with it.
         was_stopped = passed > 2 * self._interval
-        if was_stopped or _some_ran(before, self._times, LEAST_SHARE * passed * 1e9):
+        if was_stopped or _some_ran(before, self._times, MIN_SHARE * passed * 1e9):
             yield from self._one_runs(now)
         elif not self._is_reported and now - self._ran_at >= self._seconds:
             self._is_reported = True

@@ -8,7 +8,7 @@ from clusterrun.bounds import LONGEST_TEXT, as_text
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.workers.py_spy import PySpy
 
-MOST_OF_A_NODE = 1 << 18
+MAX_OF_A_NODE = 1 << 18
 """Characters that a node answers."""
 
 LEFT_OUT = "\n(the rest is left out)"
@@ -24,7 +24,7 @@ def native_stacks(program: Path, pids: Mapping[int, int], seconds: float) -> tup
 
     """
     until = time.monotonic() + seconds
-    most = min(LONGEST_TEXT, MOST_OF_A_NODE // max(1, len(pids)))
+    most = min(LONGEST_TEXT, MAX_OF_A_NODE // max(1, len(pids)))
     spies = {
         number: PySpy(program, "dump", "--native", "--locals", "--pid", str(pid))
         for number, pid in pids.items()

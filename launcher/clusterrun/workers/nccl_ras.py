@@ -27,7 +27,7 @@ from clusterrun.planning.plan import WorkerPlan
 from clusterrun.planning.variables import serves_ras
 from clusterrun.policy.nccl import NcclState, NcclWorld, RasReport, compared, state_of_text
 
-MOST_ADDRESSES = 3
+MAX_ADDRESSES = 3
 """A process that is stopped does not answer, and another one knows the same."""
 
 DEFAULT_ADDRESS = "localhost:28028"
@@ -76,7 +76,7 @@ def ras_addresses(workers: Iterable[WorkerPlan], environment: Mapping[str, str])
         own = {**environment, **worker.env}
         if serves_ras(own):
             found[own.get(RAS_VARIABLE, DEFAULT_ADDRESS)] = None
-    return tuple(found)[:MOST_ADDRESSES]
+    return tuple(found)[:MAX_ADDRESSES]
 
 
 def ask_nccl(addresses: Sequence[str], world: NcclWorld, limits: RasLimits = USUAL) -> NcclState:
@@ -90,7 +90,7 @@ def ask_nccl(addresses: Sequence[str], world: NcclWorld, limits: RasLimits = USU
     """
     until = time.monotonic() + limits.seconds
     reasons = []
-    for address in addresses[:MOST_ADDRESSES]:
+    for address in addresses[:MAX_ADDRESSES]:
         try:
             first = _report(address, until, limits)
             if isinstance(first, str):

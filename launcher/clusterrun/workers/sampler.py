@@ -29,7 +29,7 @@ SAMPLES_PER_SECOND = 20
 STATES_PER_LOADER_STATE = 5
 """A node may have hundreds of DataLoader processes: their states are read less often."""
 
-MOST_LOADERS = 128
+MAX_LOADERS = 128
 """Child processes of a rank whose states are read."""
 
 SECONDS_FOR_PY_SPY_TO_END = 10.0
@@ -140,7 +140,7 @@ def _sample_window(
 ) -> tuple[dict[int, WindowSample], dict[int, tuple[str, str | None]], Counters]:
     """Return what /proc shows of those that run, what py-spy prints of them, and what the kernel counts."""
     tree = Tree(root)
-    loaders = {pid: _children(tree, pid)[:MOST_LOADERS] for pid in pids if _state(tree, pid)}
+    loaders = {pid: _children(tree, pid)[:MAX_LOADERS] for pid in pids if _state(tree, pid)}
     groups = {pid: _cpu_groups(root, pid) for pid in loaders}
     before = _counters(root, loaders, groups, cpus)
     spies = {pid: start(pid) for pid in loaders} if start else {}

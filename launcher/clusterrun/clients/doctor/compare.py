@@ -13,7 +13,7 @@ FATAL_VERSIONS = ("clusterrun", "torch", "NCCL")
 """With two of these, ranks wait for each other for ever or misread each other's bytes."""
 OTHER_VERSIONS = ("Python", "driver")
 
-MOST_SECONDS_APART = 1.0
+MAX_SECONDS_APART = 1.0
 """Of clocks: beyond it, lines of logs and times of files mislead."""
 
 SLOW_PRODUCT = 0.7
@@ -209,14 +209,14 @@ def compare_clocks(labels: Sequence[str], ahead: Sequence[float]) -> Iterator[Fi
     middle, is_well = median(ahead), True
     for label, seconds in zip(labels, ahead, strict=True):
         offset = seconds - middle
-        if abs(offset) > MOST_SECONDS_APART:
+        if abs(offset) > MAX_SECONDS_APART:
             is_well = False
             way = "ahead of" if offset > 0 else "behind"
             words = f"{label} is {abs(offset):.1f} s {way} the others"
             advice = "start chronyd or ntpd there: log and file timestamps are misleading"
             yield Finding(Level.WARNING, "clock", words, advice, (label,))
     if is_well:
-        yield Finding(Level.OK, "clocks", f"within {MOST_SECONDS_APART:g} s")
+        yield Finding(Level.OK, "clocks", f"within {MAX_SECONDS_APART:g} s")
 
 
 def compare_folder(labels: Sequence[str], folder: str, seen: Sequence[bool]) -> Finding:

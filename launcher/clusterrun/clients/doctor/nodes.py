@@ -64,7 +64,7 @@ SECONDS_TO_CONNECT = 5.0
 CALLS_AT_ONCE = 32
 BACKLOG = 1024
 
-MOST_IN_PAIRS = 64
+MAX_IN_PAIRS = 64
 """Nodes of which each calls each; in larger jobs a node calls its neighbours in a ring."""
 
 LINK_LOCAL = ("169.254.", "fe80:")
@@ -347,7 +347,7 @@ def _findings(
 
 def peers_of(own: int, size: int) -> list[int]:
     """Return the nodes that a node calls: all others, or its neighbours in a large job."""
-    if size <= MOST_IN_PAIRS:
+    if size <= MAX_IN_PAIRS:
         return [peer for peer in range(size) if peer != own]
     return sorted({(own + 1) % size, (own - 1) % size})
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SECONDS_TO_MEASURE = 0.5
 SECONDS_TO_RESOLVE = 5.0
 SECONDS_TO_WRITE = 10.0
-MOST_BUSY = 3
+MAX_PROCESSES_NAMED = 3
 
 
 class Level(Enum):
@@ -436,7 +436,7 @@ def _load(allowed: CpuSet) -> tuple[float, list[str]]:
     ours = [percent for cpu, percent in enumerate(use) if cpu in allowed] or use
     after = _cpu_times()
     used = {process: after[process] - before.get(process, 0.0) for process in after}
-    busiest = sorted(used, key=lambda process: -used[process])[:MOST_BUSY]
+    busiest = sorted(used, key=lambda process: -used[process])[:MAX_PROCESSES_NAMED]
     return sum(ours) / len(ours) / 100, [_named(process) for process in busiest]
 
 

@@ -48,14 +48,14 @@ sys.exit(main())
 OUR_PYTHON = sys.version_info[:2]
 """Functions are sent as code of this version."""
 
-MOST_STRANGERS = 64
+MAX_STRANGERS = 64
 """Connections that have not proved yet that they know the key; ranks dial again."""
 
 SECONDS_TO_INTRODUCE = 5.0
 
-MOST_READ = 1 << 16
+MAX_READ = 1 << 16
 
-MOST_WAITING = 1024
+MAX_WAITING = 1024
 """Ranks that dial at once."""
 
 SECONDS_TO_SHOW = 12.0
@@ -243,7 +243,7 @@ class CalledCommand:
     def _read_report(self) -> None:
         data = b""
         with suppress(OSError):
-            data = self._lifeline.recv(MOST_READ)
+            data = self._lifeline.recv(MAX_READ)
         # A line is short; what is longer is none.
         self._received = (self._received + data)[-2 * LONGEST :]
         self._shown = shown_line(self._mark) in self._received
@@ -266,7 +266,7 @@ class CalledCommand:
         except OSError:
             return
         sock.setblocking(False)
-        if len(self._strangers) >= MOST_STRANGERS:
+        if len(self._strangers) >= MAX_STRANGERS:
             self._refuse(next(iter(self._strangers)))
         connection = wire.RankConnection(sock, self._key, accepts=True)
         self._strangers[connection] = time.monotonic() + SECONDS_TO_INTRODUCE
@@ -453,15 +453,15 @@ def hint_in_python(hint: str, words: Sequence[str]) -> str:
 
 
 def _local_listener() -> socket.socket:
-    return socket.create_server(("127.0.0.1", 0), backlog=MOST_WAITING)
+    return socket.create_server(("127.0.0.1", 0), backlog=MAX_WAITING)
 
 
 def _listener() -> socket.socket:
     """Return a socket that all hosts reach."""
     if socket.has_dualstack_ipv6():
         every = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        return socket.create_server(("", 0), backlog=MOST_WAITING, **every)  # type: ignore[arg-type]
-    return socket.create_server(("", 0), backlog=MOST_WAITING)
+        return socket.create_server(("", 0), backlog=MAX_WAITING, **every)  # type: ignore[arg-type]
+    return socket.create_server(("", 0), backlog=MAX_WAITING)
 
 
 def own_addresses() -> list[str]:

@@ -39,11 +39,11 @@ NAME = "clusterrun_wire"
 READY, HELLO, CALL, LAST_CALL, RETURNED, RAISED, INTERRUPT, BREAK, LEAVE = range(9)
 """Kinds of frames; ``READY`` is not sent: the other side has proved that it knows the key."""
 
-MOST_PARTS = 1 << 20
-LEAST_OUT_OF_BAND = 1 << 12
+MAX_PARTS = 1 << 20
+MIN_OUT_OF_BAND = 1 << 12
 """Bytes of a tensor; smaller ones are in the pickle."""
 
-MOST_AT_ONCE = 64
+MAX_AT_ONCE = 64
 """Buffers in one system call."""
 
 _NONCE = _MAC = 32
@@ -110,7 +110,7 @@ class RankConnection:
         """
         while self._out:
             try:
-                sent = self.sock.sendmsg(self._out[:MOST_AT_ONCE])
+                sent = self.sock.sendmsg(self._out[:MAX_AT_ONCE])
             except BlockingIOError:
                 return
             except OSError as error:
@@ -203,7 +203,7 @@ class RankConnection:
             head = bytearray(_HEAD.size)
             yield memoryview(head)
             kind, call, count = _HEAD.unpack(head)
-            if not 0 < count <= MOST_PARTS:
+            if not 0 < count <= MAX_PARTS:
                 raise Disconnected("it sends something else")
             lengths = bytearray(8 * count)
             yield memoryview(lengths)
@@ -374,7 +374,7 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
         except (RuntimeError, TypeError):
             # No numpy, or a kind of tensor without bytes of its own.
             return NotImplemented
-        in_pickle = raw.nbytes < LEAST_OUT_OF_BAND
+        in_pickle = raw.nbytes < MIN_OUT_OF_BAND
         buffer = raw.tobytes() if in_pickle else pickle.PickleBuffer(raw)
         needs_grad = tensor.requires_grad and tensor.is_leaf
         return rebuilt_tensor, (buffer, str(tensor.dtype)[6:], tuple(tensor.shape), needs_grad)

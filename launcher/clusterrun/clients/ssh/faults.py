@@ -8,7 +8,7 @@ from msgspec import Struct
 from clusterrun.bounds import LONGEST_NAME, as_text
 from clusterrun.clients.ssh.remote import Reached
 
-MOST_LINES = 40
+MAX_LINES = 40
 """Of what a host has printed that is not ready."""
 
 
@@ -135,7 +135,7 @@ def _not_reached(last: LastOutput) -> HostFault:
 def printed_there(printed: bytes | bytearray) -> str:
     """Return the end of what ssh or another host has printed, as lines that no terminal obeys."""
     lines = bytes(printed).decode(errors="replace").replace("\r", "").split("\n")
-    return as_text("\n".join(line[:LONGEST_NAME] for line in lines[-MOST_LINES:]))
+    return as_text("\n".join(line[:LONGEST_NAME] for line in lines[-MAX_LINES:]))
 
 
 def describe(faults: Mapping[str, HostFault], hosts: int) -> tuple[str, str]:

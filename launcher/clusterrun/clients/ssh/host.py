@@ -15,7 +15,7 @@ from clusterrun.processes import end_with
 
 CHUNK = 1 << 16
 
-MOST_BEFORE = 1 << 14
+MAX_BEFORE = 1 << 14
 """Bytes that are kept of what is printed before the agent runs: their end."""
 
 LONGEST_LINE = 1 << 16
@@ -199,7 +199,7 @@ class Host:
             else:
                 self._errors = before
             return
-        self._read[stream] = before[-MOST_BEFORE:]
+        self._read[stream] = before[-MAX_BEFORE:]
         if stream == OUT and self.reached is Reached.NOTHING and b"\n%b\n" % REACHED in before:
             self.reached = Reached.SHELL
             self._send(self._to_send)

@@ -9,7 +9,7 @@ from clusterrun.errors import printable
 SECONDS_OF_ECHO = 10.0
 """Within this time a notice that another host has sent, too, is not repeated."""
 
-MOST_NOTICES = 1000
+MAX_NOTICES = 1000
 """That are remembered; a broken host may send any number."""
 
 SECONDS_TO_PRINT = 2.0
@@ -60,7 +60,7 @@ class HostsScreen:
         first, at = self._noticed.get(line, (rank, now))
         if first != rank and now - at < SECONDS_OF_ECHO:
             return
-        if len(self._noticed) == MOST_NOTICES:
+        if len(self._noticed) == MAX_NOTICES:
             del self._noticed[next(iter(self._noticed))]
         self._noticed[line] = rank, now
         self.say(as_line(line.decode(errors="replace").rstrip("\n")))

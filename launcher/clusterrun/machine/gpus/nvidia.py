@@ -35,7 +35,7 @@ _SHORTEST = len("MIG-") + 4
 _LONGEST_NAMES = 100
 """Characters of all names in a remark."""
 
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 """Of a number of 64 bits, with its sign."""
 
 _IDS = ("GPU-", "MIG-")
@@ -176,7 +176,7 @@ def _read(entry: str, prefix: str) -> int | str | None:
         return entry if entry.startswith(prefix) else None
     found = re.match("[+-]?[0-9]+", entry.strip())
     # Python raises an error for thousands of digits; CUDA has no GPU of such a number.
-    number = int(found.group()) if found and len(found.group()) <= _MOST_DIGITS else -1
+    number = int(found.group()) if found and len(found.group()) <= _MAX_DIGITS else -1
     return number if number >= 0 else None
 
 

@@ -41,7 +41,7 @@ MARSHAL_VERSION = 2
 _LENGTH_BYTES = 4
 _READ_BYTES = 256 << 10
 _DESCRIPTOR_BYTES = struct.calcsize("i")
-_MOST_DESCRIPTORS = 253
+_MAX_DESCRIPTORS = 253
 """SCM_MAX_FD of the kernel: the most that one sendmsg can carry."""
 
 
@@ -171,7 +171,7 @@ class HelperChannel(Generic[SentT, TakenT]):
         try:
             data, ancillary, flags, _ = self._socket.recvmsg(
                 _READ_BYTES,
-                socket.CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR_BYTES),
+                socket.CMSG_SPACE(_MAX_DESCRIPTORS * _DESCRIPTOR_BYTES),
                 socket.MSG_CMSG_CLOEXEC,
             )
         except BlockingIOError:

@@ -20,7 +20,7 @@ QUIET_SECONDS = 0.2
 LONGEST_SECONDS = 2.0
 """For which one is held."""
 
-MOST_HELD = 64 << 10
+MAX_HELD = 64 << 10
 """Bytes."""
 
 GATHERING_SECONDS = 0.3
@@ -29,7 +29,7 @@ GATHERING_SECONDS = 0.3
 SECONDS_IN_SIGHT = 10.0
 """The first one: after that, one like it is printed again."""
 
-MOST_KEPT = 32
+MAX_KEPT = 32
 """Tracebacks to compare with."""
 
 _HEADER = TRACEBACK.encode()
@@ -112,7 +112,7 @@ class TracebackFilter:
                 passed += line
                 continue
             self._held.add(line, now)
-            if self._held.size > MOST_HELD:
+            if self._held.size > MAX_HELD:
                 # What was before it comes first.
                 self.show(self.prefix, passed)
                 passed = b""
@@ -156,14 +156,14 @@ class Tracebacks:
         first = self._shown.get(frames)
         if first is None or first.whose is whose or now > first.at + SECONDS_IN_SIGHT:
             self._shown.pop(frames, None)
-            if len(self._shown) == MOST_KEPT:
+            if len(self._shown) == MAX_KEPT:
                 del self._shown[next(iter(self._shown))]
             self._shown[frames] = _Shown(whose, message, now)
             whose.show(whose.prefix, b"".join(held.lines))
             return
         other = b"" if message == first.message else message
         self._same.setdefault((first, other), []).append(whose)
-        self.due = now if len(self._same) > MOST_KEPT else min(self.due, now + GATHERING_SECONDS)
+        self.due = now if len(self._same) > MAX_KEPT else min(self.due, now + GATHERING_SECONDS)
 
     def look(self, now: float) -> None:
         """Say who has printed the same, if that is due."""

@@ -25,7 +25,7 @@ _NEWLINE = ord("\n")
 _SECONDS_OF_A_LEASE = 0.05
 """Between tries to open a file that a file server has a lease of (fcntl(2)): it gives it up soon."""
 
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 """As in the kernel."""
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
@@ -409,7 +409,7 @@ def _open_named(path: Path) -> int:
     (fs.protected_symlinks and the like in proc_sys_fs(5)), which containers may lack.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         try:
             entry = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
