@@ -27,12 +27,6 @@ def blocks(page: Path) -> list[str]:
     return [re.sub(r"(?m)^    ", "", block).strip("\n") for block in found]
 
 
-def commands(page: Path) -> list[str]:
-    """Return the lines that begin with clusterrun, without their comments."""
-    lines = [line for block in blocks(page) for line in block.splitlines()]
-    return [line.partition(" #")[0].strip() for line in lines if line.startswith("clusterrun ")]
-
-
 def transcripts(page: Path) -> list[Transcript]:
     """Return the blocks that begin with a prompt."""
     shown = [block.partition("\n") for block in blocks(page) if block.startswith(PROMPT)]
