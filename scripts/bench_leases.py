@@ -14,7 +14,7 @@ from argparse import ArgumentParser
 from contextlib import ExitStack
 
 from bench_rendezvous import Process, shares
-from clusterrun.policy.terms import heartbeat_rhythm
+from clusterrun.policy.settings import heartbeat_rhythm
 from free_ports import free_port
 from simulated_nodes import JOIN, LEASES, MEASURE, node_zero, simulate_losses
 

@@ -28,7 +28,7 @@ from simulated_nodes import (
 SECONDS_TO_SETTLE = 20.0
 """From the last loss to the newest world, at most."""
 
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_CHECKS = 0.5
 
 UNITS, DIGITS = ("s", "kB", "kB"), (2, 1, 1)
 
@@ -76,7 +76,7 @@ def seconds_to_newest_world(others: list[Process], nodes: int) -> float:
     deadline = time.monotonic() + SECONDS_TO_SETTLE
     before = None
     while time.monotonic() < deadline:
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(SECONDS_BETWEEN_CHECKS)
         lost, placed = zip(*(each.ask(MEASURE) for each in others), strict=True)
         places = [place for each in placed for place in each]
         newest = max(attempt for attempt, _ in places)

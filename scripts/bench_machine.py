@@ -24,7 +24,7 @@ from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.binding import place
 from clusterrun.planning.placement import BindingRequest
-from clusterrun.planning.seats import seats
+from clusterrun.planning.worker_slots import seats
 
 from tests.machine_trees import dgx_a100, write_tree
 from tests.plans import job

@@ -40,8 +40,8 @@ from clusterrun.policy.messages import (
 )
 from clusterrun.policy.outcome import Ending, Exited, Killed, WorkerResult
 from clusterrun.policy.results import bounded
-from clusterrun.policy.terms import Terms, heartbeat_rhythm, terms_of
-from clusterrun.processes import allow_descriptors
+from clusterrun.policy.settings import RendezvousSettings, heartbeat_rhythm, rendezvous_settings
+from clusterrun.processes import raise_descriptor_limit
 from clusterrun.run.launch import wait_for_world
 from clusterrun.run.preview import described
 from msgspec.msgpack import encode
@@ -267,7 +267,7 @@ def simulate_losses(
     Sends None once it is ready; when the last node joined; and, when it is asked, when the last one
     was lost, and for each of the others its attempt and when it learnt its place there.
     """
-    allow_descriptors(len(ranks) + SPARE_DESCRIPTORS)
+    raise_descriptor_limit(len(ranks) + SPARE_DESCRIPTORS)
     gc.disable()
     with suppress(EOFError, BrokenPipeError):
         simulated = SimulatedNodes(ranks, nodes, port, ATTEMPTS, silent)
@@ -284,7 +284,7 @@ def simulate_nodes(pipe: Pipe, ranks: range, nodes: int, port: int) -> None:
     Sends None once it is ready; when the last node joined; and at the end when the first one failed,
     when each of the others learnt of it, and when the last one learnt why the job had ended.
     """
-    allow_descriptors(len(ranks) + SPARE_DESCRIPTORS)
+    raise_descriptor_limit(len(ranks) + SPARE_DESCRIPTORS)
     # A real node has only its own objects to search.
     gc.disable()
     with suppress(EOFError, BrokenPipeError):
@@ -352,7 +352,7 @@ def measured() -> tuple[int, float]:
     return held, time.process_time()
 
 
-def job_terms(nodes: int, port: int, spares: int = 0, silent: float = SILENT) -> Terms:
+def job_terms(nodes: int, port: int, spares: int = 0, silent: float = SILENT) -> RendezvousSettings:
     """Return what ``clusterrun --nnodes NODES --master-addr 127.0.0.1`` makes of its options.
 
     ``spares`` are among the nodes.
@@ -367,7 +367,7 @@ def job_terms(nodes: int, port: int, spares: int = 0, silent: float = SILENT) ->
         "heartbeat_timeout": f"{silent:g}",
         "run_id": "7f3a9c21",
     }
-    return terms_of(described(options, {}).job)
+    return rendezvous_settings(described(options, {}).job)
 
 
 def _hello(rank: int, nodes: int) -> Hello:

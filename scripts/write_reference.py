@@ -13,7 +13,7 @@ from typing import get_args
 from clusterrun.cli.commands import COMMANDS, Command
 from clusterrun.cli.splitting import PRINTING
 from clusterrun.job import options, services
-from clusterrun.job.declaring import Row, flag, rows_of, title_of
+from clusterrun.job.declarations import Row, flag, rows_of, title_of
 from clusterrun.job.options import SUBJECTS
 from clusterrun.network.requests import Description, Request
 from clusterrun.policy.end_report import EndReport

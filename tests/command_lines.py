@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from clusterrun.job.declaring import Fact, flag
+from clusterrun.job.declarations import Setting, flag
 from clusterrun.job.options import NAMES
 from clusterrun.job.sources import CommandLine, Layer, collected
 
@@ -17,7 +17,7 @@ def command_line(flags: Flags, *words: str) -> CommandLine:
     """Return the line on which these flags and words are typed."""
     return CommandLine(
         collected(
-            (NAMES[name], Fact(text, flag(name)))
+            (NAMES[name], Setting(text, flag(name)))
             for name, value in flags.items()
             for text in _texts(value)
         ),

@@ -13,8 +13,8 @@ from clusterrun.planning.binding import place as place_workers
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.placement import BindingRequest, Placement
 from clusterrun.planning.plan import NodePlan, WorkerPlan, World
-from clusterrun.planning.seats import seats_of
-from clusterrun.planning.variables import environment_before
+from clusterrun.planning.variables import user_environment
+from clusterrun.planning.worker_slots import worker_slots_for
 from msgspec.structs import replace
 
 SCRIPT = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--lr", "1"))
@@ -120,7 +120,7 @@ def machine(
         ),
         visible=known if visible is None else tuple(known[index] for index in visible),
         visible_origin="NVML",
-        visible_remark="",
+        visible_warning="",
         cpu_quota=quota,
     )
 
@@ -145,7 +145,7 @@ class BindingOptions(NamedTuple):
 
 def place(options: BindingOptions, here: Machine, workers: int) -> tuple[Placement, ...]:
     """Return the workers of a job on this node."""
-    seats = seats_of(job(gpus_per_worker=options.gpus_per_worker), here, workers)
+    seats = worker_slots_for(job(gpus_per_worker=options.gpus_per_worker), here, workers)
     return place_workers(here, BindingRequest(seats, options.mode, options.memory))
 
 
@@ -166,7 +166,7 @@ def planned(
 ) -> NodePlan:
     """Return the plan of ``size`` workers on one node, or of this node of a world."""
     where = world(size) if isinstance(size, int) else size
-    before = environment_before(spec, environ or {}, unset)
+    before = user_environment(spec, environ or {}, unset)
     return plan_node(
         spec,
         here,
@@ -174,7 +174,7 @@ def planned(
         unset=unset,
         error_files=error_files,
         before=before,
-        seats=seats_of(spec, here, where.local_size),
+        seats=worker_slots_for(spec, here, where.local_size),
     )
 
 

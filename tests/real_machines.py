@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from clusterrun.machine.capture import open_captured
+from clusterrun.machine.capture import open_capture
 from clusterrun.machine.tree import Tree
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -53,7 +53,7 @@ def captured() -> list[str]:
 
 def tree_at(place: Path) -> Tree:
     """Return the machine of a capture, or of a tree's root."""
-    return Tree(place) if place.is_dir() else open_captured(place, "the test", {})[0]
+    return Tree(place) if place.is_dir() else open_capture(place, "the test", {})[0]
 
 
 def unpacked(name: str, root: Path) -> Path:

@@ -1,7 +1,7 @@
 """Values that are made to fit before they travel."""
 
 import pytest
-from clusterrun.bounds import LONGEST_NAME, as_line, as_name, as_run_id, as_text
+from clusterrun.bounds import MAX_NAME_LENGTH, as_line, as_name, as_run_id, as_text
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_what_a_terminal_obeys_is_replaced(text: str, line: str, lines: str) -> 
 
 def test_a_name_is_cut() -> None:
     """At its end."""
-    assert as_name("n" * 1000) == "n" * LONGEST_NAME
+    assert as_name("n" * 1000) == "n" * MAX_NAME_LENGTH
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from clusterrun.cli.commands import COMMANDS
 from clusterrun.cli.splitting import PRINTING
 from clusterrun.errors import ExitCode
 from clusterrun.job.clusters.detection import CLUSTERS
-from clusterrun.job.declaring import flag
+from clusterrun.job.declarations import flag
 from clusterrun.job.foreign_options import foreign_option
 from clusterrun.job.options import NAMES
 from mkdocs_hooks import MOVED, on_post_build

@@ -13,7 +13,7 @@ from textwrap import dedent
 import psutil
 import pytest
 from clusterrun import processes
-from clusterrun.processes import MAX_KEPT, AskedChild, forked, how_it_ended, status_of
+from clusterrun.processes import MAX_KEPT, TimeLimitedChild, describe_wait_status, forked, status_of
 
 from tests.imports import imports
 from tests.waiting import SECONDS_TO_ACT, wait_until
@@ -97,7 +97,7 @@ watched()
 assert len(called) > (20 if sys.version_info >= (3, 12) else 2)
 status = status_of(forked(child), 30.0)
 sys.settrace(None), sys.setprofile(None)
-print(how_it_ended(status)[0])
+print(describe_wait_status(status)[0])
 """
 
 
@@ -109,7 +109,7 @@ def test_nothing_traces_a_forked_child(version: str) -> None:
         pytest.skip(f"no Python {version} here")
 
     done = subprocess.run(
-        [python, "-c", LACKS_PACKAGES + imports(forked, status_of, how_it_ended) + TRACED],
+        [python, "-c", LACKS_PACKAGES + imports(forked, status_of, describe_wait_status) + TRACED],
         env={**os.environ, "PYTHONPATH": str(ROOT / "launcher")},
         capture_output=True,
         text=True,
@@ -132,12 +132,12 @@ def test_how_a_child_ended(child: Callable[[], object], end: str) -> None:
     status = status_of(forked(child), SECONDS_TO_ACT)
 
     assert status is not None
-    assert how_it_ended(status)[0] == end
+    assert describe_wait_status(status)[0] == end
 
 
 def test_an_answer_larger_than_a_pipe() -> None:
     answer = b"begins" + (1 << 17) * b"x"
-    child = AskedChild(lambda: answer, SECONDS_TO_ACT)
+    child = TimeLimitedChild(lambda: answer, SECONDS_TO_ACT)
 
     assert child.wait() == answer
     assert not child.is_late
@@ -146,7 +146,7 @@ def test_an_answer_larger_than_a_pipe() -> None:
 @pytest.mark.parametrize("ask", [fail, crash, lambda: sys.exit(3), lambda: b""])
 def test_no_answer(ask: Callable[[], bytes], capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing is printed: the caller knows another source, or says what is missing."""
-    child = AskedChild(ask, SECONDS_TO_ACT)
+    child = TimeLimitedChild(ask, SECONDS_TO_ACT)
 
     assert child.wait() == b""
     assert (child.is_late, child.errors) == (False, b"")
@@ -158,7 +158,7 @@ def test_what_a_program_prints() -> None:
     script = "read line; grep -E 'Sig(Blk|Ign)' /proc/self/status; env; echo wrong >&2"
     old = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        child = AskedChild(shell(script), SECONDS_TO_ACT, {"PWD": "/", "WHERE": "here"})
+        child = TimeLimitedChild(shell(script), SECONDS_TO_ACT, {"PWD": "/", "WHERE": "here"})
         lines = child.wait().decode().splitlines()
     finally:
         signal.signal(signal.SIGUSR1, old)
@@ -170,11 +170,11 @@ def test_what_a_program_prints() -> None:
 
 
 def test_a_signal_ends_a_program() -> None:
-    assert AskedChild(shell("kill -TERM $$; echo survives"), SECONDS_TO_ACT).wait() == b""
+    assert TimeLimitedChild(shell("kill -TERM $$; echo survives"), SECONDS_TO_ACT).wait() == b""
 
 
 def test_a_program_that_is_missing(tmp_path: Path) -> None:
-    child = AskedChild([str(tmp_path / "py-spy")], SECONDS_TO_ACT)
+    child = TimeLimitedChild([str(tmp_path / "py-spy")], SECONDS_TO_ACT)
 
     assert child.wait() == b""
     assert child.errors == b"py-spy can't be executed: No such file or directory"
@@ -182,7 +182,7 @@ def test_a_program_that_is_missing(tmp_path: Path) -> None:
 
 def test_a_long_answer_is_cut_off() -> None:
     """It is read to its end; so are long errors."""
-    child = AskedChild(shell("seq 200000; seq 200000 >&2; echo end >&2"), SECONDS_TO_ACT)
+    child = TimeLimitedChild(shell("seq 200000; seq 200000 >&2; echo end >&2"), SECONDS_TO_ACT)
 
     answer = child.wait()
 
@@ -193,7 +193,7 @@ def test_a_long_answer_is_cut_off() -> None:
 
 
 def test_a_program_that_prints_for_ever_is_not_waited_for() -> None:
-    child = AskedChild(["/usr/bin/yes"], SECONDS_TO_ACT, now=0.0)
+    child = TimeLimitedChild(["/usr/bin/yes"], SECONDS_TO_ACT, now=0.0)
     began = time.monotonic()
     answers = [child.answer(now) for now in (0.0, 1.0, SECONDS_TO_ACT)]
     child.end()
@@ -207,7 +207,7 @@ def test_a_program_that_prints_for_ever_is_not_waited_for() -> None:
 
 def test_one_that_hangs_is_killed() -> None:
     """In time."""
-    child = AskedChild(hang, 0.2)
+    child = TimeLimitedChild(hang, 0.2)
 
     assert child.wait() == b""
     assert child.is_late
@@ -217,7 +217,7 @@ def test_a_program_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
     """That would hold the pipe open; what it has printed is there."""
     written = tmp_path / "written"
     script = f"sleep 1000 & echo $! >{written}; echo half; wait"
-    child = AskedChild(shell(script), 10.0, {"PATH": "/usr/bin:/bin"}, now=0.0)
+    child = TimeLimitedChild(shell(script), 10.0, {"PATH": "/usr/bin:/bin"}, now=0.0)
     started = int(wait_until(lambda: written.read_text() if written.exists() else ""))
     answers = [child.answer(now) for now in (0.0, 10.0)]
     child.end()
@@ -229,7 +229,7 @@ def test_a_program_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
 
 def test_the_time_of_another_clock() -> None:
     """``answer`` never waits; it says the same again."""
-    child = AskedChild(hang, 10.0, now=100.0)
+    child = TimeLimitedChild(hang, 10.0, now=100.0)
     answers = [child.answer(now) for now in (100.0, 109.9, 110.0, 111.0)]
     child.end()
 
@@ -239,7 +239,7 @@ def test_the_time_of_another_clock() -> None:
 
 def test_the_pipe_wakes_who_waits() -> None:
     """It stays open until the end, so that a loop can forget it first."""
-    child = AskedChild(lambda: b"here", SECONDS_TO_ACT)
+    child = TimeLimitedChild(lambda: b"here", SECONDS_TO_ACT)
     answer = wait_until(
         lambda: select.select([child], [], [], 1.0)[0] and child.answer(time.monotonic())
     )
@@ -253,7 +253,7 @@ def test_the_pipe_wakes_who_waits() -> None:
 @pytest.mark.parametrize("ask", [hang, shell("sleep 1000 & wait")])
 def test_an_early_end(ask: Callable[[], bytes] | list[str]) -> None:
     """At once, even if the child has not begun."""
-    child = AskedChild(ask, SECONDS_TO_ACT)
+    child = TimeLimitedChild(ask, SECONDS_TO_ACT)
     began = time.monotonic()
 
     child.end()
@@ -265,7 +265,7 @@ def test_an_early_end(ask: Callable[[], bytes] | list[str]) -> None:
 
 def test_an_end_that_is_not_waited_for() -> None:
     """Who is in a hurry may look later whether the child is gone, which a driver may hold."""
-    child = AskedChild(hang, SECONDS_TO_ACT)
+    child = TimeLimitedChild(hang, SECONDS_TO_ACT)
     began = time.monotonic()
 
     child.end(0.0)
@@ -278,7 +278,7 @@ def test_a_program_that_lives_on_without_its_output(tmp_path: Path) -> None:
     """It has answered, and is ended all the same."""
     written = tmp_path / "written"
     script = f"echo $$ >{written}; echo here; exec >&- 2>&-; exec sleep 1000"
-    child = AskedChild(shell(script), SECONDS_TO_ACT, {"PATH": "/usr/bin:/bin"})
+    child = TimeLimitedChild(shell(script), SECONDS_TO_ACT, {"PATH": "/usr/bin:/bin"})
 
     assert child.wait() == b"here\n"
     assert child.has_ended
@@ -293,7 +293,7 @@ def test_a_process_that_may_not_be_ended(monkeypatch: pytest.MonkeyPatch) -> Non
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "killpg", refuse)
-        child = AskedChild(hang, 10.0, now=0.0)
+        child = TimeLimitedChild(hang, 10.0, now=0.0)
         late = child.answer(10.0)
         child.end(0.0)
 
@@ -306,7 +306,7 @@ def test_a_process_that_may_not_be_ended(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_child_that_was_reaped_elsewhere() -> None:
     """As an agent does with all its children: its answer counts, and its number is left alone."""
     before = set(psutil.Process().children())
-    child = AskedChild(lambda: b"here", SECONDS_TO_ACT)
+    child = TimeLimitedChild(lambda: b"here", SECONDS_TO_ACT)
     for each in set(psutil.Process().children()) - before:
         os.waitpid(each.pid, 0)
 
@@ -324,10 +324,10 @@ def test_it_holds_none_of_our_descriptors() -> None:
     def links() -> list[Path]:
         return [each for each in Path("/proc/self/fd").iterdir() if each.exists()]
 
-    child = AskedChild(listed, SECONDS_TO_ACT)
+    child = TimeLimitedChild(listed, SECONDS_TO_ACT)
     answered = str(Path(f"/proc/self/fd/{child.fileno()}").readlink())
     held = child.wait().decode().splitlines()
-    program = AskedChild(shell("echo /proc/self/fd/*"), SECONDS_TO_ACT)
+    program = TimeLimitedChild(shell("echo /proc/self/fd/*"), SECONDS_TO_ACT)
     numbers = {Path(word).name for word in program.wait().decode().split()}
     os.close(reading)
     os.close(writing)
@@ -347,7 +347,7 @@ def test_a_signal_to_both_is_handled_once() -> None:
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        answer = AskedChild(signals_itself, SECONDS_TO_ACT).wait()
+        answer = TimeLimitedChild(signals_itself, SECONDS_TO_ACT).wait()
         os.kill(os.getpid(), signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, old)
@@ -369,14 +369,14 @@ def test_it_ends_with_the_process_that_started_it(ask: str, tmp_path: Path) -> N
                 print(os.getpid(), file=file)
             os.rename("written", "begun")
             time.sleep(1000)
-        AskedChild({ask}, 1000.0, {{"PATH": "/usr/bin:/bin"}})
+        TimeLimitedChild({ask}, 1000.0, {{"PATH": "/usr/bin:/bin"}})
         while not os.path.exists("begun"):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
     """
 
     subprocess.run(
-        [sys.executable, "-c", imports(AskedChild) + dedent(code)],
+        [sys.executable, "-c", imports(TimeLimitedChild) + dedent(code)],
         cwd=tmp_path,
         timeout=SECONDS_TO_ACT,
         check=False,
@@ -391,8 +391,8 @@ def test_its_own_alarm_ends_it(
     ask: Callable[[], bytes] | list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that started it may be stopped by Ctrl-Z."""
-    monkeypatch.setattr(processes, "SECONDS_OF_ALARM", 0.1)
-    child = AskedChild(ask, 0.1)
+    monkeypatch.setattr(processes, "ALARM_GRACE_SECONDS", 0.1)
+    child = TimeLimitedChild(ask, 0.1)
 
     ended = select.select([child], [], [], SECONDS_TO_ACT)[0]
     answer = child.answer(0.0)

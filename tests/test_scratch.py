@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from clusterrun.processes import TimeLimited
+from clusterrun.processes import TimeLimitedCalls
 from clusterrun.scratch import Scratch, remove_scratch
 
 from tests.as_another_user import run_as_another_user
@@ -106,7 +106,7 @@ def test_a_folder_that_is_gone_already(tmp_path: Path) -> None:
 def test_what_hangs_is_waited_for_once() -> None:
     """A file server that does not answer delays a job once, and is not asked again."""
     released = threading.Event()
-    time_limited = TimeLimited(0.1)
+    time_limited = TimeLimitedCalls(0.1)
     began = time.monotonic()
 
     assert time_limited.run(lambda: "first") == "first"
@@ -120,7 +120,7 @@ def test_what_hangs_is_waited_for_once() -> None:
 @pytest.mark.needs("root", "setpriv", "prlimit")
 def test_where_there_may_be_no_thread_nothing_is_done() -> None:
     """A limit of processes counts threads, too; a job that reaches it continues."""
-    code = imports(TimeLimited) + "print(TimeLimited(1).run(lambda: 1))"
+    code = imports(TimeLimitedCalls) + "print(TimeLimitedCalls(1).run(lambda: 1))"
 
     done = run_as_another_user(code, processes=1)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.scratch import own_folders, remove_leftovers
+from clusterrun.scratch import new_scratch_paths, remove_leftovers
 from clusterrun.workers.fork_server.kernel import stat_fields
 
 from tests.imports import imports
@@ -15,7 +15,7 @@ from tests.imports import imports
 
 def name_for(pid: int, started: str) -> str:
     """Return the name of the folder of a process of this host and its namespaces."""
-    own, _, random = own_folders({})[0].name.rpartition("-")
+    own, _, random = new_scratch_paths({})[0].name.rpartition("-")
     return f"{own.removesuffix(own_id())}{pid}-{started}-{random}"
 
 
@@ -40,7 +40,7 @@ def living() -> Iterator[int]:
 
 def test_the_usual_folder() -> None:
     """It is below TMPDIR, or below /tmp if that is not set or empty."""
-    folders = [own_folders(environ) for environ in ({"TMPDIR": "/x"}, {"TMPDIR": ""}, {})]
+    folders = [new_scratch_paths(environ) for environ in ({"TMPDIR": "/x"}, {"TMPDIR": ""}, {})]
 
     assert [each.parent for each, _ in folders] == [Path("/x"), Path("/tmp"), Path("/tmp")]
     names = [each.name for pair in folders for each in pair]
@@ -52,7 +52,7 @@ def test_the_usual_folder() -> None:
 
 def test_no_name_can_be_foreseen() -> None:
     """Another user who makes the folder first takes it away from the job."""
-    names = {each.name for _ in range(8) for each in own_folders({})}
+    names = {each.name for _ in range(8) for each in new_scratch_paths({})}
 
     assert len(names) == 16
 
@@ -71,7 +71,7 @@ def test_what_belongs_to_no_living_process_is_removed(tmp_path: Path, dead: str)
 def test_a_process_that_has_the_number_of_another_is_not_it(tmp_path: Path, living: int) -> None:
     """Process ids are used again; this process started later than the folder's name says."""
     (tmp_path / name_for(living, "1")).mkdir()
-    left = {name_for(living, stat_fields(living)[19]), own_folders({})[0].name}
+    left = {name_for(living, stat_fields(living)[19]), new_scratch_paths({})[0].name}
     for name in left:
         (tmp_path / name).mkdir()
 

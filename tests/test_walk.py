@@ -61,7 +61,7 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_failure_on_another_node(failure: str) -> None:
     """It is walked to the end, from the command line to the report."""
     assert ": exit code 3\n" in failure
-    assert failure.index("\ncli/entry.py:") < failure.rindex("report/ending.py:")
+    assert failure.index("\ncli/entry.py:") < failure.rindex("report/outcome.py:")
 
 
 def test_a_call_from_python(call: str) -> None:

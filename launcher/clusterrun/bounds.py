@@ -12,9 +12,9 @@ from msgspec import Meta
 
 from clusterrun.cpuset import runs
 
-LONGEST_NAME = 255
-LONGEST_LINE = 1 << 14
-LONGEST_TEXT = 1 << 16
+MAX_NAME_LENGTH = 255
+MAX_LINE_LENGTH = 1 << 14
+MAX_TEXT_LENGTH = 1 << 16
 
 MAX_WORKERS = 10_000
 """Of one node: more than any machine has GPUs or CPUs for."""
@@ -33,19 +33,19 @@ _NOT_IN_A_LINE = rf"[\n\ud800-\udfff{_OBEYED}]"
 _NOT_IN_A_TEXT = rf"[\ud800-\udfff{_OBEYED}]"
 _NOT_IN_A_RUN_ID = rf"[/\t\n\ud800-\udfff{_OBEYED}]"
 
-Name = Annotated[str, Meta(max_length=LONGEST_NAME, pattern=rf"\A[^\n{_OBEYED}]*\Z")]
+Name = Annotated[str, Meta(max_length=MAX_NAME_LENGTH, pattern=rf"\A[^\n{_OBEYED}]*\Z")]
 """A short line: the name of a host, an option, a step."""
 
-Line = Annotated[str, Meta(max_length=LONGEST_LINE, pattern=rf"\A[^\n{_OBEYED}]*\Z")]
+Line = Annotated[str, Meta(max_length=MAX_LINE_LENGTH, pattern=rf"\A[^\n{_OBEYED}]*\Z")]
 
-Text = Annotated[str, Meta(max_length=LONGEST_TEXT, pattern=rf"\A[^{_OBEYED}]*\Z")]
+Text = Annotated[str, Meta(max_length=MAX_TEXT_LENGTH, pattern=rf"\A[^{_OBEYED}]*\Z")]
 """Lines."""
 
 Page = Annotated[str, Meta(max_length=1 << 20, pattern=rf"\A[^{_OBEYED}]*\Z")]
 """Very many lines."""
 
 RunId = Annotated[
-    str, Meta(max_length=LONGEST_NAME, pattern=rf"\A(?!\.{{1,2}}\Z)[^/\t\n{_OBEYED}]*\Z")
+    str, Meta(max_length=MAX_NAME_LENGTH, pattern=rf"\A(?!\.{{1,2}}\Z)[^/\t\n{_OBEYED}]*\Z")
 ]
 """The name of a run and of its log folder: no path."""
 
@@ -61,9 +61,9 @@ Load = Annotated[float, Meta(ge=0, le=1 << 20)]
 WallClock = Annotated[float, Meta(ge=0, le=_LATEST)]
 """Seconds since the epoch."""
 
-COUNTED = Meta(ge=0, lt=1 << 31)
+NON_NEGATIVE = Meta(ge=0, lt=1 << 31)
 
-Count = Annotated[int, COUNTED]
+Count = Annotated[int, NON_NEGATIVE]
 """A number of attempts, or a rank."""
 
 Size = Annotated[int, Meta(ge=1, lt=1 << 31)]
@@ -73,11 +73,11 @@ Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
 ProcessId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 """0: no process."""
 
-ExitStatus = Annotated[int, Meta(ge=0, le=255)]
+StatusCode = Annotated[int, Meta(ge=0, le=255)]
 
 SignalNumber = Annotated[int, Meta(ge=1, le=64)]
 
-NoSignalOrNumber = Annotated[int, Meta(ge=0, le=64)]
+SignalNumberOrZero = Annotated[int, Meta(ge=0, le=64)]
 """0: no signal."""
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -96,21 +96,21 @@ NodeRank = NewType("NodeRank", int)
 
 def as_name(text: str) -> str:
     """Return ``text`` as a ``Name``: control characters become "?"."""
-    return as_line(text)[:LONGEST_NAME]
+    return as_line(text)[:MAX_NAME_LENGTH]
 
 
 def as_line(text: str) -> str:
-    return re.sub(_NOT_IN_A_LINE, "?", text[:LONGEST_LINE])
+    return re.sub(_NOT_IN_A_LINE, "?", text[:MAX_LINE_LENGTH])
 
 
 def as_text(text: str) -> str:
     """Return the end of ``text`` as a ``Text``."""
-    return re.sub(_NOT_IN_A_TEXT, "?", text[-LONGEST_TEXT:])
+    return re.sub(_NOT_IN_A_TEXT, "?", text[-MAX_TEXT_LENGTH:])
 
 
 def as_run_id(text: str) -> str:
     """Return a scheduler's name of a job as a ``RunId``."""
-    name = re.sub(_NOT_IN_A_RUN_ID, "_", text[:LONGEST_NAME])
+    name = re.sub(_NOT_IN_A_RUN_ID, "_", text[:MAX_NAME_LENGTH])
     return name.replace(".", "_") if name in {".", ".."} else name
 
 

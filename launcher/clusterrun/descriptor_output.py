@@ -15,9 +15,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-CONGESTED = 256 << 10
+HIGH_WATER_MARK = 256 << 10
 """Bytes that wait for an output: above this, its workers' pipes are not read."""
-RELIEVED = CONGESTED // 2
+LOW_WATER_MARK = HIGH_WATER_MARK // 2
 """Bytes that wait: below this, reading goes on."""
 
 WriteSome = Callable[[bytearray], int]

@@ -140,10 +140,10 @@ class BindNumaStrategy(DDPStrategy):
         self.second_name = second_name
 
     def _configure_launcher(self) -> None:
-        self._launcher = ExecutesCommand(self)
+        self._launcher = ClusterrunLauncher(self)
 
 
-class ExecutesCommand(_Launcher):
+class ClusterrunLauncher(_Launcher):
     """Executes the program again, as the script of ``clusterrun``, unless a launcher has started it."""
 
     def __init__(self, strategy: BindNumaStrategy) -> None:

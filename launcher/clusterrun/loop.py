@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 NEVER = float("inf")
 """The time of what does not happen, in seconds."""
 
-MAX_STRANGERS_IN_A_TURN = 16
+MAX_UNAUTHENTICATED_PER_TURN = 16
 """That are served: a flood of them keeps nothing else waiting for longer than that takes."""
 
 EventT = TypeVar("EventT")
@@ -23,7 +23,7 @@ happened. It may be called when there is nothing to do, and once more after its 
 forgotten."""
 
 
-class Timed(Protocol[EventT_co]):
+class Timer(Protocol[EventT_co]):
     """What acts at a time."""
 
     @property
@@ -44,7 +44,7 @@ class Priority(IntEnum):
     LISTENERS = 2
     """Before strangers, so that the last one admitted does not hide one too many; but only where few
     of these wait."""
-    STRANGERS = 3
+    UNAUTHENTICATED = 3
     """Who has connected and not proved yet to belong here: last, and few in a turn."""
 
 
@@ -59,7 +59,7 @@ class Loop(Generic[EventT]):
         self._always: set[int] = set()
         self._waiting: list[Ready[EventT]] = []
         """Strangers that were ready and not served in the last turn, first come, first served."""
-        self._timed: dict[Timed[EventT], None] = {}
+        self._timed: dict[Timer[EventT], None] = {}
         self._moments: dict[Hashable, tuple[float, Callable[[float], EventT]]] = {}
         self._events: deque[EventT] = deque()
 
@@ -91,11 +91,11 @@ class Loop(Generic[EventT]):
         if self._watched.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
-    def time(self, timed: Timed[EventT]) -> None:
+    def time(self, timed: Timer[EventT]) -> None:
         """Have something act whenever it is due."""
         self._timed[timed] = None
 
-    def untime(self, timed: Timed[EventT]) -> None:
+    def remove_timer(self, timed: Timer[EventT]) -> None:
         self._timed.pop(timed, None)
 
     def at(self, key: Hashable, moment: float, event: Callable[[float], EventT]) -> None:
@@ -152,14 +152,14 @@ class Loop(Generic[EventT]):
             if descriptor in self._watched:
                 priority, serve, _ = self._watched[descriptor]
                 by_priority[priority][serve] = None
-        strangers = by_priority.pop(Priority.STRANGERS)
-        if len(strangers) > MAX_STRANGERS_IN_A_TURN:
+        strangers = by_priority.pop(Priority.UNAUTHENTICATED)
+        if len(strangers) > MAX_UNAUTHENTICATED_PER_TURN:
             # First those that are here: however many call, few wait, and each in its turn.
             del by_priority[Priority.LISTENERS]
             waited = {serve: None for serve in self._waiting if serve in strangers}
             strangers = {**waited, **strangers}
-        served = [*islice(strangers, MAX_STRANGERS_IN_A_TURN)]
-        self._waiting = [*islice(strangers, MAX_STRANGERS_IN_A_TURN, None)]
+        served = [*islice(strangers, MAX_UNAUTHENTICATED_PER_TURN)]
+        self._waiting = [*islice(strangers, MAX_UNAUTHENTICATED_PER_TURN, None)]
         return [*(serve for found in by_priority.values() for serve in found), *served]
 
     def _take_moments(self, now: float) -> bool:

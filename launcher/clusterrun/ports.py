@@ -7,13 +7,13 @@ from pathlib import Path
 
 from clusterrun.bounds import as_name
 from clusterrun.errors import MachineError, RendezvousError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 
-FREE: Fact[int | None] = Fact(None, "default")
+FREE: Setting[int | None] = Setting(None, "default")
 """No port is set: each attempt gets a fresh one."""
 
 
-class WorkersPort:
+class MasterPort:
     """Where the workers of each attempt meet: the port that is set, or always a fresh one.
 
     No program gets it that does not ask for it by number: a bound socket that does not listen keeps
@@ -22,7 +22,7 @@ class WorkersPort:
     the kernel's net/ipv4/inet_connection_sock.c).
     """
 
-    def __init__(self, chosen: Fact[int | None] = FREE) -> None:
+    def __init__(self, chosen: Setting[int | None] = FREE) -> None:
         """Hold the port of the first attempt.
 
         Raises:
@@ -59,26 +59,26 @@ class WorkersPort:
         self._holder.close()
 
 
-def _holder(chosen: Fact[int | None]) -> socket.socket:
+def _holder(chosen: Setting[int | None]) -> socket.socket:
     """Return the socket that holds a port; of free ports, jobs on one machine get different ones."""
     number = chosen.value or 0
     try:
-        return bound_everywhere(number)
+        return bind_wildcard(number)
     except OSError as error:
         if chosen.value is None:
             raise
         if error.errno == errno.EACCES:
-            raise refused_port(number, chosen.origin, "this machine") from error
+            raise port_permission_error(number, chosen.origin, "this machine") from error
         is_in_use = error.errno == errno.EADDRINUSE
         stop = "stop the program that listens there, " if is_in_use else ""
         raise RendezvousError(
-            port_trouble(number, chosen.origin, "this machine", error),
+            port_error_text(number, chosen.origin, "this machine", error),
             f"{stop}set another port, or leave --master-port out:\n"
             "on one machine, or with --rdzv-endpoint, a free port is chosen",
         ) from error
 
 
-def refused_port(number: int, origin: str, where: str) -> MachineError:
+def port_permission_error(number: int, origin: str, where: str) -> MachineError:
     """Return the error for a port that this user may not listen at; ``where``: "this machine"."""
     # ip(7); other modules of the kernel may refuse more.
     first = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text(encoding="ascii"))
@@ -94,7 +94,7 @@ def port_option(origin: str) -> str:
     return "--rdzv-endpoint" if "rdzv" in origin.lower() else "--master-port"
 
 
-def port_trouble(number: int, origin: str, where: str, error: OSError) -> str:
+def port_error_text(number: int, origin: str, where: str, error: OSError) -> str:
     """Return why a port can't be used on a machine: "port 29500 (--master-port) is in use ..."."""
     port = f"port {number} ({origin})"
     if error.errno == errno.EADDRINUSE:
@@ -102,7 +102,7 @@ def port_trouble(number: int, origin: str, where: str, error: OSError) -> str:
     return f"{port} can't be used on {where}: {error.strerror or error}"
 
 
-def bound_everywhere(number: int) -> socket.socket:
+def bind_wildcard(number: int) -> socket.socket:
     """Return a socket on the wildcard address of both families, with SO_REUSEADDR.
 
     Raises:
@@ -111,13 +111,13 @@ def bound_everywhere(number: int) -> socket.socket:
     """
     # A program that listens on the wildcard address of either family needs the port in both.
     everywhere = ("", number)
-    holder = bound_at(socket.AF_INET6, everywhere) or bound_at(socket.AF_INET, everywhere)
+    holder = bind_socket(socket.AF_INET6, everywhere) or bind_socket(socket.AF_INET, everywhere)
     if holder is None:
         raise OSError(errno.EADDRNOTAVAIL, "no address to bind to")
     return holder
 
 
-def bound_at(
+def bind_socket(
     family: int, where: tuple[str, int] | tuple[str, int, int, int]
 ) -> socket.socket | None:
     """Return a socket at an address, with SO_REUSEADDR; None if this machine has no such address.

@@ -20,12 +20,12 @@ from typing import Any, NoReturn, TypeVar
 
 from clusterrun.signals import signal_name
 
-SECONDS_BETWEEN_LOOKS = 0.05
+SECONDS_BETWEEN_CHECKS = 0.05
 
 SECONDS_TO_DIE = 1.0
 """After SIGKILL: a child that hangs in the kernel, in a driver or on a file server, outlives it."""
 
-SECONDS_OF_ALARM = 10.0
+ALARM_GRACE_SECONDS = 10.0
 """After its time a child ends itself, if nobody has: who started it may be stopped by Ctrl-Z."""
 
 MAX_KEPT = 1 << 20
@@ -93,12 +93,12 @@ def python_options(options: str) -> str:
     return f"{options}Xfrozen_modules=off" if is_asked else options
 
 
-def is_followed() -> bool:
+def is_fork_patched() -> bool:
     """Whether something has replaced ``os.fork``, as debuggers do to follow into child processes."""
     return os.fork is not posix.fork
 
 
-def trace_no_more() -> None:
+def stop_tracing() -> None:
     """Let no debugger, profiler or coverage tool of the parent call into this forked process.
 
     The threads that serve it are gone, and its descriptors will be closed.
@@ -112,7 +112,7 @@ def trace_no_more() -> None:
     threading.settrace(None)
     threading.setprofile(None)
     if hasattr(sys, "monitoring"):  # since Python 3.12
-        _monitor_no_more(sys.monitoring)
+        _stop_monitoring(sys.monitoring)
     constants = sys.modules.get("_pydevd_bundle.pydevd_constants")
     # Without this function, pydevd would trace each new thread here, as long as it has a debugger.
     forget_debugger = getattr(constants, "set_global_debugger", None)
@@ -120,7 +120,7 @@ def trace_no_more() -> None:
         forget_debugger(None)
 
 
-def _monitor_no_more(monitoring: Any) -> None:
+def _stop_monitoring(monitoring: Any) -> None:
     # Events may be set for single functions, too, as by a breakpoint: so their callbacks go.
     events = [each for each in vars(monitoring.events).values() if each.bit_count() == 1]
     for tool in filter(monitoring.get_tool, range(6)):
@@ -131,7 +131,7 @@ def _monitor_no_more(monitoring: Any) -> None:
 def _call_and_exit(child: Callable[[], object]) -> NoReturn:
     status = 1
     try:
-        trace_no_more()
+        stop_tracing()
         child()
         status = 0
     finally:
@@ -139,7 +139,7 @@ def _call_and_exit(child: Callable[[], object]) -> NoReturn:
         os._exit(status)
 
 
-class AskedChild:
+class TimeLimitedChild:
     """A child process that answers on a pipe, and is killed when its time is over.
 
     It leads a process group of its own, and has none of our descriptors: no connection and no output
@@ -289,9 +289,9 @@ def _live_asked(
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     # It goes on after exec.
-    signal.setitimer(signal.ITIMER_REAL, seconds + SECONDS_OF_ALARM)
+    signal.setitimer(signal.ITIMER_REAL, seconds + ALARM_GRACE_SECONDS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    end_with(parent)
+    set_parent_death_signal(parent)
     if callable(ask):
         os.write(writing[0], ask())
         return
@@ -302,7 +302,7 @@ def _live_asked(
         os.write(2, f"{Path(ask[0]).name} can't be executed: {error.strerror}".encode())
 
 
-def become_keeper(*keep: int) -> None:
+def become_subreaper(*keep: int) -> None:
     """Have this forked process outlive its parent, and get the orphans of all that it starts.
 
     It has the descriptors 0, 1, 2 and ``keep``. Its parent ends it by closing one; ``end_children``
@@ -331,7 +331,7 @@ def end_children() -> None:
                 os.waitpid(child.pid, 0)
 
 
-def end_with(parent: int, number: int = signal.SIGKILL) -> None:
+def set_parent_death_signal(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel send a signal to this process when the thread of ``parent`` that forked it ends."""
     # Imported only here: our own process does not need it.
     import ctypes
@@ -355,7 +355,7 @@ def status_of(pid: int, seconds: float) -> int | None:
             if left <= 0:
                 return None
             # In steps: another thread, which does not block the signal, may have taken it.
-            signal.sigtimedwait({signal.SIGCHLD}, min(left, SECONDS_BETWEEN_LOOKS))
+            signal.sigtimedwait({signal.SIGCHLD}, min(left, SECONDS_BETWEEN_CHECKS))
     return status
 
 
@@ -367,7 +367,7 @@ def _status_by_now(pid: int) -> int | None:
     return status if ended else None
 
 
-def how_it_ended(status: int) -> tuple[str, int]:
+def describe_wait_status(status: int) -> tuple[str, int]:
     """Return "exited with code 1" and 0, or "was killed by SIGKILL" and 9, for a ``wait`` status."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -375,7 +375,7 @@ def how_it_ended(status: int) -> tuple[str, int]:
     return f"exited with code {os.WEXITSTATUS(status)}", 0
 
 
-class TimeLimited:
+class TimeLimitedCalls:
     """Runs work on files that may hang, ``seconds`` each at most; after one that hangs, no more."""
 
     def __init__(self, seconds: float) -> None:
@@ -414,7 +414,7 @@ def boot_id() -> str:
         return ""
 
 
-def allow_descriptors(count: int) -> int:
+def raise_descriptor_limit(count: int) -> int:
     """Raise this process's limit of open files to ``count``; return how many of these it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)

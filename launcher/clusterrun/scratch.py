@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from clusterrun.processes import TimeLimited, boot_id
+from clusterrun.processes import TimeLimitedCalls, boot_id
 
 SECONDS_TO_ANSWER = 1.0
 """How long a file system may take; after that, workers get no error files."""
@@ -30,7 +30,7 @@ class Scratch:
         self.path = paths[0]
         self.fault = ""
         """Why there is no folder, for people; "" if there is one, or none was wanted yet."""
-        self.files = TimeLimited(seconds)
+        self.files = TimeLimitedCalls(seconds)
         """Runs work on files of the folder."""
         self._seconds = seconds
         self._owner: int | None = None
@@ -110,7 +110,7 @@ def _remove_entry(name: str, folder: int) -> None:
             os.unlink(name, dir_fd=folder)
 
 
-def own_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
+def new_scratch_paths(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return paths for this process's folder in TMPDIR; the folder is not made.
 
     Its name is ``clusterrun-HOST-BOOT-PIDS-TIMES-PID-START-RANDOM``: host, boot id, PID and time

@@ -28,16 +28,16 @@ FIFO_SUFFIX = ".calls"
 WORD = 8
 """Bytes. A word is an unsigned integer in the byte order of the machine."""
 
-WORDS_OF_A_SLOT = 8
+WORDS_PER_SLOT = 8
 """The first slot is the agent's; no two processes share a line of the cache."""
 
-CALLERS_OF_A_RANK = 32
+MAX_CALLERS_PER_RANK = 32
 """Slots of each rank: a script that starts a process for each GPU by itself has as many callers."""
 
-HOLD_WORD = 0
+REQUEST_WORD = 0
 """Of the agent: 0 (go on), ``HOLD``, or 1 + the step from which on ``requested`` returns True."""
 
-LEAVE_WORD = 1
+EXIT_WORD = 1
 """Of the agent: 1 once ranks that have saved may end."""
 
 STEP_WORD = 0
@@ -49,7 +49,7 @@ SAVED_WORD = 1
 HOLD = (1 << 64) - 1
 """A rank that calls waits until the step is agreed on."""
 
-_SECONDS_BETWEEN_LOOKS = 0.002
+_SECONDS_BETWEEN_CHECKS = 0.002
 
 
 class _Page:
@@ -58,8 +58,8 @@ class _Page:
     def __init__(self, path: str, rank: int) -> None:
         with open(path, "r+b") as file:  # noqa: PTH123 - pathlib would stay imported in the script
             self.words = memoryview(mmap(file.fileno(), 0)).cast("Q")
-        slot = rank * CALLERS_OF_A_RANK + _claim(f"{path}.{rank}")
-        self.own = (1 + slot) * WORDS_OF_A_SLOT
+        slot = rank * MAX_CALLERS_PER_RANK + _claim(f"{path}.{rank}")
+        self.own = (1 + slot) * WORDS_PER_SLOT
         self.step = -1
         """Of the last call."""
         self.stops = False
@@ -70,10 +70,10 @@ class _Page:
 
         Python promises no single store for a word: it counts once two reads agree.
         """
-        before, word = HOLD, self.words[HOLD_WORD]
+        before, word = HOLD, self.words[REQUEST_WORD]
         while word == HOLD or word != before:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-            before, word = word, self.words[HOLD_WORD]
+            time.sleep(_SECONDS_BETWEEN_CHECKS)
+            before, word = word, self.words[REQUEST_WORD]
         return word
 
 
@@ -106,7 +106,7 @@ def requested(step: int | None = None) -> bool:
     page.step = step
     # First the step, then the look: the agent holds the ranks first, and reads their steps then.
     page.words[page.own] = step + 1
-    if not page.words[HOLD_WORD]:
+    if not page.words[REQUEST_WORD]:
         return False
     page.stops = step + 1 >= (page.agreed_word() or HOLD)
     return page.stops
@@ -126,11 +126,11 @@ def ready() -> None:
     if page is None or not page.stops:
         return
     page.words[page.own + SAVED_WORD] = 1
-    while not page.words[LEAVE_WORD]:
-        if not page.words[HOLD_WORD]:
+    while not page.words[EXIT_WORD]:
+        if not page.words[REQUEST_WORD]:
             page.stops = False
             return
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_SECONDS_BETWEEN_CHECKS)
     raise SystemExit(0)
 
 
@@ -161,14 +161,14 @@ def _close() -> None:
 
 def _claim(path: str) -> int:
     """Return a number that no other process of this rank has."""
-    for number in range(CALLERS_OF_A_RANK):
+    for number in range(MAX_CALLERS_PER_RANK):
         try:
             claim = os.open(f"{path}.{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             continue
         os.close(claim)
         return number
-    raise OSError(f"{CALLERS_OF_A_RANK} other processes of it have called")
+    raise OSError(f"{MAX_CALLERS_PER_RANK} other processes of it have called")
 
 
 def _write_byte(fifo: str) -> None:

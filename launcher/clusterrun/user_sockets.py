@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-HOW_TO_GET_ONE = (
+SOCKET_FOLDER_HINT = (
     "set XDG_RUNTIME_DIR, for the job and for clusterrun ps and stop, to a folder that is"
     " yours alone"
 )
 """What makes a place for sockets where there is none."""
 
 
-def socket_places(environ: Mapping[str, str]) -> tuple[Path, ...]:
+def socket_folder_candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the folders that may have sockets of this user's; new ones go to the first private one.
 
     A job and a command about it differ in TMPDIR and XDG_RUNTIME_DIR, as under Slurm, where a job
@@ -29,7 +29,7 @@ def socket_places(environ: Mapping[str, str]) -> tuple[Path, ...]:
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     # Some containers set it, and do not have it; su leaves it as it was.
     first = [Path(runtime, "clusterrun")] if runtime and os.access(runtime, os.X_OK) else []
-    if first and first != [login] and is_private(first[0]):
+    if first and first != [login] and make_private_folder(first[0]):
         return tuple(first)
     return tuple(dict.fromkeys((*first, *common, login)))
 
@@ -39,18 +39,20 @@ def socket_folder(environ: Mapping[str, str]) -> Path | None:
 
     No other user may write there: a program that listens at a socket there would get the job.
     """
-    return next(filter(is_private, socket_places(environ)), None)
+    return next(filter(make_private_folder, socket_folder_candidates(environ)), None)
 
 
 def socket_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the places that exist and are private."""
-    places = socket_places(environ)
-    return tuple(place for place in places if os.access(place, os.X_OK) and is_private(place))
+    places = socket_folder_candidates(environ)
+    return tuple(
+        place for place in places if os.access(place, os.X_OK) and make_private_folder(place)
+    )
 
 
-def strange_places(environ: Mapping[str, str]) -> str:
+def unusable_socket_folders(environ: Mapping[str, str]) -> str:
     """Return a sentence on the places that are taken, and not by this user alone; "" if none is."""
-    strange = list(_strange(socket_places(environ)))
+    strange = list(_strange(socket_folder_candidates(environ)))
     return f"{'; '.join(strange)}: not used for the sockets of jobs" if strange else ""
 
 
@@ -60,11 +62,11 @@ def _strange(places: Iterable[Path]) -> Iterator[str]:
             found = place.lstat()
             if found.st_uid != os.getuid():
                 yield f"{place} belongs to user {found.st_uid}, not to you"
-            elif not is_private(place):
+            elif not make_private_folder(place):
                 yield f"{place} is not a folder that is closed to others (chmod 700)"
 
 
-def is_private(folder: Path) -> bool:
+def make_private_folder(folder: Path) -> bool:
     """Make a folder if it is missing; return whether it is this user's, and closed to others."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -113,7 +115,7 @@ def connect_to(path: Path, seconds: float) -> socket.socket:
     try:
         connection.settimeout(seconds)
         _call_with_address(connection.connect, path)
-        if not is_of_this_user(connection):
+        if not is_peer_same_user(connection):
             raise PermissionError(f"{path}: another user's process listens there")
     except OSError:
         connection.close()
@@ -121,7 +123,7 @@ def connect_to(path: Path, seconds: float) -> socket.socket:
     return connection
 
 
-def is_of_this_user(connection: socket.socket) -> bool:
+def is_peer_same_user(connection: socket.socket) -> bool:
     """Return whether the process at the other end is this user's (unix(7), SO_PEERCRED)."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     _pid, user, _group = struct.unpack("3i", credentials)

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from clusterrun.errors import UsageError, printable, shell_line
-from clusterrun.job.declaring import words_of
+from clusterrun.job.declarations import option_words
 from clusterrun.job.options import OPTIONS
 
 from tests.captured import captured
@@ -146,7 +146,7 @@ class Input:
             for words in (
                 random.choice(MEETINGS),
                 *(
-                    words_of(OPTIONS[name], some_text(random, name), OPTIONS[name].flag)
+                    option_words(OPTIONS[name], some_text(random, name), OPTIONS[name].flag)
                     for name in random.sample(names, random.choice((0, 0, 1, 2, 4)))
                 ),
             )

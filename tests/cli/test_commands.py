@@ -6,7 +6,7 @@ import pytest
 from clusterrun.cli.commands import COMMANDS, Command, find_command
 from clusterrun.cli.commands import named as function_named
 from clusterrun.errors import UsageError
-from clusterrun.job.gone import GONE_COMMANDS
+from clusterrun.job.removed_options import REMOVED_COMMANDS
 
 from tests.command_lines import flags_of
 from tests.typed import typed
@@ -129,13 +129,13 @@ def test_a_command_takes_its_own_options_and_some_of_a_job() -> None:
     assert after.value.message == "there is no option --nnodes"
 
 
-@pytest.mark.parametrize("word", sorted(GONE_COMMANDS))
+@pytest.mark.parametrize("word", sorted(REMOVED_COMMANDS))
 @pytest.mark.parametrize("line", ["WORD", "WORD RUN -x", "--json WORD", "WORD --help"])
 def test_a_command_that_was_removed(word: str, line: str, folder: Path) -> None:
     """Its word is answered, unless it can be a script: a file, --run-path, or torchrun's SCRIPT."""
     words = line.replace("WORD", word).split()
     there_is_none = (
-        f"clusterrun: error: there is no command {word} any more\n  {GONE_COMMANDS[word]}\n"
+        f"clusterrun: error: there is no command {word} any more\n  {REMOVED_COMMANDS[word]}\n"
     )
 
     assert typed(words, {}, folder) == (2, "", there_is_none)

@@ -7,7 +7,7 @@ from clusterrun.cli.commands import WORDS
 from clusterrun.cli.help import COMMON_OPTIONS, GROUPS, OLD_GROUPS, TOPICS, help_text
 from clusterrun.cli.main import version_text
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import title_of
+from clusterrun.job.declarations import title_of
 from clusterrun.job.options import OPTIONS
 
 

@@ -4,7 +4,7 @@ import errno
 import resource
 
 import pytest
-from clusterrun.cli.main import limit_behind
+from clusterrun.cli.main import resource_limit_error
 from clusterrun.errors import ExitCode, InternalError
 
 
@@ -23,7 +23,7 @@ def test_a_limit_is_named_with_its_value(error: Exception, text: str) -> None:
     last.__context__ = error
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
 
-    for found in (limit_behind(error), limit_behind(last)):
+    for found in (resource_limit_error(error), resource_limit_error(last)):
         assert found is not None
         assert found.exit_code == ExitCode.MACHINE
         assert text.format(soft) in found.message
@@ -31,5 +31,8 @@ def test_a_limit_is_named_with_its_value(error: Exception, text: str) -> None:
 
 def test_a_text_that_is_not_a_limit() -> None:
     """A bug of ours stays one."""
-    assert limit_behind(OSError(errno.EBADF, "Bad file descriptor")) is None
-    assert limit_behind(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")) is None
+    assert resource_limit_error(OSError(errno.EBADF, "Bad file descriptor")) is None
+    assert (
+        resource_limit_error(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"))
+        is None
+    )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.cli.splitting import TORCHRUN_FLAGS, full_name, split
+from clusterrun.cli.splitting import TORCHRUN_FLAGS, expand_flag, split
 from clusterrun.errors import UsageError
 from clusterrun.job.foreign_options import foreign_option
 
@@ -30,8 +30,8 @@ def test_abbreviations_of_torchruns_stay_its_own(name: str) -> None:
     cuts = (name[:end] for end in range(2, len(name)))
     clear = [cut for cut in cuts if sum(known.startswith(cut) for known in TORCHRUN_FLAGS) == 1]
 
-    meant = {full_name(cut, TORCHRUN_FLAGS) for cut in clear if cut not in TORCHRUN_FLAGS}
+    meant = {expand_flag(cut, TORCHRUN_FLAGS) for cut in clear if cut not in TORCHRUN_FLAGS}
 
     assert meant <= {name}
     assert foreign_option("np") is not None
-    assert full_name("np") == "nproc-per-node"
+    assert expand_flag("np") == "nproc-per-node"

@@ -2,7 +2,7 @@
 
 import pytest
 from clusterrun.cli.env import shown_variables
-from clusterrun.job.secrets import HIDDEN, without_secret
+from clusterrun.job.redaction import REDACTED, redacted
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_numbers_and_hosts_of_slurm_are_shown(name: str, value: str) -> None:
 )
 def test_of_others_the_name_alone_is_shown(name: str) -> None:
     """A site may put anything there."""
-    assert shown_variables({name: "hush"}) == {name: HIDDEN}
+    assert shown_variables({name: "hush"}) == {name: REDACTED}
 
 
 @pytest.mark.parametrize("name", ["HOME", "USER", "MY_NOTES", "WANDB_PROJECT", "MAIL", "PROMPT"])
@@ -66,7 +66,7 @@ def test_no_secret_is_shown(name: str) -> None:
 )
 def test_a_name_may_look_like_that_of_a_secret(name: str) -> None:
     """Plans have their values."""
-    assert without_secret(name, "x") == "x"
+    assert redacted(name, "x") == "x"
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_a_name_may_look_like_that_of_a_secret(name: str) -> None:
 )
 def test_the_signature_of_an_address_is_left_out(parameter: str) -> None:
     """Whoever has such an address needs no password."""
-    shown = without_secret("DATA", f"https://store/a?design=1&{parameter}=hush&b=2 c")
+    shown = redacted("DATA", f"https://store/a?design=1&{parameter}=hush&b=2 c")
 
-    assert shown == f"https://store/a?design=1&{parameter}={HIDDEN}&b=2 c"
+    assert shown == f"https://store/a?design=1&{parameter}={REDACTED}&b=2 c"
 
 
 def test_a_password_in_an_address_is_left_out() -> None:
     """The rest of the address stays."""
     shown = shown_variables({"PET_RDZV_ENDPOINT": "tcp://me:hush@host:29500/x"})
 
-    assert shown == {"PET_RDZV_ENDPOINT": f"tcp://{HIDDEN}@host:29500/x"}
+    assert shown == {"PET_RDZV_ENDPOINT": f"tcp://{REDACTED}@host:29500/x"}

@@ -9,7 +9,7 @@ import sys
 import pytest
 from clusterrun.cli.commands import find_command, named
 from clusterrun.cli.main import run_command_line
-from clusterrun.cli.splitting import FLAGS, TORCHRUN_FLAGS, full_name, is_flag, meanings, split
+from clusterrun.cli.splitting import FLAGS, TORCHRUN_FLAGS, expand_flag, is_flag, meanings, split
 from clusterrun.errors import UsageError
 from clusterrun.job.foreign_options import foreign_option
 from clusterrun.job.resolve import resolve
@@ -56,7 +56,7 @@ def test_lines(line: str, flags: Flags, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words", "follow_dashes"),
+    ("line", "words", "after_dashes"),
     [
         ("--config job.yaml -- --lr 1", "--lr 1", True),
         ("--config job.yaml -- --config other --nnodes 2", "--config other --nnodes 2", True),
@@ -69,11 +69,11 @@ def test_lines(line: str, flags: Flags, words: str) -> None:
         ("train.py --", "train.py --", False),
     ],
 )
-def test_words_after_dashes(line: str, words: str, follow_dashes: bool) -> None:
+def test_words_after_dashes(line: str, words: str, after_dashes: bool) -> None:
     """They may be arguments of a job file's program; the line is repeated as it was typed."""
     found = split(line.split())
 
-    assert (found.words, found.follow_dashes) == (tuple(words.split()), follow_dashes)
+    assert (found.words, found.after_dashes) == (tuple(words.split()), after_dashes)
     assert found.line() == f"clusterrun {line}"
 
 
@@ -151,7 +151,7 @@ print(*sorted(late & set(sys.modules)))
 )
 def test_full_names(typed: str, name: str) -> None:
     """One meaning is taken; several or none leave the word for a complaint; a letter is short."""
-    assert full_name(typed) == name
+    assert expand_flag(typed) == name
 
 
 def test_an_exact_name_needs_no_choice() -> None:
@@ -167,7 +167,7 @@ def test_a_clear_abbreviation_means_its_flag(name: str, data: st.DataObject) -> 
     assume(cut in FLAGS or foreign_option(cut) is None)
     others = [known for known in FLAGS if known.startswith(cut) and known != name]
 
-    meant = full_name(cut)
+    meant = expand_flag(cut)
 
     assert meant == (name if cut == name or not others else cut)
 
@@ -198,8 +198,8 @@ def test_as_torchrun_its_own_flags_come_first(
     typed: str, as_clusterrun: str, as_torchrun: str
 ) -> None:
     """What is clear among torchrun's flags is not made unclear by ours."""
-    assert full_name(typed) == as_clusterrun
-    assert full_name(typed, TORCHRUN_FLAGS) == as_torchrun
+    assert expand_flag(typed) == as_clusterrun
+    assert expand_flag(typed, TORCHRUN_FLAGS) == as_torchrun
 
 
 def test_every_flag_of_torchruns_is_known() -> None:

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from clusterrun.job.gone import GONE_FROM_SUBMIT
+from clusterrun.job.removed_options import REMOVED_SUBMIT_OPTIONS
 
 from tests.contract.launched import COMMAND
 from tests.typed import Typed, typed
@@ -59,7 +59,7 @@ def test_a_requeue_that_nothing_asks_for_is_named(
     assert done.err == (f"{nothing}, which ends it for good: type {type_too}\n" if type_too else "")
 
 
-@pytest.mark.parametrize("name", sorted(GONE_FROM_SUBMIT))
+@pytest.mark.parametrize("name", sorted(REMOVED_SUBMIT_OPTIONS))
 def test_an_option_that_is_gone(script: Path, name: str) -> None:
     """With - or _, and what to type instead."""
     for typed_as in (f"--{name}", f"--{name.replace('_', '-')}"):
@@ -68,7 +68,7 @@ def test_an_option_that_is_gone(script: Path, name: str) -> None:
         assert done.code == 2
         assert done.err == (
             f"clusterrun: error: there is no option {typed_as} any more\n"
-            f"  {GONE_FROM_SUBMIT[name]}\n"
+            f"  {REMOVED_SUBMIT_OPTIONS[name]}\n"
         )
 
 

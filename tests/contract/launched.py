@@ -116,7 +116,7 @@ class Job:
 
     def left(self, seconds: float = SECONDS_TO_VANISH) -> list[str]:
         """Return what still runs after ``seconds``; empty as soon as no process is left."""
-        return left_of(self.mark, seconds)
+        return remaining_processes(self.mark, seconds)
 
     def kill_all(self) -> None:
         """Send SIGKILL to every process of the job, also to those that it starts meanwhile."""
@@ -257,7 +257,7 @@ def marked(mark: str) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if variable_of(process, MARK) == mark]
 
 
-def left_of(mark: str, seconds: float, besides: int = 0) -> list[str]:
+def remaining_processes(mark: str, seconds: float, besides: int = 0) -> list[str]:
     """Return what still runs after ``seconds``, without ``besides``; at once if nothing does."""
     deadline = time.monotonic() + seconds
     while living := [process for process in marked(mark) if process.pid != besides]:

@@ -17,8 +17,8 @@ from tests.contract.launched import (
     MARK,
     SECONDS_TO_VANISH,
     kill_marked,
-    left_of,
     plain_environment,
+    remaining_processes,
 )
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
@@ -109,7 +109,7 @@ class Shell:
 
     def left(self, seconds: float = SECONDS_TO_VANISH) -> list[str]:
         """Return the processes started here that are still alive after ``seconds``."""
-        return left_of(self.mark, seconds, besides=self.pid)
+        return remaining_processes(self.mark, seconds, besides=self.pid)
 
     def close(self) -> None:
         """Kill the shell and every process that was started in it."""

@@ -16,7 +16,7 @@ import pytest
 from clusterrun.ports import program
 
 from tests.contract.launched import COMMAND, MARK, Launcher, plain_environment
-from tests.contract.worker_scripts import RANKS_MEET
+from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 
 PLAIN_LOCALE = {"LC_ALL": "C.UTF-8"}
 """In other locales Python may set LC_CTYPE for the processes that it starts."""
@@ -28,7 +28,7 @@ WRITES_START = """
         json.dump(start, file)
 """
 
-MEETS = f"""{RANKS_MEET}
+MEETS = f"""{RANKS_RENDEZVOUS}
     (other,) = calls
     me = os.environ["TORCHELASTIC_RUN_ID"].encode()
     other.sendall(me)

@@ -7,7 +7,7 @@ WAITS = """
 """
 """Not one long sleep: Python loses a signal that arrives just before a system call until its end."""
 
-RANKS_MEET = """
+RANKS_RENDEZVOUS = """
     import os, socket, time
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

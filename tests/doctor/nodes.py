@@ -1,7 +1,7 @@
 """Three nodes, as they describe themselves."""
 
 from clusterrun.clients.doctor.compare import NodeFacts
-from clusterrun.clients.doctor.speed import TorchFacts
+from clusterrun.clients.doctor.torch_program import TorchFacts
 
 LABELS = ("n0", "n1", "n2")
 

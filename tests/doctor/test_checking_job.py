@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.clients.doctor.doctor import KEPT, PROGRAM, as_typed, checking_job
+from clusterrun.clients.doctor.doctor import KEPT, PROGRAM, as_typed, node_check_job
 from clusterrun.job.options import OPTIONS
 
 from tests.command_lines import command_line, flags_of
@@ -22,7 +22,7 @@ def test_options_of_workers_are_replaced() -> None:
         }
     )
 
-    job, _ = checking_job(line, {})
+    job, _ = node_check_job(line, {})
 
     assert job.words == (PROGRAM, "logs")
     flags = flags_of(job.options)
@@ -32,7 +32,7 @@ def test_options_of_workers_are_replaced() -> None:
 
 
 def test_a_timeout_that_is_given_stays() -> None:
-    job, _ = checking_job(command_line({}), {"CLUSTERRUN_RDZV_TIMEOUT": "7"})
+    job, _ = node_check_job(command_line({}), {"CLUSTERRUN_RDZV_TIMEOUT": "7"})
 
     assert flags_of(job.options)["rdzv_timeout"] == "7"
 
@@ -43,7 +43,9 @@ def test_variables_and_a_job_file_add_to_the_command_line(tmp_path: Path) -> Non
     file.write_text("script: train.py\nnnodes: 4\nmaster_addr: n0\nenv: {A: '1', B: '1'}\n")
     environ = {"CLUSTERRUN_NNODES": "3", "CLUSTERRUN_ENV": "B=2", "PET_NODE_RANK": "1"}
 
-    job, variables = checking_job(command_line({"config": str(file), "master_port": "1"}), environ)
+    job, variables = node_check_job(
+        command_line({"config": str(file), "master_port": "1"}), environ
+    )
 
     flags = flags_of(job.options)
     assert (flags["nnodes"], flags["master_addr"], flags["node_rank"]) == ("3", "n0", "1")
@@ -57,8 +59,8 @@ def test_no_other_option_reaches_the_job(prefix: str) -> None:
     environ = {f"{prefix}{name.upper()}": "1" for name in OPTIONS if name not in KEPT}
     del environ[f"{prefix}CONFIG"]
 
-    job, variables = checking_job(command_line({}), environ)
-    plain, _ = checking_job(command_line({}), {})
+    job, variables = node_check_job(command_line({}), environ)
+    plain, _ = node_check_job(command_line({}), {})
 
     assert flags_of(job.options).keys() == flags_of(plain.options).keys()
     assert variables.keys() <= {"CLUSTERRUN_ENV"}
@@ -72,14 +74,14 @@ def test_a_check_is_ignored_from_every_source(tmp_path: Path) -> None:
     variables = {"CLUSTERRUN_CHECK": "clusterrun doctor", "PET_CHECK": "clusterrun doctor"}
 
     for flags, environ in ((typed, {}), ({"config": str(file)}, {}), ({}, variables)):
-        job, left = checking_job(command_line(flags), environ)
+        job, left = node_check_job(command_line(flags), environ)
         assert "clusterrun doctor" not in (*job.argv(), *left.values())
 
 
 def test_hints_are_about_doctor() -> None:
     """They name what a user types, not the job behind it; others stay as they are."""
     line = command_line({"nnodes": "2"})
-    job, _ = checking_job(line, {})
+    job, _ = node_check_job(line, {})
     typed = job.line("--node-rank", "0")
 
     assert as_typed(f"on node 0:\n  {typed}\n  srun {typed}", line) == (

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 from clusterrun.clients.doctor import compare
 from clusterrun.clients.doctor.compare import NodeFacts, labels_of, merged
-from clusterrun.clients.doctor.speed import Product, TorchFacts, ring_rounds
 from clusterrun.clients.doctor.this_machine import Finding, Level
+from clusterrun.clients.doctor.torch_program import Product, TorchFacts, ring_rounds
 from msgspec.structs import replace
 
 from tests.doctor.nodes import LABELS, NODES

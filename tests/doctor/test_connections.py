@@ -4,21 +4,21 @@ from collections.abc import Sequence
 
 import pytest
 from clusterrun.clients.doctor import compare
-from clusterrun.clients.doctor.compare import TriedAddress
-from clusterrun.clients.doctor.nodes import MAX_IN_PAIRS, peers_of
+from clusterrun.clients.doctor.compare import ConnectionAttempt
+from clusterrun.clients.doctor.node_program import MAX_IN_PAIRS, peers_of
 from clusterrun.clients.doctor.this_machine import Finding, Level
 from msgspec.structs import replace
 
 from tests.doctor.nodes import LABELS, NODES
 
-Calls = list[list[TriedAddress]]
+Calls = list[list[ConnectionAttempt]]
 
 
 def all_well() -> Calls:
     """Return that each node reaches each other by both addresses."""
     return [
         [
-            TriedAddress(to, address, "")
+            ConnectionAttempt(to, address, "")
             for to in range(3)
             if to != rank
             for address in NODES[to].addresses

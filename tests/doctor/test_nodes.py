@@ -4,10 +4,10 @@ import sys
 import threading
 
 import pytest
-from clusterrun.clients.doctor import compare, nodes
+from clusterrun.clients.doctor import compare, node_program
 from clusterrun.clients.doctor.compare import Measured, NodeFindings
-from clusterrun.clients.doctor.nodes import Alone, Exchange
-from clusterrun.clients.doctor.speed import Exchanged, TorchFacts
+from clusterrun.clients.doctor.node_program import Alone, Exchange
+from clusterrun.clients.doctor.torch_program import NetworkSpeeds, TorchFacts
 from free_ports import free_port
 from msgspec.structs import replace
 
@@ -25,16 +25,16 @@ from tests.doctor.nodes import NODES
     ],
 )
 def test_a_child(code: str, fault: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "CHILD", (sys.executable, "-c", code))
+    monkeypatch.setattr(node_program, "CHILD", (sys.executable, "-c", code))
     seconds = 0.5 if "sleep" in code else 30.0
 
-    assert nodes.asked_child(TorchFacts, seconds, {}) == fault
+    assert node_program.run_child(TorchFacts, seconds, {}) == fault
 
 
 def test_a_rank_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """Node 0 waits, and goes on; all ranks get the same values."""
     torch_distributed = pytest.importorskip("torch.distributed")
-    monkeypatch.setattr(nodes, "SECONDS_FOR_ENTRY", 0.5)
+    monkeypatch.setattr(node_program, "SECONDS_FOR_ENTRY", 0.5)
     port = free_port()
     first, other = (
         Exchange(
@@ -64,7 +64,7 @@ def test_a_rank_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_late_rank_and_a_lost_node_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are checked alone."""
     torch_distributed = pytest.importorskip("torch.distributed")
-    monkeypatch.setattr(nodes, "SECONDS_FOR_NODE_0", 0.1)
+    monkeypatch.setattr(node_program, "SECONDS_FOR_NODE_0", 0.1)
     store = torch_distributed.HashStore()
     late = Exchange(store, 1, 2)
 
@@ -78,7 +78,7 @@ def test_a_late_rank_and_a_lost_node_0(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_does_not_answer_is_named() -> None:
     """By its rank, or by its host where that is known; folders are compared without it."""
     facts = [replace(NODES[0], files=("/work/.file",)), None, NODES[1]]
-    ranks, known = compare.first_of_nodes(facts)
+    ranks, known = compare.first_rank_of_each_node(facts)
 
     found = list(compare.compare_nodes(facts, known, [NodeFindings(sees=(True,)), None]))
 
@@ -92,7 +92,7 @@ def test_who_does_not_answer_is_named() -> None:
 
 def test_several_tasks_of_a_node() -> None:
     """The first of them checks it."""
-    assert compare.first_of_nodes([NODES[0], NODES[0], NODES[1], NODES[1]]) == (
+    assert compare.first_rank_of_each_node([NODES[0], NODES[0], NODES[1], NODES[1]]) == (
         [0, 2],
         [*NODES[:2]],
     )
@@ -100,10 +100,10 @@ def test_several_tasks_of_a_node() -> None:
 
 def test_what_is_measured_with_a_node_that_fails() -> None:
     """Its reason is named, and no speed; the clocks of those that answer are compared."""
-    fault = Exchanged(fault="Connection reset by peer")
+    fault = NetworkSpeeds(fault="Connection reset by peer")
     found = list(
         compare.compare_measured(
-            ("n0", "n1", "n2"), "gloo", [Measured(0.0, Exchanged()), Measured(9.0, fault), None]
+            ("n0", "n1", "n2"), "gloo", [Measured(0.0, NetworkSpeeds()), Measured(9.0, fault), None]
         )
     )
 

@@ -41,9 +41,9 @@ def test_binding(plan: Sequence[dict[str, object]], levels: list[str]) -> None:
 
 def test_the_page_counts_what_has_failed() -> None:
     rows = [
-        pilot.PageLine("ok", "a", "b"),
-        pilot.PageLine("FAILED", "c", "d"),
-        pilot.PageLine("not tried", "e", "f"),
+        pilot.ReportLine("ok", "a", "b"),
+        pilot.ReportLine("FAILED", "c", "d"),
+        pilot.ReportLine("not tried", "e", "f"),
     ]
 
     assert pilot.page_of(rows).splitlines()[0] == "clusterrun pilot: 1 failed, 1 not tried"

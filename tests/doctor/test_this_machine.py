@@ -193,7 +193,7 @@ def test_faulty_gpus(tmp_path: Path, machine: Machine) -> None:
     (link / "current_link_width").write_text("8\n")
     (link / "max_link_width").write_text("16\n")
     gpus = (first, *(replace(gpu, numa_node=None) for gpu in machine.gpus[1:]))
-    ill = replace(machine, gpus=gpus, visible_remark="CUDA_VISIBLE_DEVICES is cut short at 9")
+    ill = replace(machine, gpus=gpus, visible_warning="CUDA_VISIBLE_DEVICES is cut short at 9")
 
     found = list(this_machine.check_gpus(Tree(tmp_path), ill, "2.13.0+cpu"))
 

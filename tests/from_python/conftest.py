@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import MARK, Launcher, left_of, plain_environment
+from tests.contract.launched import MARK, Launcher, plain_environment, remaining_processes
 
 
 @pytest.fixture
@@ -37,5 +37,5 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     yield folder
 
-    assert left_of(mark, seconds=5.0, besides=os.getpid()) == []
+    assert remaining_processes(mark, seconds=5.0, besides=os.getpid()) == []
     assert list(folder.iterdir()) == []

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.clients.python.call import options_of
+from clusterrun.clients.python.call import options_from_keywords
 
 from tests.command_lines import flags_of
 
@@ -27,7 +27,7 @@ from tests.command_lines import flags_of
 def test_values_are_written_as_on_the_command_line(
     keywords: dict[str, object], flags: dict[str, object]
 ) -> None:
-    options = options_of("launch", keywords)
+    options = options_from_keywords("launch", keywords)
 
     assert flags_of(options) == flags
     assert {text.origin for texts in options.values() for text in texts} <= keywords.keys()
@@ -47,4 +47,4 @@ def test_values_are_written_as_on_the_command_line(
 )
 def test_mistakes(keywords: dict[str, object], message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        options_of("launch", keywords)
+        options_from_keywords("launch", keywords)

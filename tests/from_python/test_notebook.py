@@ -15,7 +15,7 @@ from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 from traitlets.config import Config
 
-from tests.contract.launched import MARK, left_of, marked, plain_environment
+from tests.contract.launched import MARK, marked, plain_environment, remaining_processes
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 KERNEL = "python3"
@@ -63,7 +63,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     yield mark
 
-    assert left_of(mark, seconds=SECONDS_TO_ACT, besides=os.getpid()) == []
+    assert remaining_processes(mark, seconds=SECONDS_TO_ACT, besides=os.getpid()) == []
 
 
 @pytest.mark.usefixtures("mark")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from clusterrun.clients.python import wire
-from clusterrun.clients.python.command import CalledCommand
+from clusterrun.clients.python.command import CommandProcess
 
 KEY = bytes(range(32))
 PATIENCE = 20.0
@@ -152,7 +152,7 @@ def test_what_is_not_a_frame(ends: Ends, head: bytes) -> None:
 def test_strangers_keep_no_rank_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other users of the host find the port: they may connect, say nothing, and stay."""
     strangers: list[socket.socket] = []
-    start = CalledCommand.turn
+    start = CommandProcess.turn
 
     def turn(self: Any, seconds: float | None) -> None:
         if len(strangers) < 200:
@@ -161,7 +161,7 @@ def test_strangers_keep_no_rank_out(monkeypatch: pytest.MonkeyPatch) -> None:
             strangers[-1].sendall(b"x" * 10)
         start(self, seconds)
 
-    monkeypatch.setattr(CalledCommand, "turn", turn)
+    monkeypatch.setattr(CommandProcess, "turn", turn)
 
     assert clusterrun.launch(int, nproc_per_node=2) == [0, 0]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import clusterrun
 import pytest
 from clusterrun import JobInterrupted, UsageError, WorkerFailed
-from clusterrun.clients.python.workers import SECONDS_TO_COME_BACK
+from clusterrun.clients.python.workers import SECONDS_TO_RETURN
 
 from tests.contract.launched import Launcher
 
@@ -219,7 +219,7 @@ def test_a_rank_that_does_not_come_back() -> None:
     with pytest.raises(WorkerFailed, match="rank 0 did not come back within 5 s") as caught:
         workers.run(hangs)
 
-    assert time.monotonic() - began < SECONDS_TO_COME_BACK + PATIENCE
+    assert time.monotonic() - began < SECONDS_TO_RETURN + PATIENCE
     assert (caught.value.rank, "bad batch" in str(caught.value)) == (1, True)
     with pytest.raises(ValueError, match="these Workers are closed"):
         workers.run(rank)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from clusterrun.job.job import Job as AskedFor
 from clusterrun.planning.plan import NodePlan
-from clusterrun.policy.terms import Terms
+from clusterrun.policy.settings import RendezvousSettings
 
 from tests.histories.job_history import Job, Node, is_aside
 from tests.histories.worlds import numbers
@@ -480,7 +480,7 @@ def _key(part: object, known: set[int] | None = None) -> object:
             return frozenset(map(_name, part))
         case tuple() | list() | deque():
             return tuple(_key(each, known) for each in part)
-        case Terms() | NodePlan() | AskedFor():
+        case RendezvousSettings() | NodePlan() | AskedFor():
             # None of them changes while an attempt runs.
             return type(part)
     fields = getattr(part, "__struct_fields__", None) or getattr(part, "__dict__", None)

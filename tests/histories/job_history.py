@@ -53,9 +53,9 @@ Name = tuple[str, int]
 
 ANSWERS = {
     messages.Refusal.GIVE_UP: "gives up: ",
-    messages.Refusal.TRY_ELSEWHERE: "calls elsewhere: ",
+    messages.Refusal.TRY_NEXT_PORT: "calls elsewhere: ",
     messages.Refusal.CHECK_FAILED: "may not work: ",
-    messages.Refusal.IT_IS_YOU: "has called itself",
+    messages.Refusal.SELF_CONNECTION: "has called itself",
 }
 
 
@@ -66,7 +66,7 @@ EFFECTS: dict[type[actions.Action], str] = {
     actions.WatchActivity: "watches whether its ranks move",
     actions.RunCheck: "checks itself",
     actions.HoldRanks: "holds its ranks",
-    actions.LetRanksLeave: "lets ranks that have saved end",
+    actions.LetRanksExit: "lets ranks that have saved end",
 }
 """What others see of actions that have no arguments."""
 
@@ -87,7 +87,7 @@ class Node:
         """Ranks that have ended, and whose last lines are not known yet."""
         self.last_lines: dict[LocalRank, str] = {}
         self.leftovers = self.is_over = self.is_frozen = self.is_cut_off = False
-        self.left: list[events.LeftProcess] = []
+        self.left: list[events.LeftoverProcess] = []
         """Processes that ranks have started, and that run when these have ended."""
         self.awaits_left = False
         self.named: deque[events.Left] = deque()
@@ -214,7 +214,7 @@ class Job:
             suspend_exit_code=suspend_code,
             **opened,
         )
-        self._asked_for = self._coordinator.terms.job
+        self._asked_for = self._coordinator.settings.job
         self._nodes = [Node(0, sizes[0])]
         self._decided(job_events.TimePassed(0.0))
         self.began: list[str] = []
@@ -303,13 +303,13 @@ class Job:
         """Have agents see that ranks have asked, for the first time, whether they should save."""
         for rank in ranks:
             node, local = self._page(rank)
-            self._happens(node, events.RankAsked(local, self.now))
+            self._happens(node, events.RankCalledSuspend(local, self.now))
         return self
 
     def asked_to_suspend(self, by: str, node: int = 0) -> Self:
         if self._nodes[node].state is None:
             self._nodes[node].up.append(messages.RequestSuspension(by))
-        self._happens(self._nodes[node], events.SuspensionWanted(by, self.now))
+        self._happens(self._nodes[node], events.SuspensionRequested(by, self.now))
         return self
 
     def is_held(self, step: int, node: int = 0) -> Self:
@@ -347,12 +347,12 @@ class Job:
         """Have no main thread of these nodes run for long."""
         self._runs_for(seconds)
         for node in nodes:
-            self._happens(self._nodes[node], events.MainThreadsStill(seconds, self.now))
+            self._happens(self._nodes[node], events.MainThreadsBlocked(seconds, self.now))
         return self
 
     def main_thread_runs(self, node: int) -> Self:
         """Have a main thread run on a node where none did."""
-        self._happens(self._nodes[node], events.MainThreadsStill(0.0, self.now))
+        self._happens(self._nodes[node], events.MainThreadsBlocked(0.0, self.now))
         return self
 
     def shows(self, *ranks: Worker, at: str, on_screen: bool = False, calls: str = "") -> Self:
@@ -379,7 +379,7 @@ class Job:
 
     def asked_to_stop(self, node: int = 0, *, at_once: bool = False) -> Self:
         words = "clusterrun stop --now" if at_once else "clusterrun stop"
-        self._happens(self._nodes[node], events.StopWanted(words, at_once, self.now))
+        self._happens(self._nodes[node], events.StopRequested(words, at_once, self.now))
         return self
 
     def loses_reader(self, node: int = 0) -> Self:
@@ -408,7 +408,7 @@ class Job:
         """Have ranks of a node start processes of these names, which live on."""
         there = self._nodes[node]
         for name in names:
-            there.left.append(events.LeftProcess(500 + len(there.left), name, rank))
+            there.left.append(events.LeftoverProcess(500 + len(there.left), name, rank))
         return self
 
     def has_nothing_left(self, node: int = 0) -> Self:
@@ -416,7 +416,7 @@ class Job:
         self._nodes[node].left.clear()
         if self._nodes[node].awaits_left:
             self._nodes[node].awaits_left = False
-            self._happens(self._nodes[node], events.NothingLeft(self.now))
+            self._happens(self._nodes[node], events.NoLeftovers(self.now))
         return self
 
     def is_clean(self, node: int = 0, survivors: Iterable[str] = ()) -> Self:
@@ -463,7 +463,7 @@ class Job:
 
     def was_stopped(self, seconds: float) -> Self:
         """Stop node 0's agent for so long, and continue it: what has come meanwhile is not read yet."""
-        self._decided(job_events.WasStopped(seconds, self.now))
+        self._decided(job_events.NodeZeroWasStopped(seconds, self.now))
         return self
 
     def reports_failed(
@@ -750,7 +750,7 @@ class Job:
     def _gone(self, node: int, *, is_unreachable: bool = False, is_dropped: bool = False) -> None:
         self._gives_lease(node)
         has_ended = not (is_unreachable or is_dropped)
-        gone = job_events.MemberGone(node, "", self.now, has_ended, is_unreachable)
+        gone = job_events.MemberDisconnected(node, "", self.now, has_ended, is_unreachable)
         self._decided(gone)
 
     def _start(self, node: Node) -> None:
@@ -816,7 +816,12 @@ class Job:
                 node.deadline = round(self.now + seconds, 6)
             case actions.CollectOutput(local):
                 node.unread.append(local)
-            case actions.CleanUp() | actions.EndLeft() | actions.AwaitLeft() | actions.NameLeft():
+            case (
+                actions.CleanUp()
+                | actions.KillLeftovers()
+                | actions.AwaitLeftovers()
+                | actions.NameLeftovers()
+            ):
                 self._sees_to_leftovers(node, action)
             case actions.CollectStacks():
                 node.wanted = 0
@@ -837,8 +842,8 @@ class Job:
                 node.up.append(messages.RanksExited(state.number, tuple(exits)))
             case actions.ReportEnd():
                 results = tuple(messages.DatedResult(it, it.clock) for it in self._fates(node))
-                cause, lease_over = state.external_cause, state.lease_over
-                node.up.append(messages.Done(state.number, results, cause, lease_over))
+                cause, lease_expired = state.external_cause, state.lease_expired
+                node.up.append(messages.Done(state.number, results, cause, lease_expired))
             case actions.Pause():
                 node.up.append(messages.Paused(paused=True))
             case actions.Resume():
@@ -875,18 +880,21 @@ class Job:
     def _sees_to_leftovers(
         self,
         node: Node,
-        action: actions.CleanUp | actions.EndLeft | actions.AwaitLeft | actions.NameLeft,
+        action: actions.CleanUp
+        | actions.KillLeftovers
+        | actions.AwaitLeftovers
+        | actions.NameLeftovers,
     ) -> None:
         match action:
             case actions.CleanUp():
                 # That nothing is left may be on its way.
                 node.leftovers, node.left = True, []
-            case actions.EndLeft(locals_):
+            case actions.KillLeftovers(locals_):
                 ended = {self._number_of(node.names[local]) for local in locals_}
                 node.left = [each for each in node.left if each.rank not in ended]
-            case actions.AwaitLeft():
+            case actions.AwaitLeftovers():
                 node.awaits_left = True
-            case actions.NameLeft():
+            case actions.NameLeftovers():
                 node.named.append(events.Left(tuple(node.left), self.now))
 
     def _fates(self, node: Node) -> tuple[outcomes.WorkerResult, ...]:
@@ -943,7 +951,7 @@ class Job:
         if node.state is None:
             return False
         stacks = (group for local, group in node.stacks.items() if local in node.alive)
-        shown = node.state.with_exited(stacks)
+        shown = node.state.stacks_by_rank(stacks)
         number, node.wanted, node.stacks = node.wanted, None, {}
         if number:
             self._answers(node, number, answers.NodeStacks(shown, node.on_screen))
@@ -970,7 +978,7 @@ class Job:
         if node.state is None:
             node.is_over = True
             self._see(node, "is disconnected")
-        at_once = is_silent and self._asked_for.outlives_nodes
+        at_once = is_silent and self._asked_for.survives_node_loss
         lost = outcomes.NodeLost(0, node.leader, how)
         self._happens(node, events.CoordinatorLost(lost, self.now, at_once))
 
@@ -1066,7 +1074,7 @@ def is_aside(message: object) -> bool:
 
     Lines on the terminal do not, nor do first calls, after which SIGTERM is a request.
     """
-    return isinstance(message, messages.Notice | messages.RankAsks)
+    return isinstance(message, messages.Notice | messages.RankCallsSuspend)
 
 
 def _effect(node: Node, action: actions.Action) -> str:
@@ -1083,15 +1091,15 @@ def _effect(node: Node, action: actions.Action) -> str:
             return f"starts {_named(node, local_ranks)}"
         case actions.RestartWorker(local):
             return f"starts {_named(node, [local])} again"
-        case actions.AskWhetherReady(local):
+        case actions.ProbeReadiness(local):
             return f"asks whether {_named(node, [local])} is ready"
         case actions.ForwardSignal(number):
             return f"passes {_name(number)} on to ranks that handle it"
         case actions.PrintNotice(text):
             return f"prints: {text}"
-        case actions.EndLeft(local_ranks):
+        case actions.KillLeftovers(local_ranks):
             return f"kills what is left of {_named(node, local_ranks)}"
-        case actions.CleanUp() | actions.AwaitLeft() | actions.SignalLeft():
+        case actions.CleanUp() | actions.AwaitLeftovers() | actions.SignalLeftovers():
             return f"{_done_about_leftovers(action)} what its ranks have left"
         case actions.ReleaseRanks(mark):
             return f"lets its ranks go on{f', to save at step {mark - 1}' if mark else ''}"
@@ -1100,14 +1108,14 @@ def _effect(node: Node, action: actions.Action) -> str:
 
 
 def _done_about_leftovers(
-    action: actions.CleanUp | actions.AwaitLeft | actions.SignalLeft,
+    action: actions.CleanUp | actions.AwaitLeftovers | actions.SignalLeftovers,
 ) -> str:
     match action:
         case actions.CleanUp():
             return "kills"
-        case actions.AwaitLeft():
+        case actions.AwaitLeftovers():
             return "waits for"
-        case actions.SignalLeft(number):
+        case actions.SignalLeftovers(number):
             return f"sends {_name(number)} to"
 
 

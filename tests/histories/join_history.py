@@ -36,7 +36,7 @@ class JoinHistory(Job):
             token: callers have proved that they are of the job.
             endpoint: nodes meet at a port that is not the ranks'.
             least: how many may begin after the last call; None: only all.
-            says: what else is unusual in the job, in its terms, and in node 0.
+            says: what else is unusual in the job, in its settings, and in node 0.
 
         """
         super().__init__(
@@ -44,7 +44,7 @@ class JoinHistory(Job):
             workers,
             alone=True,
             has_token=token,
-            keeps_joining_port=endpoint or least is not None,
+            keeps_rendezvous_port=endpoint or least is not None,
             least=least,
             **says,
         )
@@ -61,7 +61,7 @@ class JoinHistory(Job):
 
     def hangs_up(self, refused: str = "") -> Self:
         """Have a silent caller go; ``refused``: it was no clusterrun, or not of this job."""
-        self._decided(job_events.CallerGone(refused, self.now))
+        self._decided(job_events.CallerDisconnected(refused, self.now))
         return self
 
     def reports_too_early(self, node: int) -> Self:
@@ -73,7 +73,7 @@ class JoinHistory(Job):
     def is_interrupted(self, number: int = signal.SIGINT) -> Self:
         """Have node 0 get a signal that ends it."""
         why = ended_while_waiting("n0", outcomes.Interrupted(number))
-        self._decided(job_events.Abandoned(why, self.now))
+        self._decided(job_events.JoinAbandoned(why, self.now))
         return self
 
     @property

@@ -7,7 +7,7 @@ import pytest
 
 from tests.histories.join_history import JoinHistory
 
-SAME_FLAGS = "run the same command on every node, each with its own --node-rank"
+SAME_COMMAND_HINT = "run the same command on every node, each with its own --node-rank"
 OWN_RANK = "give each node its own --node-rank"
 PLACE = "give each of two jobs its own --master-port"
 REPLACED = (
@@ -18,12 +18,12 @@ REPLACED = (
 @pytest.mark.parametrize(
     ("own", "theirs", "text"),
     [
-        ({}, {"must": {"nnodes": "3"}}, f"nnodes is 2 on n0, 3 on n1 ({SAME_FLAGS})"),
+        ({}, {"must": {"nnodes": "3"}}, f"nnodes is 2 on n0, 3 on n1 ({SAME_COMMAND_HINT})"),
         # The first difference.
         (
             {"must": {"nnodes": "2", "max_restarts": "3", "x": "1"}},
             {"must": {"nnodes": "2", "max_restarts": "0", "x": "2"}},
-            f"max_restarts is 3 on n0, 0 on n1 ({SAME_FLAGS})",
+            f"max_restarts is 3 on n0, 0 on n1 ({SAME_COMMAND_HINT})",
         ),
         (
             {"must": {"version of clusterrun": "0.2.0"}},
@@ -33,22 +33,22 @@ REPLACED = (
                 " (install the same version of clusterrun on every node)"
             ),
         ),
-        ({}, {"must": {}}, f"nnodes is 2 on n0, not set on n1 ({SAME_FLAGS})"),
+        ({}, {"must": {}}, f"nnodes is 2 on n0, not set on n1 ({SAME_COMMAND_HINT})"),
         (
             {"must": {}},
             {"must": {"nnodes": "2"}},
-            f"nnodes is not set on n0, 2 on n1 ({SAME_FLAGS})",
+            f"nnodes is not set on n0, 2 on n1 ({SAME_COMMAND_HINT})",
         ),
         # Long values are shown from where they differ; one may be the beginning of the other.
         (
             {"must": {"x": "a" * 30}},
             {"must": {"x": "a" * 31}},
-            f"x is ...{'a' * 20} on n0, ...{'a' * 21} on n1 ({SAME_FLAGS})",
+            f"x is ...{'a' * 20} on n0, ...{'a' * 21} on n1 ({SAME_COMMAND_HINT})",
         ),
         (
             {},
             {"must": {"nnodes": "3"}, "host": "n0"},
-            f"nnodes is 2 on n0 (pid 10), 3 on n0 (pid 11) ({SAME_FLAGS})",
+            f"nnodes is 2 on n0 (pid 10), 3 on n0 (pid 11) ({SAME_COMMAND_HINT})",
         ),
         (
             {"rank": 0},
@@ -66,7 +66,7 @@ REPLACED = (
         (
             {},
             {"rank": 2},
-            f"n1 (pid 11) has node rank 2, but the ranks of 2 nodes are 0-1 ({SAME_FLAGS})",
+            f"n1 (pid 11) has node rank 2, but the ranks of 2 nodes are 0-1 ({SAME_COMMAND_HINT})",
         ),
     ],
 )

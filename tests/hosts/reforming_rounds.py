@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from tests.contract.launched import Ended, Job, kill_marked
-from tests.contract.worker_scripts import RANKS_MEET
+from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 from tests.hosts.chaos import HELPER_LOST, kind_of
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, ended
@@ -30,7 +30,7 @@ MODULUS = 2**61 - 1
 
 SECONDS_TO_SAVE = 20
 
-TRAINS = f"""{RANKS_MEET}
+TRAINS = f"""{RANKS_RENDEZVOUS}
     import json, pathlib, signal, struct, sys
 
     def exactly(call, count):

@@ -1,7 +1,7 @@
 """A job with a spare, whose ranks tell their places and wait."""
 
 from tests.contract.launched import Job, Launcher
-from tests.contract.worker_scripts import RANKS_MEET
+from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes
 
@@ -9,7 +9,7 @@ STEPS_UNTIL_TOLD = f"""
     import os, pathlib, sys, time
     names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RESTART_COUNT")
     place = " ".join(os.environ[name] for name in names)
-{RANKS_MEET}
+{RANKS_RENDEZVOUS}
     print("place", place, os.uname().nodename, flush=True)
     while not pathlib.Path("enough").exists():
         time.sleep(0.02)

@@ -6,11 +6,11 @@ They catch SIGTERM to save, as training scripts do: only SIGKILL ends them. All 
 import math
 from pathlib import Path
 
-from tests.contract.worker_scripts import RANKS_MEET
+from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 
 STAMPS_UNTIL_TOLD = f"""
     import signal
-{RANKS_MEET}
+{RANKS_RENDEZVOUS}
     import pathlib
     signal.signal(signal.SIGTERM, lambda *_: None)
     attempt, host = os.environ["TORCHELASTIC_RESTART_COUNT"], os.uname().nodename

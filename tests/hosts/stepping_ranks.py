@@ -1,8 +1,8 @@
 """How the ranks of tested programs make steps together without torch."""
 
-from tests.contract.worker_scripts import RANKS_MEET
+from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 
-RANKS_STEP = f"""{RANKS_MEET}
+RANKS_STEP = f"""{RANKS_RENDEZVOUS}
     import atexit, signal, sys
 
     faults = dict(word.split("=") for word in sys.argv[1:])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.network.addresses import numeric_address
-from clusterrun.network.channel import Outgoing
+from clusterrun.network.channel import OutgoingChannel
 from clusterrun.network.handshake import VERSION
 from clusterrun.policy.messages import Hello
 
@@ -60,7 +60,7 @@ print("heard", len(call.recv(100)))
 """A future clusterrun: the first bytes of the handshake have the same layout in all versions."""
 
 TWO_AT_ONCE = (
-    imports(numeric_address, Outgoing, Hello)
+    imports(numeric_address, OutgoingChannel, Hello)
     + """
 import select
 from importlib.metadata import version
@@ -72,7 +72,7 @@ def answer(call, is_complete):
         received += call.receive()
     return received
 
-calls = [Outgoing(numeric_address("10.77.0.2")[0], 29500, b"a secret of ours") for _ in range(2)]
+calls = [OutgoingChannel(numeric_address("10.77.0.2")[0], 29500, b"a secret of ours") for _ in range(2)]
 for call in calls:
     answer(call, lambda _: call.is_ready)
 must = {

@@ -1,7 +1,7 @@
 """MIN:MAX nodes on several hosts: the nodes that have joined at the last call are the world."""
 
 from tests.contract.launched import Launcher
-from tests.contract.worker_scripts import RANKS_MEET
+from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 
@@ -9,7 +9,7 @@ STAYS = f"""
     import os
     names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
     print("place", *(os.environ[name] for name in names), flush=True)
-{RANKS_MEET}
+{RANKS_RENDEZVOUS}
     if rank == 0:
         # The workers meet at MASTER_PORT, which is not the agents' port.
         print("met", flush=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.contract.launched import Ended, Job, Launcher, await_end
-from tests.contract.worker_scripts import RANKS_MEET
+from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.spared_job import SparedJob
@@ -92,7 +92,7 @@ def test_node_zero_is_frozen_and_continues(job: SparedJob) -> None:
 PHASED = f"""
     import os, pathlib, signal, sys, time
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-{RANKS_MEET}
+{RANKS_RENDEZVOUS}
     print("begins", os.environ["RANK"], attempt, os.uname().nodename, flush=True)
     print("pid", os.getpid(), flush=True)
     if os.environ["RANK"] == "0":

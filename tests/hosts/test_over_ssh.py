@@ -12,7 +12,7 @@ from clusterrun.clients.ssh import hosts as over_ssh
 
 from tests.contract.changed_times import command_with
 from tests.contract.launched import COMMAND, Launcher
-from tests.contract.worker_scripts import RANKS_MEET
+from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 from tests.hosts.ssh_hosts import OTHER_ID, OTHER_USER, SshHosts
 from tests.rounds import in_all_rounds, numbers
 
@@ -25,7 +25,7 @@ PLACE = """
     print("place", *(os.environ[name] for name in names), os.uname().nodename, os.getcwd())
 """
 
-MEET = f"""{RANKS_MEET}
+MEET = f"""{RANKS_RENDEZVOUS}
     import sys
 
     if rank == 0:

@@ -11,7 +11,15 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from tests.contract.launched import COMMAND, MARK, Ended, Job, Launcher, left_of, plain_environment
+from tests.contract.launched import (
+    COMMAND,
+    MARK,
+    Ended,
+    Job,
+    Launcher,
+    plain_environment,
+    remaining_processes,
+)
 from tests.hosts.ssh_hosts import SshHosts
 from tests.rounds import in_all_rounds, numbers
 from tests.waiting import wait_until
@@ -57,7 +65,7 @@ class Running(NamedTuple):
     def agent(self, number: int) -> int:
         """Return the process that ssh has started on a host."""
         pids = self.ssh.sessions(self.ssh.servers[number])
-        return next(pid for pid in pids if "clusterrun.clients.ssh.far_end" in _command(pid))
+        return next(pid for pid in pids if "clusterrun.clients.ssh.bootstrap" in _command(pid))
 
 
 class Fault(NamedTuple):
@@ -115,7 +123,7 @@ def check(fault: Fault, ssh: SshHosts, clusterrun: Launcher) -> Ended:
     end = job.ended(SECONDS_TO_END)
     assert (end.code, fault.words in end.err) == (fault.code, True), end
     # Before the link is back: a host that is cut off ends by itself.
-    assert left_of(job.mark, SECONDS_TO_END) == []
+    assert remaining_processes(job.mark, SECONDS_TO_END) == []
     for stopped in [pid for host in ssh.servers for pid in ssh.sessions(host)]:
         with suppress(ProcessLookupError):
             os.kill(stopped, signal.SIGCONT)
@@ -175,7 +183,7 @@ def close_a_terminal(ssh: SshHosts, folder: Path, ends: tuple[int, int], mark: s
     os.close(users)
 
     assert process.wait(SECONDS_TO_END) in {129, 141}
-    assert left_of(mark, SECONDS_TO_END) == []
+    assert remaining_processes(mark, SECONDS_TO_END) == []
     assert ssh.left(SECONDS_TO_END) == []
 
 
@@ -210,7 +218,7 @@ def test_a_job_goes_on_without_a_host_if_it_may(ssh: SshHosts, clusterrun: Launc
     end = job.ended()
     assert (end.code, end.out.count("attempt 1 n2")) == (0, 2), end
     assert "n1 has closed the connection; what runs there ends by itself" in end.err
-    assert left_of(job.mark, SECONDS_TO_END) == []
+    assert remaining_processes(job.mark, SECONDS_TO_END) == []
 
 
 def test_ctrl_c_while_a_host_is_waited_for(ssh: SshHosts, clusterrun: Launcher) -> None:

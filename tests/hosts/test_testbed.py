@@ -64,7 +64,7 @@ def python(host: Host, script: str, *args: str) -> Ended:
     return host.run(sys.executable, "-c", script, *args)
 
 
-def left_of(pid: int) -> list[Path]:
+def remaining_processes(pid: int) -> list[Path]:
     """Return the namespaces and folders of the test run with this process id."""
     folders = list(FOLDERS.glob(f"{pid}-*"))
     return folders + list(NAMESPACES.glob(f"{PREFIX}{pid}-*"))
@@ -174,7 +174,7 @@ def test_a_session_leaves_nothing_behind() -> None:
 
     assert process.returncode == 0, out
     assert "2 passed" in out
-    assert left_of(process.pid) == []
+    assert remaining_processes(process.pid) == []
 
 
 def test_the_next_run_removes_what_a_killed_one_left(hosts: tuple[Host, ...]) -> None:
@@ -184,7 +184,7 @@ def test_the_next_run_removes_what_a_killed_one_left(hosts: tuple[Host, ...]) ->
     killed = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE)
     assert killed.stdout is not None
     killed.stdout.readline()
-    made = left_of(killed.pid)
+    made = remaining_processes(killed.pid)
     # On a busy machine a started process may not have entered the namespace yet.
     sleeping = wait_until(
         lambda: [pid for path in made for pid in processes_in(path.name)], "a process on the host"
@@ -195,6 +195,6 @@ def test_the_next_run_removes_what_a_killed_one_left(hosts: tuple[Host, ...]) ->
     remove_leftovers()
 
     assert len(made) == len(["the folder", "the switch", "n0"])
-    assert left_of(killed.pid) == []
+    assert remaining_processes(killed.pid) == []
     assert [pid for pid in sleeping if is_running(pid)] == []
     assert hosts[0].run("true").code == 0

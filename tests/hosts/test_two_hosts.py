@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.launched import COMMAND, Launcher
-from tests.contract.worker_scripts import RANKS_MEET
+from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 
@@ -24,7 +24,7 @@ PLACE = """
     print("place", *(os.environ[name] for name in names))
 """
 
-ADD_UP = f"""{RANKS_MEET}
+ADD_UP = f"""{RANKS_RENDEZVOUS}
     if rank == 0:
         print("sum", sum(int(call.recv(1)) for call in calls))
     else:

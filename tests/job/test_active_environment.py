@@ -5,7 +5,7 @@ from pathlib import Path
 
 import clusterrun
 import pytest
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.this_process import ThisProcess
 from msgspec.structs import replace
 
@@ -30,7 +30,7 @@ def environment(folder: Path, *packages: str, version: str = "python3.12") -> Pa
 def ours(folder: Path) -> ThisProcess:
     """Return a process of clusterrun's environment, which has no torch."""
     made = environment(folder / "ours")
-    return replace(PROCESS, python=f"{made}/bin/python", finds_torch=lambda: False)
+    return replace(PROCESS, python=f"{made}/bin/python", has_torch=lambda: False)
 
 
 VENV, CONDA = "VIRTUAL_ENV", "CONDA_PREFIX"
@@ -40,7 +40,7 @@ TORCH = "site-packages/torch"
 SEES_ALL = "home = {}/base/bin\ninclude-system-site-packages = true\nversion = 3.12.3\n"
 
 
-def python_of(process: ThisProcess, words: str = "train.py", **environ: str) -> Fact[str]:
+def python_of(process: ThisProcess, words: str = "train.py", **environ: str) -> Setting[str]:
     """Return the interpreter of the workers; no line says that it is a different one from the active."""
     described = describe(*words.split(), environ=environ, process=process)
     assert described.warnings == ()
@@ -52,8 +52,8 @@ def test_the_active_environment_has_torch(folder: Path, ours: ThisProcess, name:
     """As ``python train.py`` would run it; clusterrun was installed apart from it."""
     active = environment(folder / "active", TORCH)
 
-    assert python_of(ours, **{name: f"{active}"}) == Fact(f"{active}/bin/python", name)
-    assert python_of(ours, **{name: f"{active}/"}) == Fact(f"{active}/bin/python", name)
+    assert python_of(ours, **{name: f"{active}"}) == Setting(f"{active}/bin/python", name)
+    assert python_of(ours, **{name: f"{active}/"}) == Setting(f"{active}/bin/python", name)
 
 
 @pytest.mark.parametrize("innermost", [VENV, CONDA])
@@ -65,7 +65,7 @@ def test_the_innermost_environment_counts(folder: Path, ours: ThisProcess, inner
 
     found = python_of(ours, **active, PATH=f"/usr/bin{os.pathsep}{path}")
 
-    assert found == Fact(f"{active[innermost]}/bin/python", innermost)
+    assert found == Setting(f"{active[innermost]}/bin/python", innermost)
 
 
 @pytest.mark.parametrize(
@@ -88,18 +88,18 @@ def test_an_environment_that_sees_the_packages_of_its_python(
     assert python_of(ours, VIRTUAL_ENV=str(active)).origin == VENV
     (active / "pyvenv.cfg").write_text(SEES_ALL.format(folder).replace("true", "false"))
     assert describe("train.py", environ={VENV: str(active)}, process=ours).job.fact("python") == (
-        Fact(ours.python, "default")
+        Setting(ours.python, "default")
     )
 
 
 def test_ours_has_torch(folder: Path, ours: ThisProcess) -> None:
     """Then it runs the workers, as before, and the active environment is named."""
     active = environment(folder / "active", TORCH)
-    process = replace(ours, finds_torch=lambda: True)
+    process = replace(ours, has_torch=lambda: True)
 
     described = describe("train.py", environ={VENV: str(active)}, process=process)
 
-    assert described.job.fact("python") == Fact(ours.python, "default")
+    assert described.job.fact("python") == Setting(ours.python, "default")
     assert described.warnings == (
         (
             f"workers run {ours.python}, as clusterrun does, not the active environment {active}"
@@ -120,7 +120,7 @@ def test_the_active_environment_is_not_fit(
 
     described = describe("train.py", environ={VENV: str(active)}, process=ours)
 
-    assert described.job.fact("python") == Fact(ours.python, "default")
+    assert described.job.fact("python") == Setting(ours.python, "default")
     assert [warning.partition(" runs")[0][:12] for warning in described.warnings] == [
         "workers run "
     ]
@@ -134,7 +134,7 @@ def test_none_is_active(folder: Path, ours: ThisProcess, active: str) -> None:
 
     found = python_of(ours, VIRTUAL_ENV=f"{folder}/{active}" if active else "")
 
-    assert found == Fact(ours.python, "default")
+    assert found == Setting(ours.python, "default")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_none_is_active(folder: Path, ours: ThisProcess, active: str) -> None:
     [
         ({"python": "ours/bin/python"}, "train.py", "--python"),
         ({"no_python": True}, "true", "default"),
-        ({"module": True}, "clusterrun.clients.doctor.nodes", "default"),
+        ({"module": True}, "clusterrun.clients.doctor.node_program", "default"),
         ({}, "{clusterrun}/clients/python/rank.py", "default"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import get_type_hints
 import msgspec
 from clusterrun.cli.help import GROUPS, help_text
 from clusterrun.cli.splitting import split
-from clusterrun.job.declaring import Fact, Row, rows_of, title_of
+from clusterrun.job.declarations import Row, Setting, rows_of, title_of
 from clusterrun.job.job_file import read_job_file
 from clusterrun.job.options import OPTIONS, SUBJECTS
 from clusterrun.job.sources import CommandLine, value_of
@@ -25,7 +25,7 @@ REFERENCE = Path(__file__).parents[2] / "configs" / "reference.yaml"
 def test_every_option_is_declared_once() -> None:
     """Names, defaults, types, flags, help and the reference follow from one line."""
     rows = [*OPTIONS.values(), *OPTIONS_OF_COMMANDS.values()]
-    reference = read_job_file(Fact(str(REFERENCE), "--config")).settings
+    reference = read_job_file(Setting(str(REFERENCE), "--config")).settings
     helps = {group: " ".join(help_text(group).split()) for group in GROUPS}
 
     amiss = [f"{row.name}: {each}" for row in rows for each in wrong_in_itself(row)]
@@ -74,7 +74,7 @@ def misread_flags(row: Row) -> Iterator[str]:
         typed = f"--{name.replace('_', '-')}"
         value = ["x"] if row.metavar and not row.needs_equals else []
         text = value[0] if value else "true"
-        expected = CommandLine({row.name: (Fact(text, typed),)}, ("train.py",))
+        expected = CommandLine({row.name: (Setting(text, typed),)}, ("train.py",))
         if split([typed, *value, "train.py"]) != expected:
             yield typed
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import pytest
 from clusterrun.job import values
-from clusterrun.job.declaring import Option, rows_of, spell
+from clusterrun.job.declarations import Option, format_value, rows_of
 from clusterrun.job.values import number
 from msgspec import Struct
 
@@ -57,4 +57,4 @@ def test_an_option_without_a_kind_of_value_is_refused() -> None:
 )
 def test_defaults_are_spelled_as_typed(value: object, text: str) -> None:
     """Booleans, times and words of a choice read as in a job file."""
-    assert spell(value) == text
+    assert format_value(value) == text

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from clusterrun.cli.splitting import split
-from clusterrun.clients.python.call import options_of
+from clusterrun.clients.python.call import options_from_keywords
 from clusterrun.errors import UsageError
-from clusterrun.job.gone import GONE
 from clusterrun.job.options import NAMES as NAMES_OF_OPTIONS
+from clusterrun.job.removed_options import GONE
 
 from tests.described import describe
 
@@ -43,4 +43,4 @@ def test_set_elsewhere(name: str) -> None:
         describe(flags={"config": "job.yaml"})
     assert caught.value.message == f"job.yaml:2 {name}: there is no such key any more"
     with pytest.raises(TypeError, match=r"launch.. takes no .* any more; "):
-        options_of("launch", {name: 1})
+        options_from_keywords("launch", {name: 1})

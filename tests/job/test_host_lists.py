@@ -2,7 +2,7 @@
 
 import pytest
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.hosts import expand_counts, expand_hosts
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 )
 def test_lists(text: str, names: str) -> None:
     """Ranges keep their zeros."""
-    assert expand_hosts(Fact(text, "SLURM_NODELIST")) == Fact(
+    assert expand_hosts(Setting(text, "SLURM_NODELIST")) == Setting(
         tuple(names.split()), "SLURM_NODELIST"
     )
 
@@ -44,7 +44,7 @@ def test_lists(text: str, names: str) -> None:
 )
 def test_the_order_is_the_lists_own(text: str, names: str) -> None:
     """Ranks go by it, so nothing is sorted and nothing is dropped."""
-    assert expand_hosts(Fact(text, "x")).value == tuple(names.split())
+    assert expand_hosts(Setting(text, "x")).value == tuple(names.split())
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_order_is_the_lists_own(text: str, names: str) -> None:
 def test_lists_that_are_none(text: str) -> None:
     """The error names the origin of the list."""
     with pytest.raises(UsageError) as caught:
-        expand_hosts(Fact(text, "SLURM_NODELIST"))
+        expand_hosts(Setting(text, "SLURM_NODELIST"))
 
     assert caught.value.message == f"SLURM_NODELIST: {text!r} is not a list of hosts"
 
@@ -77,7 +77,7 @@ def test_lists_that_are_none(text: str) -> None:
 def test_more_hosts_than_any_job_has(text: str, number: str) -> None:
     """They are counted before they are written out."""
     with pytest.raises(UsageError) as caught:
-        expand_hosts(Fact(text, "SLURM_NODELIST"))
+        expand_hosts(Setting(text, "SLURM_NODELIST"))
 
     assert caught.value.message == (
         f"SLURM_NODELIST: {text!r} has {number} hosts, and a job has 1,000,000 at most"
@@ -87,13 +87,13 @@ def test_more_hosts_than_any_job_has(text: str, number: str) -> None:
 def test_more_counts_than_any_job_has() -> None:
     """Slurm's other list, which grows in the same way."""
     with pytest.raises(UsageError, match=r"SLURM_TASKS_PER_NODE: .* has 50,000,000 hosts"):
-        expand_counts(Fact("2(x50000000)", "SLURM_TASKS_PER_NODE"))
+        expand_counts(Setting("2(x50000000)", "SLURM_TASKS_PER_NODE"))
 
 
 def test_a_long_list_is_shortened_in_a_message() -> None:
     """It may be longer than the terminal keeps."""
     with pytest.raises(UsageError) as caught:
-        expand_hosts(Fact("gpu," * 100_000 + "n[", "x"))
+        expand_hosts(Setting("gpu," * 100_000 + "n[", "x"))
 
     assert caught.value.message == f"x: '{'gpu,' * 15}...' is not a list of hosts"
 
@@ -103,13 +103,13 @@ def test_counts(pairs: list[tuple[int, int]]) -> None:
     """``2(x3),1`` is 2, 2, 2, 1; a count that comes once may stand alone."""
     text = ",".join(f"{n}(x{times})" if times > 1 else f"{n}" for n, times in pairs)
 
-    assert expand_counts(Fact(text, "x")) == tuple(n for n, times in pairs for _ in range(times))
+    assert expand_counts(Setting(text, "x")) == tuple(n for n, times in pairs for _ in range(times))
 
 
 @pytest.mark.parametrize("text", ["", "two", "2(x", "2,,1", "2(3)", "2(x3) 1", "-1"])
 def test_counts_that_are_none(text: str) -> None:
     """Nothing is guessed."""
     with pytest.raises(UsageError) as caught:
-        expand_counts(Fact(text, "SLURM_TASKS_PER_NODE"))
+        expand_counts(Setting(text, "SLURM_TASKS_PER_NODE"))
 
     assert caught.value.message == f"SLURM_TASKS_PER_NODE: {text!r} is not a list of counts"

@@ -66,4 +66,4 @@ def test_a_new_option_is_one_field(tmp_path: Path) -> None:
     ],
 )
 def test_a_debugged_rank_may_be_stopped_for_hours(values: dict[str, Any], seconds: float) -> None:
-    assert job(**values).watched_for == seconds
+    assert job(**values).active_hang_timeout == seconds

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.errors import ExitCode, UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job_file import read_job_file
 from clusterrun.job.sources import JobFile, value_of
 
@@ -14,7 +14,7 @@ KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
 def read(text: str) -> JobFile:
     """Return what a file called job.yaml says."""
     Path("job.yaml").write_text(text)
-    return read_job_file(Fact("job.yaml", "--config"))
+    return read_job_file(Setting("job.yaml", "--config"))
 
 
 def test_keys_are_options() -> None:
@@ -22,9 +22,9 @@ def test_keys_are_options() -> None:
     said = read("nproc_per_node: auto\nrdzv_id: 007\nno_python: yes\n").settings
 
     assert said == {
-        "nproc_per_node": (Fact("auto", "job.yaml:1 nproc_per_node"),),
-        "run_id": (Fact("007", "job.yaml:2 rdzv_id"),),
-        "no_python": (Fact("yes", "job.yaml:3 no_python"),),
+        "nproc_per_node": (Setting("auto", "job.yaml:1 nproc_per_node"),),
+        "run_id": (Setting("007", "job.yaml:2 rdzv_id"),),
+        "no_python": (Setting("yes", "job.yaml:3 no_python"),),
     }
 
 
@@ -36,22 +36,22 @@ def test_of_two_keys_for_one_option_the_alias_wins(text: str, line: int) -> None
     """As among variables, and wherever it stands."""
     settings = read(text).settings
 
-    assert value_of("run_id", [settings]) == Fact("theirs", f"job.yaml:{line} rdzv_id")
+    assert value_of("run_id", [settings]) == Setting("theirs", f"job.yaml:{line} rdzv_id")
 
 
 def test_script_and_args_are_words() -> None:
     """A script and its arguments read as on a command line, each text as it looks."""
     words = read("args: [--lr, 1e-3, 010, no, '']\nscript: train.py\n").words
 
-    assert words == Fact(("train.py", "--lr", "1e-3", "010", "no", ""), "job.yaml:2 script")
+    assert words == Setting(("train.py", "--lr", "1e-3", "010", "no", ""), "job.yaml:2 script")
 
 
 def test_a_module_is_words_and_says_so() -> None:
     """The key holds the name, so it stands for the flag as well."""
     job_file = read("module: pkg.train\nargs:\n  - --fast\n")
 
-    assert job_file.words == Fact(("pkg.train", "--fast"), "job.yaml:1 module")
-    assert job_file.settings == {"module": (Fact("true", "job.yaml:1 module"),)}
+    assert job_file.words == Setting(("pkg.train", "--fast"), "job.yaml:1 module")
+    assert job_file.settings == {"module": (Setting("true", "job.yaml:1 module"),)}
 
 
 def test_env_is_a_mapping_of_texts() -> None:
@@ -60,9 +60,9 @@ def test_env_is_a_mapping_of_texts() -> None:
 
     assert said == {
         "env": (
-            Fact("A=no", "job.yaml:2 env.A"),
-            Fact("B=", "job.yaml:3 env.B"),
-            Fact("C=x=y", "job.yaml:4 env.C"),
+            Setting("A=no", "job.yaml:2 env.A"),
+            Setting("B=", "job.yaml:3 env.B"),
+            Setting("C=x=y", "job.yaml:4 env.C"),
         )
     }
 
@@ -71,7 +71,7 @@ def test_keys_without_a_value_say_nothing() -> None:
     """A skeleton of empty keys is an empty file."""
     job_file = read("script:\nmodule:\nargs:\nenv:\nnnodes:\nrun_id: ''\n")
 
-    assert job_file == JobFile({}, Fact((), "default"))
+    assert job_file == JobFile({}, Setting((), "default"))
 
 
 @pytest.mark.parametrize(

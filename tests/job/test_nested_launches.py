@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.nested_launches import (
     NESTED_WARNING,
     STEP_VARIABLE,
     WORKER_VARIABLES,
-    left_by_outer_launch,
+    outer_launch_variables,
 )
 from clusterrun.job.values import WorkerCount
 
@@ -29,7 +29,7 @@ WORKER = {
 
 def test_all_worker_variables_go() -> None:
     """What places a worker in the outer job, and every option of ours, is to be unset."""
-    names = left_by_outer_launch(WORKER)
+    names = outer_launch_variables(WORKER)
 
     assert set(names) == {
         *WORKER_VARIABLES,
@@ -43,7 +43,7 @@ def test_only_what_is_there_goes() -> None:
     """Names that the environment lacks need no unsetting; the order is the alphabet's."""
     environ = {"TORCHELASTIC_RUN_ID": "", "LOCAL_RANK": "0", "HOME": "/root"}
 
-    assert left_by_outer_launch(environ) == ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")
+    assert outer_launch_variables(environ) == ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_only_what_is_there_goes() -> None:
 )
 def test_the_port_of_the_outer_workers_nccl_goes(address: str, *, goes: bool) -> None:
     """The outer worker listens there; an address that its user has chosen stays."""
-    names = left_by_outer_launch({**WORKER, "NCCL_RAS_ADDR": address})
+    names = outer_launch_variables({**WORKER, "NCCL_RAS_ADDR": address})
 
     assert ("NCCL_RAS_ADDR" in names) is goes
 
@@ -59,7 +59,7 @@ def test_the_port_of_the_outer_workers_nccl_goes(address: str, *, goes: bool) ->
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "TORCHELASTIC_RUN_ID"])
 def test_one_mark_alone_is_not_a_worker(name: str) -> None:
     """AzureML sets LOCAL_RANK on its own, and that is no outer launch."""
-    assert left_by_outer_launch({name: "0", "RANK": "0", "CLUSTERRUN_NNODES": "1"}) == ()
+    assert outer_launch_variables({name: "0", "RANK": "0", "CLUSTERRUN_NNODES": "1"}) == ()
 
 
 @pytest.mark.usefixtures("script")
@@ -69,8 +69,8 @@ def test_only_settings_of_this_launch_count(folder: Path) -> None:
 
     resolved = describe("train.py", flags={"config": "job.yaml"}, environ=WORKER)
 
-    assert resolved.job.fact("nproc_per_node") == Fact(WorkerCount.PER_GPU, "default")
-    assert resolved.job.fact("max_restarts") == Fact(2, "job.yaml:1 max_restarts")
+    assert resolved.job.fact("nproc_per_node") == Setting(WorkerCount.PER_GPU, "default")
+    assert resolved.job.fact("max_restarts") == Setting(2, "job.yaml:1 max_restarts")
     assert resolved.warnings == (NESTED_WARNING,)
     assert "CLUSTERRUN_NPROC_PER_NODE" in resolved.unset
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job_file import KEYS, read_entries, read_job_file
 from clusterrun.job.options import OPTIONS
 
@@ -18,7 +18,7 @@ def test_every_key_is_there_once() -> None:
     """All keys that a job file may have, but for other spellings of the same."""
     aliases = {alias for row in OPTIONS.values() for alias in row.option.aliases}
 
-    assert set(read_entries(Fact(REFERENCE, "--config"))) == set(KEYS) - aliases
+    assert set(read_entries(Setting(REFERENCE, "--config"))) == set(KEYS) - aliases
 
 
 @pytest.mark.parametrize("name", ["one_node", "two_nodes"])
@@ -26,7 +26,7 @@ def test_the_small_jobs_name_a_script_of_ours(name: str, monkeypatch: pytest.Mon
     """The examples run from the repository's root."""
     monkeypatch.chdir(CONFIGS.parent)
 
-    words = read_job_file(Fact(f"configs/{name}.yaml", "--config")).words
+    words = read_job_file(Setting(f"configs/{name}.yaml", "--config")).words
 
     assert Path(words.value[0]).is_file()
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import ProgramKind, WorkerProgram
 from clusterrun.job.options import NumaBinding
 from clusterrun.job.resolve import resolve
@@ -29,13 +29,13 @@ def test_the_strongest_source_wins(speakers: set[str]) -> None:
     found = describe("train.py", flags=flags, environ=environ).job.fact("max_restarts")
 
     order = {
-        "flag": Fact(1, "--max-restarts"),
-        "CLUSTERRUN_": Fact(2, "CLUSTERRUN_MAX_RESTARTS"),
-        "PET_": Fact(3, "PET_MAX_RESTARTS"),
-        "file": Fact(4, "job.yaml:2 max_restarts"),
+        "flag": Setting(1, "--max-restarts"),
+        "CLUSTERRUN_": Setting(2, "CLUSTERRUN_MAX_RESTARTS"),
+        "PET_": Setting(3, "PET_MAX_RESTARTS"),
+        "file": Setting(4, "job.yaml:2 max_restarts"),
     }
     spoken = [fact for name, fact in order.items() if name in speakers]
-    assert found == next(iter(spoken), Fact(0, "default"))
+    assert found == next(iter(spoken), Setting(0, "default"))
 
 
 def test_variables_of_the_job_are_merged_by_name() -> None:
@@ -47,11 +47,11 @@ def test_variables_of_the_job_are_merged_by_name() -> None:
         "train.py", flags={"config": "job.yaml", "env": ("A=x", "A=flag")}, environ=environ
     ).job
 
-    assert {name: Fact(text, job.origin(f"env.{name}")) for name, text in job.env.items()} == {
-        "A": Fact("flag", "--env"),
-        "B": Fact("ours", "CLUSTERRUN_ENV"),
-        "C": Fact("pet", "PET_ENV"),
-        "D": Fact("no", "job.yaml:5 env.D"),
+    assert {name: Setting(text, job.origin(f"env.{name}")) for name, text in job.env.items()} == {
+        "A": Setting("flag", "--env"),
+        "B": Setting("ours", "CLUSTERRUN_ENV"),
+        "C": Setting("pet", "PET_ENV"),
+        "D": Setting("no", "job.yaml:5 env.D"),
     }
 
 
@@ -65,9 +65,9 @@ def test_a_job_file_describes_a_whole_job() -> None:
     resolved = describe(environ={"CLUSTERRUN_CONFIG": "job.yaml"})
 
     program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--lr", "010"))
-    assert resolved.job.fact("script") == Fact(program, "job.yaml:1 script")
-    assert resolved.job.fact("nproc_per_node") == Fact(2, "job.yaml:3 nproc_per_node")
-    assert resolved.job.fact("numa_binding") == Fact(NumaBinding.NONE, "job.yaml:4 numa_binding")
+    assert resolved.job.fact("script") == Setting(program, "job.yaml:1 script")
+    assert resolved.job.fact("nproc_per_node") == Setting(2, "job.yaml:3 nproc_per_node")
+    assert resolved.job.fact("numa_binding") == Setting(NumaBinding.NONE, "job.yaml:4 numa_binding")
     assert resolved.dry_run
     assert resolved.verbose
 
@@ -80,7 +80,7 @@ def test_a_script_on_the_command_line_replaces_the_files(named: str) -> None:
     job = describe("train.py", "--new", flags={"config": "job.yaml"}).job
 
     program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--new",))
-    assert job.fact("script") == Fact(program, "command line")
+    assert job.fact("script") == Setting(program, "command line")
     assert job.failures.max_restarts == 1
 
 
@@ -111,7 +111,7 @@ def test_words_after_dashes_are_arguments_of_the_files_program(
     Path("job.yaml").write_text(f"{file}\n")
     line = command_line({"config": "job.yaml"}, *typed.split())
 
-    script = resolve(replace(line, follow_dashes=True), {}, PROCESS).job.script
+    script = resolve(replace(line, after_dashes=True), {}, PROCESS).job.script
 
     assert (script.name, script.args) == (program, tuple(args.split()))
 
@@ -123,7 +123,7 @@ def test_a_captured_machine_is_planned_for(folder: Path) -> None:
     resolved = describe("train.py", flags=flags)
 
     assert (resolved.dry_run, resolved.as_json) == (True, True)
-    assert resolved.machine_root == Fact(folder, "--machine-root")
+    assert resolved.machine_root == Setting(folder, "--machine-root")
 
 
 def test_a_job_that_is_only_looked_at_has_no_script(folder: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_job_that_is_only_looked_at_has_no_script(folder: Path) -> None:
 
     resolved = resolve(command_line(flags), {}, PROCESS, for_topo=True)
 
-    assert resolved.job.fact("nproc_per_node") == Fact(3, "job.yaml:2 nproc_per_node")
+    assert resolved.job.fact("nproc_per_node") == Setting(3, "job.yaml:2 nproc_per_node")
     assert resolved.job.origin("script") == "clusterrun topo"
     assert (resolved.dry_run, resolved.as_json) == (True, True)
 

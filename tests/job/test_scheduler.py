@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from clusterrun.errors import UsageError
-from clusterrun.job.clusters.pbs import asctime_and_walltime
-from clusterrun.job.clusters.scheduler import seconds_left
-from clusterrun.job.clusters.slurm import iso_time
+from clusterrun.job.clusters.pbs import parse_qstat
+from clusterrun.job.clusters.scheduler import parse_time_left
+from clusterrun.job.clusters.slurm import parse_end_time
 from clusterrun.job.job import Job, SchedulerJob
 from clusterrun.job.resolve import resolve
-from clusterrun.job.this_process import CommandAnswer, ThisProcess, ask
+from clusterrun.job.this_process import CommandResult, ThisProcess, ask
 
 from tests.command_lines import command_line
 
@@ -43,12 +43,12 @@ class Asked:
         self.error = error
         self.commands: list[str] = []
 
-    def __call__(self, command: Sequence[str], environ: Mapping[str, str]) -> CommandAnswer:
+    def __call__(self, command: Sequence[str], environ: Mapping[str, str]) -> CommandResult:
         assert "LD_PRELOAD" not in environ
         # Times in seconds since the epoch.
         assert environ["SLURM_TIME_FORMAT"] == "%s"
         self.commands.append(" ".join(command))
-        return CommandAnswer(self.answers[command[0]], self.error, 1 if self.error else 0)
+        return CommandResult(self.answers[command[0]], self.error, 1 if self.error else 0)
 
 
 def resolved(
@@ -211,19 +211,19 @@ Job Id: 17.server
 )
 def test_slurm_prints_the_end(answer: str, end: float | None) -> None:
     """In seconds since the epoch as asked for, or in local time; a job without a limit has none."""
-    assert iso_time(answer, 0.0) == end
+    assert parse_end_time(answer, 0.0) == end
 
 
 @pytest.mark.parametrize("name", ["stime", "start_time"])
 def test_pbs_prints_start_and_limit(name: str) -> None:
     """OpenPBS and Torque name the start differently."""
-    assert asctime_and_walltime(QSTAT.format(name), 0.0) == AT + 5400
+    assert parse_qstat(QSTAT.format(name), 0.0) == AT + 5400
 
 
 @pytest.mark.parametrize("answer", ["", QSTAT.format("ctime"), QSTAT.replace("01:30:00", "")])
 def test_pbs_jobs_without_a_limit_have_no_end(answer: str) -> None:
     """The start alone is not enough."""
-    assert asctime_and_walltime(answer, 0.0) is None
+    assert parse_qstat(answer, 0.0) is None
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_pbs_jobs_without_a_limit_have_no_end(answer: str) -> None:
 )
 def test_flux_and_lsf_print_what_is_left(answer: str, left: int | None) -> None:
     """In seconds, or in hours and minutes; UINT_MAX and "-" are no limit."""
-    assert seconds_left(answer, 1000.0) == (None if left is None else 1000.0 + left)
+    assert parse_time_left(answer, 1000.0) == (None if left is None else 1000.0 + left)
 
 
 @pytest.mark.parametrize(

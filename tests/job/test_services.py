@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from clusterrun.errors import ExitCode, UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job, ProgramKind, WorkerProgram
 from clusterrun.job.job_file import read_job_file
 from clusterrun.job.values import RankSet, WorkerCount
@@ -39,7 +39,7 @@ ANOTHER_PORT = "give another one, or leave port out: free ones are chosen"
 def read(text: str) -> tuple[Any, ...]:
     """Return the services of a file called rl.yaml."""
     Path("rl.yaml").write_text(dedent(text))
-    return read_job_file(Fact("rl.yaml", "--config")).services
+    return read_job_file(Setting("rl.yaml", "--config")).services
 
 
 def read_one(*lines: str) -> Any:
@@ -94,7 +94,7 @@ def test_all_keys_of_a_service() -> None:
             """)
     )
 
-    data, server = read_job_file(Fact("rl.yaml", "--config")).services
+    data, server = read_job_file(Setting("rl.yaml", "--config")).services
 
     assert data.name == "data"
     assert server.program == WorkerProgram(
@@ -612,7 +612,7 @@ def test_devices_do_not_count_main_workers() -> None:
     beside = describe_job(f"{text}services: {{s: {{command: a}}}}\n")
 
     assert alone.workers.nproc_per_node == 4
-    assert beside.fact("nproc_per_node") == Fact(WorkerCount.PER_GPU, "default")
+    assert beside.fact("nproc_per_node") == Setting(WorkerCount.PER_GPU, "default")
 
 
 @pytest.mark.usefixtures("script")
@@ -792,7 +792,7 @@ def test_two_services_with_one_port() -> None:
 
 OF_SERVICES = (
     *("clusterrun.job.services", "clusterrun.planning.services"),
-    *("clusterrun.policy.service_progress", "clusterrun.run.held_ports"),
+    *("clusterrun.policy.service_progress", "clusterrun.run.reserved_ports"),
     "clusterrun.run.readiness",
 )
 

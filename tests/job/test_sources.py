@@ -1,7 +1,7 @@
 """What flags and variables say, as text with an origin."""
 
 import pytest
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.sources import JobFile, from_variables, unknown_variables, value_of
 
 from tests.command_lines import command_line
@@ -12,15 +12,15 @@ def test_an_alias_says_the_same_option() -> None:
     flags = command_line({"rdzv_id": "7"}).options
     variables = from_variables({"PET_RDZV_ID": "8"}, "PET_")
 
-    assert flags == {"run_id": (Fact("7", "--rdzv-id"),)}
-    assert variables == {"run_id": (Fact("8", "PET_RDZV_ID"),)}
+    assert flags == {"run_id": (Setting("7", "--rdzv-id"),)}
+    assert variables == {"run_id": (Setting("8", "PET_RDZV_ID"),)}
 
 
 def test_of_two_variables_for_one_option_the_alias_wins() -> None:
     """Both are read, and the one that torchrun has is the last."""
     layer = from_variables({"PET_RDZV_ID": "theirs", "PET_RUN_ID": "ours"}, "PET_")
 
-    assert value_of("run_id", [layer]) == Fact("theirs", "PET_RDZV_ID")
+    assert value_of("run_id", [layer]) == Setting("theirs", "PET_RDZV_ID")
 
 
 def test_empty_variables_say_nothing() -> None:
@@ -33,8 +33,8 @@ def test_a_repeated_option_has_a_line_each() -> None:
     said = from_variables({"CLUSTERRUN_ENV": "A=1,2\nB=x y\n"}, "CLUSTERRUN_")
     odd = from_variables({"CLUSTERRUN_ENV": "A=x\u2028y\x85z\r"}, "CLUSTERRUN_")
 
-    assert said == {"env": (Fact("A=1,2", "CLUSTERRUN_ENV"), Fact("B=x y", "CLUSTERRUN_ENV"))}
-    assert odd == {"env": (Fact("A=x\u2028y\x85z\r", "CLUSTERRUN_ENV"),)}
+    assert said == {"env": (Setting("A=1,2", "CLUSTERRUN_ENV"), Setting("B=x y", "CLUSTERRUN_ENV"))}
+    assert odd == {"env": (Setting("A=x\u2028y\x85z\r", "CLUSTERRUN_ENV"),)}
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,12 @@ def test_strange_variables_are_warned_of(name: str, nearest: str) -> None:
 
 def test_a_file_without_its_program() -> None:
     """How the file's program is run goes with it, but only if there is one."""
-    said = {"no_python": (Fact("true", "j:1 no_python"),), "nnodes": (Fact("1", "j:2 nnodes"),)}
-    with_program = JobFile(said, Fact(("run.sh",), "j:3 script"))
-    options_only = JobFile(said, Fact((), "default"))
+    said = {
+        "no_python": (Setting("true", "j:1 no_python"),),
+        "nnodes": (Setting("1", "j:2 nnodes"),),
+    }
+    with_program = JobFile(said, Setting(("run.sh",), "j:3 script"))
+    options_only = JobFile(said, Setting((), "default"))
 
     assert set(with_program.without_program()) == {"nnodes"}
     assert set(options_only.without_program()) == {"no_python", "nnodes"}

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from msgspec.structs import replace
 
 from tests.captured import captured
@@ -28,22 +28,22 @@ def files() -> None:
 @pytest.mark.parametrize(
     ("flags", "environ", "expected"),
     [
-        ({}, {}, Fact(None, "default")),
-        ({"token_file": "one"}, {}, Fact(FIRST, "--token-file")),
-        ({}, {"CLUSTERRUN_TOKEN_FILE": "one"}, Fact(FIRST, "CLUSTERRUN_TOKEN_FILE")),
-        ({}, {"CLUSTERRUN_TOKEN": MINE}, Fact(MINE, "CLUSTERRUN_TOKEN")),
-        ({"token_file": "one"}, {"CLUSTERRUN_TOKEN": MINE}, Fact(FIRST, "--token-file")),
+        ({}, {}, Setting(None, "default")),
+        ({"token_file": "one"}, {}, Setting(FIRST, "--token-file")),
+        ({}, {"CLUSTERRUN_TOKEN_FILE": "one"}, Setting(FIRST, "CLUSTERRUN_TOKEN_FILE")),
+        ({}, {"CLUSTERRUN_TOKEN": MINE}, Setting(MINE, "CLUSTERRUN_TOKEN")),
+        ({"token_file": "one"}, {"CLUSTERRUN_TOKEN": MINE}, Setting(FIRST, "--token-file")),
         (
             {},
             {"CLUSTERRUN_TOKEN": MINE, "CLUSTERRUN_TOKEN_FILE": "two"},
-            Fact(MINE, "CLUSTERRUN_TOKEN"),
+            Setting(MINE, "CLUSTERRUN_TOKEN"),
         ),
-        ({}, {"CLUSTERRUN_TOKEN": f" {MINE}\n"}, Fact(MINE, "CLUSTERRUN_TOKEN")),
-        ({"token_file": "one"}, {"CLUSTERRUN_TOKEN": ""}, Fact(FIRST, "--token-file")),
+        ({}, {"CLUSTERRUN_TOKEN": f" {MINE}\n"}, Setting(MINE, "CLUSTERRUN_TOKEN")),
+        ({"token_file": "one"}, {"CLUSTERRUN_TOKEN": ""}, Setting(FIRST, "--token-file")),
     ],
 )
 def test_sources(
-    flags: dict[str, str], environ: dict[str, str], expected: Fact[str | None]
+    flags: dict[str, str], environ: dict[str, str], expected: Setting[str | None]
 ) -> None:
     """The flag, the variable, then other ways to name a file."""
     assert describe("train.py", flags=flags, environ=environ).job.fact("token") == expected
@@ -170,7 +170,7 @@ def test_a_schedulers_job_has_a_token_of_its_user() -> None:
 
     token = describe("train.py", environ=captured("node.0"), process=process).job.fact("token")
 
-    assert token == Fact("26.0 of user 7", "SLURM_JOB_ID, SLURM_STEP_ID")
+    assert token == Setting("26.0 of user 7", "SLURM_JOB_ID, SLURM_STEP_ID")
 
 
 def test_a_token_is_not_a_key_of_a_job_file() -> None:

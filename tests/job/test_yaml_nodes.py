@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from clusterrun.errors import ExitCode, UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job_file import read_entries
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,7 +39,9 @@ HALF = r"contains a lone surrogate, an escape from \uD800 to \uDFFF"
 def read(text: str | bytes) -> dict[str, str]:
     """Return key and text of each entry of a file called job.yaml."""
     Path("job.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
-    return {key: entry.text() for key, entry in read_entries(Fact("job.yaml", "--config")).items()}
+    return {
+        key: entry.text() for key, entry in read_entries(Setting("job.yaml", "--config")).items()
+    }
 
 
 def mistake(text: str | bytes) -> tuple[str, str]:
@@ -84,7 +86,7 @@ def test_an_entry_knows_its_line() -> None:
     """Comments and empty lines count, and a byte order mark does not harm."""
     Path("job.yaml").write_bytes(b"\xef\xbb\xbf# jobs\n\nkey: 1\n")
 
-    entries = read_entries(Fact("job.yaml", "--config"))
+    entries = read_entries(Setting("job.yaml", "--config"))
 
     assert entries["key"].origin == "job.yaml:3 key"
 
@@ -163,7 +165,7 @@ def test_no_tag_runs_code() -> None:
 def test_a_list_of_itself_is_a_mistake() -> None:
     """An alias to what it stands in cannot send us round in circles."""
     Path("job.yaml").write_text("args: &me [*me]\n")
-    entries = read_entries(Fact("job.yaml", "--config"))
+    entries = read_entries(Setting("job.yaml", "--config"))
 
     with pytest.raises(UsageError, match="a list, where a single value is expected"):
         entries["args"].texts()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
-from clusterrun.machine.capture import MAX_SIZE, open_captured, written_capture
+from clusterrun.machine.capture import MAX_SIZE, encode_capture, open_capture
 from clusterrun.machine.gpus.nvml import ask as ask_nvml
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Hints, Machine, PciGpu
@@ -38,7 +38,7 @@ SLICE = replace(part(WHOLE, "MIG-1"), model="MIG 3g.40gb")
 def opened(
     root: Path, environ: Mapping[str, str] | None = None
 ) -> tuple[Tree, CpuSet | None, Mapping[str, str]]:
-    return open_captured(root, "--machine-root", environ or {})
+    return open_capture(root, "--machine-root", environ or {})
 
 
 def replayed(content: bytes) -> Tree:
@@ -52,11 +52,11 @@ def expect_the_same(
 ) -> Machine:
     """Capture a machine, and capture its replay; both are the same machine, and the same file."""
     machine = inspect(tree, environ or {}, allowed, "node7")
-    once = written_capture(tree, {}, CpuSet())
+    once = encode_capture(tree, {}, CpuSet())
     again = replayed(once)
 
     assert inspect(again, environ or {}, allowed, "node7") == machine
-    assert written_capture(again, {}, CpuSet()) == once
+    assert encode_capture(again, {}, CpuSet()) == once
     return machine
 
 
@@ -92,7 +92,7 @@ def test_this_machine_is_replayed_as_it_is() -> None:
 
 def test_a_capture_has_the_kernel_of_any_machine() -> None:
     """Where there are GPUs, no question about the machine needs it."""
-    capture = json.loads(written_capture(Tree(Path("/")), {}, CpuSet()))
+    capture = json.loads(encode_capture(Tree(Path("/")), {}, CpuSet()))
 
     kernel, architecture = os.uname().release, os.uname().machine
     assert capture["answers"]["answer"] == {"architecture": architecture, "kernel": kernel}
@@ -201,7 +201,7 @@ def test_only_what_was_asked_is_kept(tmp_path: Path) -> None:
     tree = Tree(root)
     inspect(tree, {}, None, "node7")
 
-    content = written_capture(tree, {"HOME": "/root", "CUDA_VISIBLE_DEVICES": "1"}, CpuSet())
+    content = encode_capture(tree, {"HOME": "/root", "CUDA_VISIBLE_DEVICES": "1"}, CpuSet())
 
     text = json.loads(content)["answers"]["text"]
     assert text["proc/self/status"] == status
@@ -220,7 +220,7 @@ def test_the_same_machine_is_the_same_file(tmp_path: Path) -> None:
 
     again = Tree(None, KernelAnswers(**backwards))
 
-    assert written_capture(again, {}, CpuSet()) == written_capture(tree, {}, CpuSet())
+    assert encode_capture(again, {}, CpuSet()) == encode_capture(tree, {}, CpuSet())
 
 
 def test_names_of_hosts_and_users_are_not_kept(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_names_of_hosts_and_users_are_not_kept(tmp_path: Path) -> None:
     inspect(tree, {}, None, "")
     tree.text("proc/self/mountinfo")
 
-    content = written_capture(tree, {}, CpuSet()).decode()
+    content = encode_capture(tree, {}, CpuSet()).decode()
 
     assert "alice" not in content
     assert "/ /proc rw" in content
@@ -250,7 +250,7 @@ def test_names_of_hosts_and_users_are_not_kept(tmp_path: Path) -> None:
 def test_a_capture_is_replayed_with_its_own_variables(tmp_path: Path) -> None:
     """The variables for GPUs are those of the captured process; no other is set by a file."""
     tree = Tree(write_tree(tmp_path / "machine", two_nodes()))
-    content = written_capture(tree, {"CUDA_VISIBLE_DEVICES": "1,0"}, CpuSet.parse("0-3"))
+    content = encode_capture(tree, {"CUDA_VISIBLE_DEVICES": "1,0"}, CpuSet.parse("0-3"))
     document = json.loads(content)
     document["variables"]["LD_PRELOAD"] = "evil.so"
     (tmp_path / "m.json").write_text(json.dumps(document))
@@ -345,7 +345,7 @@ def capture_of_two_nodes() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(write_tree(Path(folder), two_nodes(GPUS, allowed="0-5")))
         inspect(tree, {}, None, "node7")
-        return written_capture(tree, {"CUDA_VISIBLE_DEVICES": "0"}, CpuSet((0, 1)))
+        return encode_capture(tree, {"CUDA_VISIBLE_DEVICES": "0"}, CpuSet((0, 1)))
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_a_cache_is_what_its_level_and_type_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("affinity", "isolated", "allowed", "left_out", "set_apart"),
+    ("affinity", "isolated", "allowed", "left_out", "excluded_cpus"),
     [
         ("0-3", "2-3", "0-1", "2-3", "2-3"),
         # Only isolated CPUs were asked for.
@@ -159,7 +159,7 @@ def test_isolated_cpus_are_for_those_who_ask_for_them_alone(
     *,
     allowed: str,
     left_out: str,
-    set_apart: str,
+    excluded_cpus: str,
 ) -> None:
     """The kernel does not balance threads over them; they are online, and have their cores."""
     write_files(tmp_path, {f"{CPUS}/isolated": isolated})
@@ -167,7 +167,7 @@ def test_isolated_cpus_are_for_those_who_ask_for_them_alone(
     found = read(tmp_path, MachineFacts(), affinity)
 
     assert (str(found.allowed), str(found.isolated)) == (allowed, left_out)
-    assert str(found.set_apart) == set_apart
+    assert str(found.excluded_cpus) == excluded_cpus
     assert str(found.online) == "0-3"
     assert len(found.cores) == 4
 

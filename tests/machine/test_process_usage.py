@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusterrun.machine.process_usage import ProcessUsage, Units, usage_of, why_silent
+from clusterrun.machine.process_usage import ProcessUsage, Units, usage_of, why_unresponsive
 from clusterrun.machine.tree import Tree
 
 from tests.contract.launched import await_status
@@ -33,7 +33,7 @@ def test_the_fields_follow_the_name(tmp_path: Path, letter: str, state: str) -> 
 def test_a_process_that_has_ended_uses_nothing(tmp_path: Path) -> None:
     """It has no files."""
     assert usage_of(Tree(tmp_path), 7, UNITS) is None
-    assert why_silent(Tree(tmp_path), 7) == ""
+    assert why_unresponsive(Tree(tmp_path), 7) == ""
 
 
 def test_a_real_process() -> None:
@@ -43,7 +43,7 @@ def test_a_real_process() -> None:
     try:
         child.send_signal(signal.SIGSTOP)
         await_status(child.pid, psutil.STATUS_STOPPED)
-        why = why_silent(Tree(Path("/")), child.pid)
+        why = why_unresponsive(Tree(Path("/")), child.pid)
     finally:
         child.kill()
         child.wait()

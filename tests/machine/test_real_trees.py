@@ -167,7 +167,7 @@ def test_a_machine_that_was_copied_is_read_as_it_was(
 
     assert described(tree, found) == READ[name.partition(".")[0]]
     assert found.cores_known
-    assert found.visible_remark == ""
+    assert found.visible_warning == ""
     assert CpuSet.union_of(found.cores) == found.allowed
 
 

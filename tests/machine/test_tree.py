@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.cpuset import CpuSet
-from clusterrun.machine.tree import KernelAnswers, Tree, cpus_of, number_of
+from clusterrun.machine.tree import KernelAnswers, Tree, cpus_of, parse_number
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,8 +42,8 @@ def test_cpu_masks_are_words_of_32_bits(tmp_path: Path, mask: str, cpus: str) ->
 )
 def test_numbers_are_those_that_a_kernel_writes(text: str, number: int | None) -> None:
     """Python raises an error for thousands of digits."""
-    assert number_of(text) == number
-    assert number_of("9" * 5000) is None
+    assert parse_number(text) == number
+    assert parse_number("9" * 5000) is None
 
 
 def test_names_with_numbers_that_no_kernel_writes() -> None:

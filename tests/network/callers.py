@@ -6,10 +6,10 @@ import time
 from contextlib import ExitStack
 
 import msgspec
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.loop import Loop
 from clusterrun.network import server
-from clusterrun.network.channel import FROM_COORDINATOR, LONGEST_HELLO
+from clusterrun.network.channel import FROM_COORDINATOR, MAX_HELLO_BYTES
 from clusterrun.network.handshake import MAGIC, NO_ADDRESS, VERSION
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.joining_port import open_joining_port
@@ -43,12 +43,14 @@ class Running:
         self.port = port
         self.ahead = 0.0
         self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
-        door = open_joining_port(Fact((port,), "--master-port"), "n0")
+        door = open_joining_port(Setting((port,), "--master-port"), "n0")
         opened = opened_job(nodes, **values)
         now = self.loop.clock()
-        coordinator = Coordinator(opened.terms, opened.own_hello, port, now, has_token=bool(token))
+        coordinator = Coordinator(
+            opened.settings, opened.own_hello, port, now, has_token=bool(token)
+        )
         node = JoiningNode(
-            opened.terms, opened.own_hello, token, outside(self.notices, interfaces={})
+            opened.settings, opened.own_hello, token, outside(self.notices, interfaces={})
         )
         # What node 0's own agent would learn is of no interest.
         self.server = server.CoordinatorServer(
@@ -178,7 +180,7 @@ GARBAGE = {
     "a coordinator": struct.pack(">12sHcB32s", MAGIC, 2, b"C", 0, b"m" * 32),
     "one with a token": struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 1, b"m" * 32),
     "a huge message": OPENING + b"\xff\xff\xff\xff",
-    "a long hello": OPENING + (LONGEST_HELLO + 1).to_bytes(4, "big"),
+    "a long hello": OPENING + (MAX_HELLO_BYTES + 1).to_bytes(4, "big"),
     "no message": OPENING + b"\0\0\0\4abcd",
     "a report without a hello": OPENING + framed(done(0, [])),
     "half a report": OPENING + framed(messages.FirstFailure(0, result(0, 1), 0.0))[:40],

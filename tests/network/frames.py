@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from clusterrun.network.channel import LONGEST_FRAME, Channel, MessageT
+from clusterrun.network.channel import MAX_FRAME_BYTES, Channel, MessageT
 from clusterrun.network.handshake import BadFrame
 from clusterrun.policy import messages, outcome, queries
 from msgspec import Struct
@@ -33,7 +33,7 @@ def taken(decoder: Decoder[MessageT], buffer: bytearray) -> Iterator[MessageT]:
 
 
 def received(
-    decoder: Decoder[MessageT], data: bytes, longest: int = LONGEST_FRAME
+    decoder: Decoder[MessageT], data: bytes, longest: int = MAX_FRAME_BYTES
 ) -> list[MessageT]:
     """Return the messages that a channel reads of ``data``.
 
@@ -80,7 +80,7 @@ OF_MEMBERS: list[messages.FromMember] = [
     messages.Paused(paused=True),
 ]
 OF_THE_COORDINATOR: list[messages.FromCoordinator] = [
-    messages.Refused(messages.Refusal.TRY_ELSEWHERE, "another job", "Give each its own port."),
+    messages.Refused(messages.Refusal.TRY_NEXT_PORT, "another job", "Give each its own port."),
     messages.Notice("1 of 2 nodes have joined"),
     messages.WorldFormed(world(2), "n0"),
     messages.Stop(2, "rank 3 on n1 failed"),
@@ -127,7 +127,7 @@ def strange(dice: Random, valid: Sequence[bytes]) -> Iterator[bytes]:
                 yield mutated(frame, changes)
 
 
-def messages_in(decoder: Decoder[MessageT], data: bytes, longest: int = LONGEST_FRAME) -> int:
+def messages_in(decoder: Decoder[MessageT], data: bytes, longest: int = MAX_FRAME_BYTES) -> int:
     """Return the number of messages in ``data``; -1 if it is invalid."""
     try:
         return len(received(decoder, data, longest))

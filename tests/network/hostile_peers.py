@@ -145,7 +145,7 @@ class Member(Peer):
                 messages.EndedExternally(attempt, outcome.HelperFailed("relay", "exited", 0)),
                 messages.Idle(attempt, 5.0),
                 messages.Idle(attempt, 0.0, still=5.0),
-                messages.RankAsks(attempt),
+                messages.RankCallsSuspend(attempt),
                 messages.Paused(paused=dice.random() < 0.5),
                 messages.RequestSuspension("SIGUSR2"),
                 messages.RequestStacks(),
@@ -205,7 +205,7 @@ class OfNodeZero(Session):
 
     def step(self) -> None:
         dice = self.dice
-        missing = self.terms.nodes - 1 - sum(it.end.is_open for it in self.members)
+        missing = self.settings.nodes - 1 - sum(it.end.is_open for it in self.members)
         if missing > 0 and self.port.is_open and dice.random() < 0.7:
             self._calls()
             return
@@ -281,12 +281,12 @@ class NodeZero(Peer):
 
     def _world(self, attempt: int) -> World:
         self.attempt, self.is_stopped, self.is_done = attempt, False, False
-        terms, kind = self.session.terms, self.session.kind
-        nodes = terms.nodes - terms.elasticity.spares
+        settings, kind = self.session.settings, self.session.kind
+        nodes = settings.nodes - settings.elasticity.spares
         own = workers_of_kind(kind, 1)
         size = WORKERS + own * (nodes - 1)
         programs: tuple[ProgramWorld, ...] = ()
-        if terms.job.services:
+        if settings.job.services:
             programs = (
                 ProgramWorld(MAIN, 0, self._with_offers(MAIN)),
                 ProgramWorld("server", size, self._with_offers("server")),
@@ -317,11 +317,11 @@ class NodeZero(Peer):
 
     def right(self) -> Any:
         """Return what node 0 could send now."""
-        dice, job = self.session.dice, self.session.terms.job
+        dice, job = self.session.dice, self.session.settings.job
         if self.beats and dice.random() < 0.5:
             return messages.HeartbeatAnswer(self.beats.pop(), 5.0)
         if self.attempt < 0:
-            if job.outlives_nodes and not self.waits and dice.random() < 0.4:
+            if job.survives_node_loss and not self.waits and dice.random() < 0.4:
                 self.waits = True
                 return messages.KeepWaiting("n0")
             if self.waits and dice.random() < 0.4:

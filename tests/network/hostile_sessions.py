@@ -30,17 +30,17 @@ from clusterrun.network.joining_node import JoinContext, JoiningNode
 from clusterrun.network.membership import Membership
 from clusterrun.network.server import CoordinatorServer
 from clusterrun.planning.plan import NodePlan, World
-from clusterrun.planning.seats import seats_of
-from clusterrun.planning.services import service_seats
+from clusterrun.planning.services import service_slots
+from clusterrun.planning.worker_slots import worker_slots_for
 from clusterrun.policy import actions, events, messages, outcome, queries
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import Outcome, Report
-from clusterrun.policy.terms import HeartbeatRhythm, Terms
-from clusterrun.report.ending import restart_text
+from clusterrun.policy.settings import HeartbeatRhythm, RendezvousSettings
+from clusterrun.report.outcome import restart_text
 from clusterrun.run import agent
 from clusterrun.run.agent import Agent
 from clusterrun.run.event_log import EventLog
-from clusterrun.run.final_report import report_of_wait, text_of
+from clusterrun.run.final_report import report_before_start, text_of
 from clusterrun.run.launch import wait_for_world
 from clusterrun.run.node import LocalNode
 from clusterrun.signals import SignalReceived
@@ -80,7 +80,7 @@ SERVICE = Service(
 )
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
-    "plain": {"nodes": 2, "keeps_joining_port": False},
+    "plain": {"nodes": 2, "keeps_rendezvous_port": False},
     "outliving": {"nodes": 3, "spares": 1},
     "elastic": {"nodes": 3, "fewest_nodes": 1, "rejoin_timeout": 5.0},
     "services": {"nodes": 2, "services": (SERVICE,), "main_nodes": None},
@@ -101,7 +101,7 @@ def replace_sockets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(membership, "SECONDS_FOR_VERDICT", 0.0)
     patch.setattr(membership, "SECONDS_TO_FINISH", 0.0)
     patch.setattr(server, "allow_connections", lambda _nodes, _strangers: None)
-    patch.setattr(CoordinatorServer, "look_for_another", lambda _server: None)
+    patch.setattr(CoordinatorServer, "check_for_duplicate", lambda _server: None)
     patch.setattr(agent.Agent, "_ask", _ask)
 
 
@@ -112,8 +112,8 @@ def _ask(of: Any, local_rank: LocalRank, _attempt: Attempt) -> None:
 
 
 @cache
-def terms_of_kind(kind: str) -> Terms:
-    values = {"keeps_joining_port": True, **KINDS[kind]}
+def terms_of_kind(kind: str) -> RendezvousSettings:
+    values = {"keeps_rendezvous_port": True, **KINDS[kind]}
     return with_job(
         TERMS,
         values.pop("nodes"),
@@ -130,8 +130,8 @@ def terms_of_kind(kind: str) -> Terms:
 @cache
 def node_of_kind(kind: str, rank: int) -> LocalNode:
     job = with_job(TERMS, 2, **{**_of_job(kind), "node_rank": rank}).job
-    services = service_seats(job, MACHINE) if job.services else ()
-    seats = seats_of(job, MACHINE, workers_of_kind(kind, rank), services)
+    services = service_slots(job, MACHINE) if job.services else ()
+    seats = worker_slots_for(job, MACHINE, workers_of_kind(kind, rank), services)
     return LocalNode(job, (), {}, {}, MACHINE, seats)
 
 
@@ -139,7 +139,7 @@ def _of_job(kind: str) -> dict[str, Any]:
     job = terms_of_kind(kind).job
     values = {"nodes": 0, **KINDS[kind]}
     nodes = values.pop("nodes")
-    values.pop("keeps_joining_port", None)
+    values.pop("keeps_rendezvous_port", None)
     return {
         "nnodes": nodes - values.get("spares", 0),
         "run_id": "run",
@@ -154,15 +154,15 @@ def _of_job(kind: str) -> dict[str, Any]:
 @cache
 def hello_of_kind(kind: str, number: int) -> messages.Hello:
     """Return what the agent of a node sends first."""
-    terms = terms_of_kind(kind)
+    settings = terms_of_kind(kind)
     workers = workers_of_kind(kind, number)
     programs: tuple[messages.ProgramOffer, ...] = ()
-    if terms.job.services:
+    if settings.job.services:
         main = messages.ProgramOffer("main", (7000, 7001), 7002)
         programs = (main,) if workers else ()
-        if number in terms.job.services[0].nodes(terms.nodes):
+        if number in settings.job.services[0].nodes(settings.nodes):
             programs += (messages.ProgramOffer("server", (7003,), 7004),)
-    return hello(number, terms.nodes, rank=number, workers=workers, programs=programs)
+    return hello(number, settings.nodes, rank=number, workers=workers, programs=programs)
 
 
 def workers_of_kind(kind: str, number: int) -> int:
@@ -271,11 +271,13 @@ class Dialer:
     addresses = (ADDRESS,)
 
     def __init__(
-        self, node: JoiningNode, loop: SessionLoop, _ready: object, *, patiently: bool = False
+        self, node: JoiningNode, loop: SessionLoop, _ready: object, *, retries_forever: bool = False
     ) -> None:
         self._session = loop.session
         self._began = self.due = loop.clock()
-        self._gives_up = NEVER if patiently else self._began + node.terms.job.join.rdzv_timeout
+        self._gives_up = (
+            NEVER if retries_forever else self._began + node.settings.job.join.rdzv_timeout
+        )
 
     def elapsed(self, now: float) -> float:
         return now - self._began
@@ -339,8 +341,8 @@ class Workers:
                 self._happens(events.OutputEnded, rank, "ValueError: it", "")
             case actions.CleanUp():
                 self._happens(events.CleanedUp, ())
-            case actions.AwaitLeft():
-                self._happens(events.NothingLeft)
+            case actions.AwaitLeftovers():
+                self._happens(events.NoLeftovers)
             case actions.PrintNotice(text):
                 self._session.prints(text)
             case actions.HoldRanks():
@@ -358,7 +360,7 @@ class Workers:
     def reap(self) -> None:
         pass
 
-    start_held = pause = reap
+    start_pending = pause = reap
 
     def logs(self, _plan: NodePlan) -> dict[LocalRank, str]:
         return {}
@@ -377,7 +379,7 @@ class Attempts:
             self._session.seen["restart"] += 1
         plan = self._node.plan(world)
         self._log.begins(plan)
-        list(plan.all_remarks())
+        list(plan.all_warnings())
         return Attempt(self._node.job, plan, foreground=False)
 
     def note(self, attempt: Attempt, at: float) -> None:
@@ -402,7 +404,7 @@ class Commands:
     """The product's service of queries, in a node whose answers are known."""
 
     def __init__(self, session: "Session") -> None:
-        ports = query_service.NodePorts(
+        ports = query_service.AgentCallbacks(
             lambda message: session.nodes.send(message),  # noqa: PLW0108 - it is set later
             self._answer,
             lambda _query: True,
@@ -433,7 +435,7 @@ class Session:
     def __init__(self, seed: int, kind: str, steps: int = 30) -> None:
         self.dice = Random(seed)
         self.kind = kind
-        self.terms = terms_of_kind(kind)
+        self.settings = terms_of_kind(kind)
         self.now = 100.0
         self.printed: list[str] = []
         self.seen = Counter[str]()
@@ -499,7 +501,7 @@ class Session:
             resolves_for_others=lambda *_: True,
         )
         introduction = hello_of_kind(self.kind, self.rank)
-        self.nodes = Membership(JoiningNode(self.terms, introduction, b"", where), self.loop)
+        self.nodes = Membership(JoiningNode(self.settings, introduction, b"", where), self.loop)
         self.commands = Commands(self)
         attempts: Any = Attempts(self, node_of_kind(self.kind, self.rank))
         one = Agent(
@@ -521,7 +523,7 @@ class Session:
                 return
             self.nodes.rejoin()
             joined = wait_for_world(self.nodes, self.loop, None)
-        self.prints(text_of(report_of_wait(joined)))
+        self.prints(text_of(report_before_start(joined)))
 
     def is_answered(self, body: bytes) -> None:
         self.seen["query"] += bool(body)

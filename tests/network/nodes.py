@@ -1,4 +1,4 @@
-"""Nodes of a job for tests: their messages and terms, and how they run in one process."""
+"""Nodes of a job for tests: their messages and settings, and how they run in one process."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pytest
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import RendezvousError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Given
 from clusterrun.loop import NEVER, Loop, Priority
 from clusterrun.network.addresses import Interfaces, Resolve, all_addresses
@@ -22,8 +22,8 @@ from clusterrun.network.membership import Membership
 from clusterrun.planning.plan import World
 from clusterrun.policy import events, messages, outcome
 from clusterrun.policy.coordinator import Coordinator
-from clusterrun.policy.terms import HeartbeatRhythm, Terms, heartbeat_rhythm
-from clusterrun.policy.waiting import EndOfWait
+from clusterrun.policy.settings import HeartbeatRhythm, RendezvousSettings, heartbeat_rhythm
+from clusterrun.policy.waiting import WaitResult
 from clusterrun.run.launch import wait_for_world
 from msgspec.structs import replace
 
@@ -44,25 +44,29 @@ HELLO = messages.Hello(
     should={},
 )
 
-TERMS = Terms(
+TERMS = RendezvousSettings(
     job(nnodes=2),
     nodes=2,
-    host=Fact("n0", "--master-addr"),
-    ports=Fact((29500,), "--master-port"),
+    host=Setting("n0", "--master-addr"),
+    ports=Setting((29500,), "--master-port"),
     rhythm=HeartbeatRhythm(1.0, 15.0),
-    keeps_joining_port=False,
+    keeps_rendezvous_port=False,
 )
 
 
-def with_job(terms: Terms, nodes: int, **values: Any) -> Terms:
-    """Return these terms for another job.
+def with_job(settings: RendezvousSettings, nodes: int, **values: Any) -> RendezvousSettings:
+    """Return these settings for another job.
 
     ``values`` are other fields, or options of the job; ``exports``: variables of ``Given.exports``.
     """
-    own = {name: values.pop(name) for name in tuple(values) if name in Terms.__struct_fields__}
+    own = {
+        name: values.pop(name)
+        for name in tuple(values)
+        if name in RendezvousSettings.__struct_fields__
+    }
     given = Given(exports=values.pop("exports", ()), at_endpoint=values.pop("at_endpoint", False))
     asked_for = job(**{"nnodes": nodes - values.get("spares", 0), **values})
-    return replace(terms, **{"job": replace(asked_for, given=given), "nodes": nodes, **own})
+    return replace(settings, **{"job": replace(asked_for, given=given), "nodes": nodes, **own})
 
 
 def hello(number: int, nodes: int = 2, **values: Any) -> messages.Hello:
@@ -87,8 +91,8 @@ def opened_job(nodes: int = 2, **values: Any) -> Coordinator:
     if "run_id" in of_hello:
         values["run_id"] = of_hello["run_id"]
     has_token = values.pop("has_token", False)
-    terms = with_job(TERMS, nodes, **values)
-    return Coordinator(terms, hello(0, nodes, **of_hello), 29500, 0.0, has_token=has_token)
+    settings = with_job(TERMS, nodes, **values)
+    return Coordinator(settings, hello(0, nodes, **of_hello), 29500, 0.0, has_token=has_token)
 
 
 def result(rank: int, code: int = 0, **values: Any) -> outcome.WorkerResult:
@@ -169,12 +173,12 @@ def job_terms(
     nodes: int = 2,
     host: str = "127.0.0.1",
     **values: Any,
-) -> Terms:
-    """Return the terms of a job of ``nodes`` on this machine; ``values`` are those of ``with_job``."""
+) -> RendezvousSettings:
+    """Return the settings of a job of ``nodes`` on this machine; ``values`` are those of ``with_job``."""
     ports = (port,) if isinstance(port, int) else tuple(port)
     usual = {
-        "host": Fact(host, "--master-addr"),
-        "ports": Fact(ports, "--master-port"),
+        "host": Setting(host, "--master-addr"),
+        "ports": Setting(ports, "--master-port"),
         "rhythm": heartbeat_rhythm(nodes, 15.0),
         "rdzv_timeout": PATIENCE,
         "run_id": "chosen",
@@ -209,7 +213,7 @@ class Node:
 
     def __init__(
         self,
-        terms: Terms,
+        settings: RendezvousSettings,
         introduction: messages.Hello,
         token: bytes = b"",
         where: JoinContext | None = None,
@@ -222,12 +226,12 @@ class Node:
         self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
         if inbox is not None:
             self.loop.watch(inbox.fileno(), inbox.events, Priority.SIGNALS)
-        node = JoiningNode(terms, introduction, token, where or outside())
+        node = JoiningNode(settings, introduction, token, where or outside())
         self.membership = Membership(node, self.loop)
         self.received: list[events.Event] = []
         """What has happened, as this node's agent learns it."""
 
-    def joins(self) -> World | EndOfWait:
+    def joins(self) -> World | WaitResult:
         """Wait until all nodes have joined, or the wait has another end."""
         self.loop.at("patience", self.loop.clock() + PATIENCE, TimeIsOver)
         end = wait_for_world(self.membership, self.loop, None)
@@ -309,11 +313,11 @@ class Played:
     """A member whose node 0 is the test."""
 
     def __init__(self, where: JoinContext | None = None, *, port: int = 0, **values: Any) -> None:
-        """Let it introduce itself; ``values`` are fields of its terms."""
+        """Let it introduce itself; ``values`` are fields of its settings."""
         with socket.create_server(("127.0.0.1", port)) as listener:
             listener.settimeout(0)
-            terms = job_terms(listener.getsockname()[1], **values)
-            self.node = Node(terms, ranked_hello(1), where=where)
+            settings = job_terms(listener.getsockname()[1], **values)
+            self.node = Node(settings, ranked_hello(1), where=where)
             calls: list[socket.socket] = []
 
             def is_called() -> bool:

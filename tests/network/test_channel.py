@@ -10,12 +10,12 @@ from clusterrun.network.addresses import numeric_address
 from clusterrun.network.channel import (
     FROM_COORDINATOR,
     FROM_MEMBERS,
-    LONGEST_FRAME,
-    LONGEST_HELLO,
-    MAX_UNSENT,
+    MAX_FRAME_BYTES,
+    MAX_HELLO_BYTES,
+    MAX_UNSENT_BYTES,
     Channel,
     ChannelEnd,
-    Outgoing,
+    OutgoingChannel,
 )
 from clusterrun.network.handshake import (
     MAGIC,
@@ -122,7 +122,7 @@ def test_a_quick_sender_has_its_share_of_a_turn(pair: Pair) -> None:
     assert max(counts) <= (1 << 16) // len(beat) + 1
 
 
-@pytest.mark.parametrize("length", [LONGEST_FRAME + 1, 0x7FFFFFFF, 0xFFFFFFFF])
+@pytest.mark.parametrize("length", [MAX_FRAME_BYTES + 1, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_a_length_beyond_the_bound_is_refused_before_its_frame_arrives(length: int) -> None:
     """No length makes an agent reserve a gigabyte."""
     with pytest.raises(BadFrame, match=f"sent a message of {length} bytes"):
@@ -131,17 +131,17 @@ def test_a_length_beyond_the_bound_is_refused_before_its_frame_arrives(length: i
 
 def test_the_first_message_of_a_stranger_has_a_tighter_bound() -> None:
     """The owner sets it."""
-    frame = (LONGEST_HELLO + 1).to_bytes(4, "big")
+    frame = (MAX_HELLO_BYTES + 1).to_bytes(4, "big")
 
     assert received(FROM_MEMBERS, frame) == []
     with pytest.raises(BadFrame):
-        received(FROM_MEMBERS, frame, LONGEST_HELLO)
+        received(FROM_MEMBERS, frame, MAX_HELLO_BYTES)
 
 
 def test_the_longest_message_is_received() -> None:
     """The bound itself is inside."""
     one = result(1, 1, tail="x" * 8000)
-    count = LONGEST_FRAME // len(framed(done(0, [one])))
+    count = MAX_FRAME_BYTES // len(framed(done(0, [one])))
     message = done(0, [one] * count)
     assert received(FROM_MEMBERS, framed(message)) == [message]
 
@@ -410,7 +410,7 @@ def test_a_reader_that_does_not_read_is_given_up(pair: Pair) -> None:
         channel.send_body(bytes(1 << 20))
         sent += 1 << 20
 
-    assert sent > MAX_UNSENT
+    assert sent > MAX_UNSENT_BYTES
     assert (channel.end, channel.trouble) == (ChannelEnd.SLOW, "does not read what it is sent")
 
 
@@ -418,7 +418,7 @@ def test_an_address_without_a_program_refuses() -> None:
     """Its kernel knows of none."""
     [address] = numeric_address("127.0.0.1")
     port = free_port()
-    outgoing = Outgoing(address, port, b"")
+    outgoing = OutgoingChannel(address, port, b"")
     receive(outgoing)
     outgoing.close()
 

@@ -19,7 +19,7 @@ from clusterrun.network.control_client import find_jobs
 from clusterrun.network.handshake import member_handshake
 from clusterrun.network.requests import Describe, Description, StopJob
 from clusterrun.policy import events, queries
-from clusterrun.processes import TimeLimited
+from clusterrun.processes import TimeLimitedCalls
 from clusterrun.user_sockets import connect_to, listen_at, socket_folder
 from msgspec.msgpack import Decoder
 
@@ -48,7 +48,7 @@ class Agent:
             lambda: described,
             self._ask,
             environ,
-            files=TimeLimited(SECONDS_TO_ACT),
+            files=TimeLimitedCalls(SECONDS_TO_ACT),
             remove_at_end=self.removed_at_end.append,
             notice=pytest.fail,
             loop=self.loop,
@@ -266,7 +266,7 @@ def test_a_stop_is_wanted_and_answered(call: Callable[[], Command]) -> None:
     command = call()
 
     assert command.asks(StopJob(at_once=True)) == [
-        events.StopWanted("clusterrun stop --now", True, 0.0)
+        events.StopRequested("clusterrun stop --now", True, 0.0)
     ]
     (described,) = command.channel.receive()
     assert described.run_id == "abc"
@@ -413,7 +413,7 @@ def test_strangers_do_not_hold_it_up(
         # Each has always sent something.
         ready = os.eventfd(1)
         stack.callback(os.close, ready)
-        agent.loop.watch(ready, Stranger().events, Priority.STRANGERS)
+        agent.loop.watch(ready, Stranger().events, Priority.UNAUTHENTICATED)
 
     assert len(call().asks(StopJob(at_once=False))) == 1
 

@@ -15,7 +15,7 @@ from clusterrun.network.channel import FROM_COORDINATOR
 from clusterrun.network.handshake import MAGIC, VERSION
 from clusterrun.policy import messages
 from clusterrun.policy.joining import Gathering
-from clusterrun.processes import allow_descriptors
+from clusterrun.processes import raise_descriptor_limit
 
 from tests.network.callers import GARBAGE, OPENING, Caller, Running, caller, joined, running
 from tests.network.frames import framed, taken
@@ -89,7 +89,7 @@ def test_an_unauthenticated_connection_times_out(job: Running, stack: ExitStack)
 
 def test_a_flood_keeps_no_member_waiting(stack: ExitStack) -> None:
     """A few strangers are accepted in a turn, after the members; all of them in the end."""
-    job = running(stack, keeps_joining_port=True)
+    job = running(stack, keeps_rendezvous_port=True)
     member = caller(stack, job).joins(hello(1))
     member.receives()
     strangers = [caller(stack, job).sends_bytes(OPENING) for _ in range(200)]
@@ -129,7 +129,7 @@ def test_a_second_hello_is_refused(job: Running, stack: ExitStack) -> None:
     assert job.notices == ["refused 127.0.0.1: it sent a second Hello"]
 
 
-@pytest.mark.parametrize("message", [messages.Heartbeat(1.0), messages.RankAsks(0)])
+@pytest.mark.parametrize("message", [messages.Heartbeat(1.0), messages.RankCallsSuspend(0)])
 def test_a_paused_member_sends_nothing(
     message: messages.FromMember, job: Running, stack: ExitStack
 ) -> None:
@@ -221,7 +221,7 @@ def test_an_agent_that_is_gone_is_noticed_at_once(stack: ExitStack) -> None:
 
 # Members that are silent, and leases.
 
-WAITS: dict[str, Any] = {"spares": 1, "keeps_joining_port": True}
+WAITS: dict[str, Any] = {"spares": 1, "keeps_rendezvous_port": True}
 """A job of two nodes and a spare, which outlives node 1."""
 
 
@@ -395,9 +395,9 @@ def test_limits_of_open_files_are_raised_as_far_as_they_go() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
     try:
-        allowed = allow_descriptors(700)
+        allowed = raise_descriptor_limit(700)
         raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        allow_descriptors(600)
+        raise_descriptor_limit(600)
         kept = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

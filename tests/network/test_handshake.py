@@ -11,9 +11,9 @@ from clusterrun.network.handshake import (
     NO_ADDRESS,
     VERSION,
     Fault,
+    FrameMacs,
     Handshake,
     HandshakeFailed,
-    Seals,
     Step,
     coordinator_handshake,
     member_handshake,
@@ -31,7 +31,7 @@ class Speaker:
     received: bytes = b""
     fault: Fault | None = None
     why: str = ""
-    seals: Seals | None = None
+    seals: FrameMacs | None = None
     done: bool = False
     to_send: list[bytes] = field(default_factory=list)
 

@@ -12,8 +12,8 @@ from contextlib import closing, suppress
 import psutil
 import pytest
 from clusterrun.errors import RendezvousError
-from clusterrun.job.declaring import Fact
-from clusterrun.ports import WorkersPort, owner_of_port, program
+from clusterrun.job.declarations import Setting
+from clusterrun.ports import MasterPort, owner_of_port, program
 from free_ports import free_port
 
 from tests.imports import imports
@@ -28,9 +28,9 @@ FAMILIES = [socket.AF_INET, socket.AF_INET6]
 
 
 @pytest.fixture
-def held() -> Iterator[WorkersPort]:
+def held() -> Iterator[MasterPort]:
     """Return a port that is held."""
-    held = WorkersPort()
+    held = MasterPort()
     yield held
     held.release()
 
@@ -50,7 +50,7 @@ def socket_that_can_only_get(port: int, family: socket.AddressFamily) -> socket.
 @pytest.mark.parametrize("reuse", [0, 1])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_kernel_does_not_choose_a_held_port(
-    held: WorkersPort, family: socket.AddressFamily, reuse: int
+    held: MasterPort, family: socket.AddressFamily, reuse: int
 ) -> None:
     """A program that binds to port 0 does not get it, even with SO_REUSEADDR."""
     with closing(socket_that_can_only_get(held.number, family)) as choosing:
@@ -64,7 +64,7 @@ def test_the_kernel_does_not_choose_a_held_port(
         assert choosing.getsockname()[1] == held.number
 
 
-def test_no_connection_starts_at_a_held_port(held: WorkersPort) -> None:
+def test_no_connection_starts_at_a_held_port(held: MasterPort) -> None:
     """The kernel chooses the ports of outgoing connections from the same range."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         connecting = socket_that_can_only_get(held.number, socket.AF_INET)
@@ -75,7 +75,7 @@ def test_no_connection_starts_at_a_held_port(held: WorkersPort) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])
-def test_a_server_listens_at_a_held_port(held: WorkersPort, address: str) -> None:
+def test_a_server_listens_at_a_held_port(held: MasterPort, address: str) -> None:
     """A server sets SO_REUSEADDR; a program that does not gets EADDRINUSE."""
     with socket.create_server((address, held.number)) as server:
         with socket.create_connection(("127.0.0.1", held.number), timeout=10) as client:
@@ -101,7 +101,7 @@ def test_another_program_on_a_given_port(family: socket.AddressFamily, address: 
     with socket.create_server((address, 0), family=family) as stranger:
         port = stranger.getsockname()[1]
         with pytest.raises(RendezvousError) as caught:
-            WorkersPort(Fact(port, "--master-port"))
+            MasterPort(Setting(port, "--master-port"))
 
     assert caught.value.exit_code == 4
     assert caught.value.explain() == (
@@ -114,16 +114,16 @@ def test_another_program_on_a_given_port(family: socket.AddressFamily, address: 
 
 def test_a_given_port() -> None:
     """A port is held again as soon as it is free."""
-    first = WorkersPort()
+    first = MasterPort()
     first.release()
 
-    again = WorkersPort(Fact(first.number, "--master-port"))
+    again = MasterPort(Setting(first.number, "--master-port"))
 
     assert again.number == first.number
     again.release()
 
 
-def test_connections_of_the_last_job_do_not_matter(held: WorkersPort) -> None:
+def test_connections_of_the_last_job_do_not_matter(held: MasterPort) -> None:
     """The port can be held while they are in TIME_WAIT."""
     with socket.create_server(("127.0.0.1", held.number)) as server:
         client = socket.create_connection(("127.0.0.1", held.number), timeout=10)
@@ -134,14 +134,14 @@ def test_connections_of_the_last_job_do_not_matter(held: WorkersPort) -> None:
         client.close()
     held.release()
 
-    WorkersPort(Fact(held.number, "--master-port")).release()
+    MasterPort(Setting(held.number, "--master-port")).release()
 
 
 HOLD = (
-    imports(WorkersPort)
+    imports(MasterPort)
     + """
 import sys
-held = WorkersPort()
+held = MasterPort()
 print(held.number, flush=True)
 sys.stdin.read()
 """

@@ -116,7 +116,7 @@ def takes_any_programs(patch: Patch) -> None:
 
 
 def saves_at_any_mark(patch: Patch) -> None:
-    patch.setattr(suspension, "MAX_MARK", 1 << 62)
+    patch.setattr(suspension, "MAX_STEP_COUNT", 1 << 62)
 
 
 def searches_whole_lines(patch: Patch) -> None:

@@ -11,8 +11,8 @@ from clusterrun.network.addresses import Address, Interfaces
 from clusterrun.network.joining_node import JoinContext
 from clusterrun.planning.plan import World
 from clusterrun.policy import events, messages, outcome
-from clusterrun.policy.terms import Terms
-from clusterrun.policy.waiting import EndOfWait
+from clusterrun.policy.settings import RendezvousSettings
+from clusterrun.policy.waiting import WaitResult
 from clusterrun.signals import SignalReceived
 from free_ports import free_port
 from msgspec.structs import replace
@@ -32,7 +32,7 @@ from tests.waiting import wait_until
 # Agents have one thread; here each node is a thread, and a name is looked up in a fork.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
-Joined = World | EndOfWait
+Joined = World | WaitResult
 
 HERE = "0.0.0.0"  # noqa: S104 - no socket binds to it
 """Connections to it reach this machine, but no interface has it."""
@@ -55,7 +55,7 @@ class Nodes:
 
     def join(
         self,
-        terms: Terms,
+        settings: RendezvousSettings,
         introduction: messages.Hello,
         where: JoinContext | None = None,
         token: bytes = b"",
@@ -63,12 +63,12 @@ class Nodes:
         inbox: QuietInbox | None = None,
     ) -> Future[Joined]:
         """Let one node join."""
-        run_id = introduction.run_id or terms.job.join.run_id
-        joining = replace(terms.job.join, run_id=run_id)
-        terms = replace(terms, job=replace(terms.job, join=joining))
+        run_id = introduction.run_id or settings.job.join.run_id
+        joining = replace(settings.job.join, run_id=run_id)
+        settings = replace(settings, job=replace(settings.job, join=joining))
 
         def joined() -> Joined:
-            node = Node(terms, introduction, token, where, inbox=inbox)
+            node = Node(settings, introduction, token, where, inbox=inbox)
             self._members.append(node)
             try:
                 return node.joins()
@@ -113,8 +113,8 @@ def error(future: Future[Joined]) -> RendezvousError:
 
 def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> None:
     """Several agents on one machine all own it: the first one that gets the port."""
-    terms = job_terms(free_port(), 4)
-    futures = [nodes.join(terms, ranked_hello(number, rank=None)) for number in range(4)]
+    settings = job_terms(free_port(), 4)
+    futures = [nodes.join(settings, ranked_hello(number, rank=None)) for number in range(4)]
 
     worlds = [world(future) for future in futures]
 
@@ -123,16 +123,16 @@ def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> No
 
 def test_by_ipv6(nodes: Nodes) -> None:
     """MASTER_ADDR has no brackets."""
-    terms = job_terms(free_port(), host="::1")
-    futures = [nodes.join(terms, ranked_hello(number)) for number in range(2)]
+    settings = job_terms(free_port(), host="::1")
+    futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
     assert [world(future).master_addr for future in futures] == ["::1", "::1"]
 
 
 def test_by_a_name(nodes: Nodes) -> None:
     """Its first address may be of another family: node 0 listens on all."""
-    terms = job_terms(free_port(), host="localhost")
-    futures = [nodes.join(terms, ranked_hello(number)) for number in range(2)]
+    settings = job_terms(free_port(), host="localhost")
+    futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
     assert {world(future).node_rank for future in futures} == {0, 1}
 
@@ -140,14 +140,14 @@ def test_by_a_name(nodes: Nodes) -> None:
 @pytest.mark.parametrize("dead_one_first", [True, False])
 def test_workers_get_the_address_that_answered(nodes: Nodes, *, dead_one_first: bool) -> None:
     """If another address of the name does not: libraries may wait long for it."""
-    terms = job_terms(free_port(), host="head")
+    settings = job_terms(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
         here = Address(socket.AF_INET, "127.0.0.1", 0)
         return (NOWHERE, here) if dead_one_first else (here, NOWHERE)
 
     futures = [
-        nodes.join(terms, ranked_hello(number), outside(resolve=resolve)) for number in range(2)
+        nodes.join(settings, ranked_hello(number), outside(resolve=resolve)) for number in range(2)
     ]
 
     # Node 0's own workers get what its check finds, and it may not have finished.
@@ -156,13 +156,13 @@ def test_workers_get_the_address_that_answered(nodes: Nodes, *, dead_one_first: 
 
 def test_a_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
     """As the user has given it."""
-    terms = job_terms(free_port(), host="head")
+    settings = job_terms(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
         return (Address(socket.AF_INET, "127.0.0.1", 0),)
 
     futures = [
-        nodes.join(terms, ranked_hello(number), outside(resolve=resolve)) for number in range(2)
+        nodes.join(settings, ranked_hello(number), outside(resolve=resolve)) for number in range(2)
     ]
 
     assert [world(future).master_addr for future in futures] == ["head"] * 2
@@ -170,22 +170,22 @@ def test_a_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
 
 def test_the_interface_that_leads_to_the_others(nodes: Nodes) -> None:
     """On one machine it is the loopback one."""
-    terms = job_terms(free_port())
-    futures = [nodes.join(terms, ranked_hello(number)) for number in range(2)]
+    settings = job_terms(free_port())
+    futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
     assert [world(future).interface for future in futures] == ["lo", "lo"]
 
 
 def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     """The node with the wrong one ends at once; the job goes on waiting for the right one."""
-    terms = job_terms(free_port())
-    place = f"127.0.0.1:{terms.ports.value[0]}"
+    settings = job_terms(free_port())
+    place = f"127.0.0.1:{settings.ports.value[0]}"
     notices = Notices()
-    first = nodes.join(terms, ranked_hello(0), outside(notices), b"right")
+    first = nodes.join(settings, ranked_hello(0), outside(notices), b"right")
     for token, why in ((b"wrong", "a different token from"), (b"", "a token")):
-        refused = error(nodes.join(terms, ranked_hello(1), token=token))
+        refused = error(nodes.join(settings, ranked_hello(1), token=token))
         assert refused.message.startswith(f"the job at {place} has {why}")
-    nodes.join(terms, ranked_hello(1), token=b"right")
+    nodes.join(settings, ranked_hello(1), token=b"right")
 
     assert world(first).nodes == 2
     assert notices == [
@@ -232,9 +232,9 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
         first, second, third = server.getsockname()[1], free_port(), free_port()
         other = nodes.join(job_terms(second), ranked_hello(0, run_id="other"))
         wait_until(lambda: listens(second))
-        terms = job_terms((first, second, third))
+        settings = job_terms((first, second, third))
         futures = [
-            nodes.join(terms, ranked_hello(n, run_id="mine"), outside(seconds_to_answer=0.3))
+            nodes.join(settings, ranked_hello(n, run_id="mine"), outside(seconds_to_answer=0.3))
             for n in (0, 1)
         ]
 
@@ -261,24 +261,24 @@ def test_nodes_of_one_host_accept_no_others(nodes: Nodes) -> None:
 def test_a_signal_ends_the_waiting(nodes: Nodes, number: int) -> None:
     """On a member alone; the others go on waiting."""
     inbox, notices = QuietInbox(), Notices()
-    terms = job_terms(free_port(), 3)
-    first = nodes.join(terms, ranked_hello(0), outside(notices))
-    second = nodes.join(terms, ranked_hello(1), inbox=inbox)
+    settings = job_terms(free_port(), 3)
+    first = nodes.join(settings, ranked_hello(0), outside(notices))
+    second = nodes.join(settings, ranked_hello(1), inbox=inbox)
     inbox.put(SignalReceived(10, 0.0))
     inbox.put(SignalReceived(number, 0.0))
 
     assert second.result(PATIENCE) == outcome.Interrupted(number)
     for other in (1, 2):
-        nodes.join(terms, ranked_hello(other))
+        nodes.join(settings, ranked_hello(other))
     assert world(first).nodes == 3
 
 
 def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
     """The job can't start without node 0."""
     inbox = QuietInbox()
-    terms = job_terms(free_port(), 3)
-    second = nodes.join(terms, ranked_hello(1))
-    first = nodes.join(terms, ranked_hello(0), inbox=inbox)
+    settings = job_terms(free_port(), 3)
+    second = nodes.join(settings, ranked_hello(1))
+    first = nodes.join(settings, ranked_hello(0), inbox=inbox)
     with pytest.raises(TimeoutError):
         second.result(0.3)
     inbox.put(SignalReceived(2, 0.0))
@@ -291,11 +291,12 @@ def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
     """On a member alone; on node 0 for all."""
     lost = events.HelperLost("relay", "was killed by SIGKILL", 9, 0.0)
     inboxes = [QuietInbox(), QuietInbox()]
-    terms = job_terms(free_port(), 4)
+    settings = job_terms(free_port(), 4)
     first, second = (
-        nodes.join(terms, ranked_hello(number), inbox=inbox) for number, inbox in enumerate(inboxes)
+        nodes.join(settings, ranked_hello(number), inbox=inbox)
+        for number, inbox in enumerate(inboxes)
     )
-    third = nodes.join(terms, ranked_hello(2))
+    third = nodes.join(settings, ranked_hello(2))
     inboxes[1].put(lost)
     alone = second.result(PATIENCE)
     with pytest.raises(TimeoutError):
@@ -319,9 +320,9 @@ def test_node_zero_that_cannot_begin_says_so_to_all(nodes: Nodes) -> None:
                 raise MachineError("no PID namespace")
             return []
 
-    inbox, terms = Failing(), job_terms(free_port(), 3)
-    second = nodes.join(terms, ranked_hello(1))
-    first = nodes.join(terms, ranked_hello(0), inbox=inbox)
+    inbox, settings = Failing(), job_terms(free_port(), 3)
+    second = nodes.join(settings, ranked_hello(1))
+    first = nodes.join(settings, ranked_hello(0), inbox=inbox)
     with pytest.raises(TimeoutError):
         second.result(0.3)
     inbox.put(SignalReceived(2, 0.0))
@@ -339,9 +340,9 @@ def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> Non
     one = nodes.join(job_terms(port, host=HERE), ranked_hello(0), owner, token)
     wait_until(lambda: listens(port))
     # Another machine would have the port for itself.
-    terms = job_terms((port, free_port()), host=HERE)
+    settings = job_terms((port, free_port()), host=HERE)
     second = outside(interfaces={})
-    refused = error(nodes.join(terms, ranked_hello(1, rank=0), second, token))
+    refused = error(nodes.join(settings, ranked_hello(1, rank=0), second, token))
 
     assert refused.message == "two nodes have node rank 0: n0 (pid 10) and n1 (pid 11)"
     assert refused.hint == "give each node its own --node-rank"
@@ -355,11 +356,11 @@ def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> Non
 
 def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None:
     """And takes no notice of it."""
-    terms, notices = job_terms(free_port(), host=HERE), Notices()
-    first = nodes.join(terms, ranked_hello(0), outside(notices, interfaces={}))
+    settings, notices = job_terms(free_port(), host=HERE), Notices()
+    first = nodes.join(settings, ranked_hello(0), outside(notices, interfaces={}))
     with pytest.raises(TimeoutError):
         first.result(0.3)
-    second = nodes.join(terms, ranked_hello(1))
+    second = nodes.join(settings, ranked_hello(1))
 
     assert {world(future).node_rank for future in (first, second)} == {0, 1}
     assert notices == []
@@ -371,10 +372,10 @@ def test_node_zero_of_another_job_is_not_a_second_node_zero(nodes: Nodes) -> Non
     other = ranked_hello(1, run_id="other")
     first = nodes.join(job_terms(port, host=HERE), ranked_hello(0, run_id="one"))
     wait_until(lambda: listens(port))
-    terms = job_terms((port, free_port()), host=HERE)
+    settings = job_terms((port, free_port()), host=HERE)
     zero = ranked_hello(2, rank=0, run_id="other")
-    second = nodes.join(terms, zero, outside(notices, interfaces={}))
-    nodes.join(terms, other)
+    second = nodes.join(settings, zero, outside(notices, interfaces={}))
+    nodes.join(settings, other)
     nodes.join(job_terms(port, host=HERE), ranked_hello(1, run_id="one"))
 
     assert {world(future).run_id for future in (first, second)} == {"one", "other"}

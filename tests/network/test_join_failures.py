@@ -2,19 +2,19 @@
 
 import pytest
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import TaskLayout
 from clusterrun.network.addresses import Address, numeric_address
 from clusterrun.network.handshake import Fault, HandshakeFailed
 from clusterrun.network.join_failures import (
     NOT_CLUSTERRUN,
     DialProgress,
+    connect_timeout_error,
     handshake_error,
-    node_zero_silent,
-    not_connected,
-    not_connected_yet,
+    node_zero_silent_error,
+    still_connecting_notice,
 )
-from clusterrun.policy.terms import Terms
+from clusterrun.policy.settings import RendezvousSettings
 from msgspec.structs import replace
 
 from tests.network.nodes import job_terms
@@ -41,7 +41,7 @@ NOT_HEAD = NOT_YET.format("head:29500")
 
 
 @pytest.mark.parametrize(
-    ("terms", "met", "text"),
+    ("settings", "met", "text"),
     [
         (
             TO_NAME,
@@ -82,14 +82,16 @@ NOT_HEAD = NOT_YET.format("head:29500")
         ),
     ],
 )
-def test_while_it_goes_on_trying(terms: Terms, met: DialProgress, text: str) -> None:
+def test_while_it_goes_on_trying(
+    settings: RendezvousSettings, met: DialProgress, text: str
+) -> None:
     """Each address with its own trouble."""
-    assert not_connected_yet(terms, met, "30 s of 600 s") == f"{text} (30 s of 600 s)"
+    assert still_connecting_notice(settings, met, "30 s of 600 s") == f"{text} (30 s of 600 s)"
 
 
 def test_an_unknown_name_is_named_with_its_origin() -> None:
     """So that a user finds where it was set."""
-    error = not_connected(TO_NAME, DialProgress((), "name or service not known", {}), 1)
+    error = connect_timeout_error(TO_NAME, DialProgress((), "name or service not known", {}), 1)
 
     assert error.message == (
         "head (--master-addr) did not resolve on this node within 600 s: name or service not known"
@@ -105,7 +107,7 @@ def test_an_unknown_name_is_named_with_its_origin() -> None:
 )
 def test_a_missing_answer(rank: int | None, which: str) -> None:
     """The error names what was tried, the hint what may help."""
-    error = not_connected(TO_NAME, progress(a10_0_0_1="connection refused"), rank)
+    error = connect_timeout_error(TO_NAME, progress(a10_0_0_1="connection refused"), rank)
 
     assert error.message == (
         "could not connect to node 0 at head:29500 (--master-addr) within 600 s:"
@@ -125,19 +127,19 @@ def test_tasks_of_a_scheduler() -> None:
         nodes=2,
         all_tasks="srun -n 4 clusterrun ...",
     )
-    terms = job_terms(29500, nodes=4, host="head", rdzv_timeout=600.0, tasks=tasks)
-    local = replace(terms, host=Fact("127.0.0.1", "MASTER_ADDR"))
+    settings = job_terms(29500, nodes=4, host="head", rdzv_timeout=600.0, tasks=tasks)
+    local = replace(settings, host=Setting("127.0.0.1", "MASTER_ADDR"))
 
-    error = not_connected(terms, progress(a10_0_0_1="connection refused"), 1)
+    error = connect_timeout_error(settings, progress(a10_0_0_1="connection refused"), 1)
 
     assert error.message.startswith("could not connect to task 0 at head:29500")
     assert error.hint == FIREWALL.replace("node", "task").replace(
         "start the same command on {}", "start all tasks at once:\n  srun -n 4 clusterrun ..."
     )
-    assert not_connected(terms, progress(a10_0_0_1=NOT_CLUSTERRUN), 1).hint.endswith(
+    assert connect_timeout_error(settings, progress(a10_0_0_1=NOT_CLUSTERRUN), 1).hint.endswith(
         "or the job has started without this task: check srun -n 4 clusterrun ..."
     )
-    assert not_connected(local, progress(a127_0_0_1="connection refused"), 1).hint == (
+    assert connect_timeout_error(local, progress(a127_0_0_1="connection refused"), 1).hint == (
         "127.0.0.1 is this machine, and task 0 does not run here:\n"
         "set --master-addr to its machine's address"
     )
@@ -145,7 +147,7 @@ def test_tasks_of_a_scheduler() -> None:
 
 def test_a_name_that_leads_to_this_machine_itself() -> None:
     """Debian's /etc/hosts has one for every host's own name."""
-    error = not_connected(TO_NAME, progress(a127_0_1_1="connection refused"), 1)
+    error = connect_timeout_error(TO_NAME, progress(a127_0_1_1="connection refused"), 1)
 
     assert error.hint == (
         "on this node head resolves to 127.0.1.1, which is this machine and not node 0:\n"
@@ -155,7 +157,7 @@ def test_a_name_that_leads_to_this_machine_itself() -> None:
 
 def test_another_program_answers() -> None:
     """Perhaps the store of a job that has all its nodes."""
-    error = not_connected(TO_NAME, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
+    error = connect_timeout_error(TO_NAME, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
 
     assert error.message.endswith("10.0.0.1: another program answers there, not clusterrun")
     assert error.hint.endswith("check --nnodes")
@@ -202,10 +204,10 @@ def test_hints_name_the_option_that_has_set_the_port() -> None:
     """Wherever that was set."""
     origin = "CLUSTERRUN_RDZV_ENDPOINT"
     of_job = job_terms(29400, host="head", at_endpoint=True)
-    at_endpoint = replace(of_job, host=Fact("head", origin), ports=Fact((29400,), origin))
+    at_endpoint = replace(of_job, host=Setting("head", origin), ports=Setting((29400,), origin))
     refused = handshake_error(at_endpoint, HandshakeFailed(Fault.WRONG_TOKEN))
-    unknown = not_connected(at_endpoint, DialProgress((), "", {}), 1)
-    other_program = not_connected(at_endpoint, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
+    unknown = connect_timeout_error(at_endpoint, DialProgress((), "", {}), 1)
+    other_program = connect_timeout_error(at_endpoint, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
 
     assert refused is not None
     assert refused.hint.endswith("its own port with --rdzv-endpoint")
@@ -222,7 +224,7 @@ def test_another_program_is_not_an_error_yet() -> None:
 
 def test_node_zero_that_falls_silent() -> None:
     """Frozen while it waited."""
-    assert node_zero_silent(TO_NAME).message == (
+    assert node_zero_silent_error(TO_NAME).message == (
         "node 0 at head:29500 (--master-addr) stopped responding before all nodes had joined"
     )
 
@@ -232,7 +234,9 @@ def test_node_zero_that_falls_silent() -> None:
 )
 def test_variables_that_may_be_left_over_are_named(met: DialProgress) -> None:
     """While a node calls, and when it gives up."""
-    terms = job_terms(29500, host="head", exports=("RANK",))
+    settings = job_terms(29500, host="head", exports=("RANK",))
 
-    assert not_connected_yet(terms, met, "5 s of 600 s").endswith(f"; {terms.exports}")
-    assert not_connected(terms, met, 1).hint.startswith(f"if this is one node: {terms.exports}\n")
+    assert still_connecting_notice(settings, met, "5 s of 600 s").endswith(f"; {settings.exports}")
+    assert connect_timeout_error(settings, met, 1).hint.startswith(
+        f"if this is one node: {settings.exports}\n"
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from clusterrun.network.addresses import Address, Resolve, all_addresses
 from clusterrun.policy import messages
-from clusterrun.policy.terms import heartbeat_rhythm
+from clusterrun.policy.settings import heartbeat_rhythm
 from free_ports import free_port
 from msgspec.structs import replace
 
@@ -43,12 +43,12 @@ def joining(
 ) -> Node:
     """Return a node that joins, by node 0's name if there is a resolver, else by its address.
 
-    ``values`` are fields of its terms.
+    ``values`` are fields of its settings.
     """
     host = "127.0.0.1" if resolve is None else "head"
-    terms = job_terms(port, **{"host": host, "rdzv_timeout": 600.0, **values})
+    settings = job_terms(port, **{"host": host, "rdzv_timeout": 600.0, **values})
     where = outside(notices, resolve=resolve or all_addresses, seconds_to_answer=seconds_to_answer)
-    made = Node(terms, ranked_hello(number), where=where)
+    made = Node(settings, ranked_hello(number), where=where)
     stack.callback(made.leaves)
     return made
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 from clusterrun.job.job import Job
-from clusterrun.network.channel import FROM_MEMBERS, LONGEST_HELLO
-from clusterrun.network.joining_node import LONGEST_VALUE, bounded_value, hello_of
+from clusterrun.network.channel import FROM_MEMBERS, MAX_HELLO_BYTES
+from clusterrun.network.joining_node import MAX_VALUE_CHARACTERS, bounded_value, hello_of
 from clusterrun.policy import messages
 from msgspec.msgpack import encode
 from msgspec.structs import replace
@@ -88,7 +88,7 @@ def test_long_values_stay_different() -> None:
     )
 
     assert one.should != other.should
-    assert len(encode(one)) < LONGEST_VALUE + 1000 < LONGEST_HELLO
+    assert len(encode(one)) < MAX_VALUE_CHARACTERS + 1000 < MAX_HELLO_BYTES
 
 
 def test_a_path_that_is_not_text_travels_all_the_same() -> None:

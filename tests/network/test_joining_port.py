@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.network.addresses import Address, loopback_address
-from clusterrun.network.joining_port import JoiningPort, PortBusy, open_joining_port
-from clusterrun.ports import bound_everywhere, program
+from clusterrun.network.joining_port import JoiningPort, PortInUse, open_joining_port
+from clusterrun.ports import bind_wildcard, program
 from free_ports import free_port
 
 STORE = """
@@ -21,13 +21,13 @@ import socket, sys
 from torch.distributed import TCPStore
 
 from clusterrun.network.handshake import MAGIC
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.network.addresses import loopback_address
 from clusterrun.network.joining_port import open_joining_port
 
 here = loopback_address("127.0.0.1")
 for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[2]), here)):
-    joining_port = open_joining_port(Fact((port,), "--master-port"), "n0", at)
+    joining_port = open_joining_port(Setting((port,), "--master-port"), "n0", at)
     member = socket.create_connection(("127.0.0.1", port), timeout=10)
     ((connection, _),) = joining_port.accepted()
     joining_port.close()
@@ -59,7 +59,7 @@ def joining_port(port: int) -> Iterator[JoiningPort]:
 def opened(*ports: int, at: str = "") -> JoiningPort:
     """Open the first free one of ``ports``, at the address ``at`` or at all addresses."""
     only_at = loopback_address(at) if at else ()
-    return open_joining_port(Fact(ports, "--master-port"), "n0", only_at)
+    return open_joining_port(Setting(ports, "--master-port"), "n0", only_at)
 
 
 def call(port: int, host: str = "127.0.0.1") -> socket.socket:
@@ -88,7 +88,7 @@ def test_a_job_on_one_host_listens_at_one_address(port: int, at: str, elsewhere:
 
         with pytest.raises(ConnectionRefusedError):
             call(port, elsewhere)
-        with pytest.raises(PortBusy, match="is in use on n0 by another job"):
+        with pytest.raises(PortInUse, match="is in use on n0 by another job"):
             opened(port)
         with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
             other.bind((elsewhere, port) if "." in elsewhere else ("", port))
@@ -103,8 +103,8 @@ def test_an_address_that_this_machine_lacks() -> None:
     nowhere = Address(socket.AF_INET, "192.0.2.1", 0)
     number = free_port()
 
-    with pytest.raises(PortBusy, match="can't be used on n0: this machine has no address"):
-        open_joining_port(Fact((number,), "--master-port"), "n0", [nowhere])
+    with pytest.raises(PortInUse, match="can't be used on n0: this machine has no address"):
+        open_joining_port(Setting((number,), "--master-port"), "n0", [nowhere])
 
 
 @pytest.mark.parametrize("at", ["", "127.0.0.1"])
@@ -118,7 +118,7 @@ def test_a_closed_port_is_held(port: int, at: str) -> None:
     with closing(socket.socket()) as other, pytest.raises(OSError, match="in use") as caught:
         other.bind(("", port))
     assert caught.value.errno == errno.EADDRINUSE
-    with closing(bound_everywhere(port)) as store:
+    with closing(bind_wildcard(port)) as store:
         store.listen()
         call(port).close()
     joining_port.release()
@@ -162,7 +162,7 @@ def test_a_released_port(port: int) -> None:
 
 def test_a_port_of_another_program(port: int) -> None:
     """The error names the program, so that the user can stop it."""
-    with socket.create_server(("", port)), pytest.raises(PortBusy) as caught:
+    with socket.create_server(("", port)), pytest.raises(PortInUse) as caught:
         opened(port)
 
     message = f"port {port} (--master-port) is in use on n0 by "
@@ -175,7 +175,7 @@ def test_a_port_of_another_jobs_workers(joining_port: JoiningPort, port: int) ->
     """It is in use, though nothing listens until the store starts."""
     joining_port.close()
 
-    with pytest.raises(PortBusy, match="is in use on n0 by another job"):
+    with pytest.raises(PortInUse, match="is in use on n0 by another job"):
         opened(port)
 
 
@@ -195,7 +195,7 @@ def test_a_list_without_a_free_port(port: int) -> None:
     with (
         socket.create_server(("", port)),
         socket.create_server(("", other)),
-        pytest.raises(PortBusy) as caught,
+        pytest.raises(PortInUse) as caught,
     ):
         opened(port, other)
 

@@ -14,13 +14,19 @@ from clusterrun.job.job import ProgramKind, WorkerProgram
 from clusterrun.job.services import Service
 from clusterrun.loop import NEVER
 from clusterrun.network.addresses import Address
-from clusterrun.network.channel import FROM_COORDINATOR, FROM_MEMBERS, Channel, ChannelEnd, Outgoing
+from clusterrun.network.channel import (
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
+    Channel,
+    ChannelEnd,
+    OutgoingChannel,
+)
 from clusterrun.network.handshake import BadFrame, coordinator_handshake
 from clusterrun.network.joining_node import JoinContext, JoiningNode
 from clusterrun.network.member import Loss, Member, MemberPhase, check_world
 from clusterrun.planning.plan import ProgramOnNode, ProgramWorld
 from clusterrun.policy import events, messages, outcome, queries
-from clusterrun.policy.terms import HeartbeatRhythm
+from clusterrun.policy.settings import HeartbeatRhythm
 from msgspec import Raw, ValidationError
 from msgspec.msgpack import encode
 from msgspec.structs import replace
@@ -48,7 +54,7 @@ class Pair:
     """A member without an agent, by clocks that a test sets, and its node 0, which is the test."""
 
     def __init__(self, **values: Any) -> None:
-        """Let it introduce itself; ``values`` are fields of its terms."""
+        """Let it introduce itself; ``values`` are fields of its settings."""
         self.now = 100.0
         """By the clock of leases."""
         self.at = 0.0
@@ -63,11 +69,11 @@ class Pair:
         )
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-            terms = job_terms(port, **{"rhythm": RHYTHM, "spares": 1, **values})
-            channel = Outgoing(Address(socket.AF_INET, "127.0.0.1", 0), port, b"")
+            settings = job_terms(port, **{"rhythm": RHYTHM, "spares": 1, **values})
+            channel = OutgoingChannel(Address(socket.AF_INET, "127.0.0.1", 0), port, b"")
             self.socket, _ = listener.accept()
         self.node_zero = Channel(FROM_MEMBERS, self.socket, coordinator_handshake(b""))
-        node = JoiningNode(terms, ranked_hello(1), b"", where)
+        node = JoiningNode(settings, ranked_hello(1), b"", where)
         self.member = Member(channel, node, replace(node.hello, at=self.now), 0.0)
         self.came: list[messages.FromMember] = []
         """All that node 0 has received."""
@@ -121,12 +127,12 @@ def answer(sent: float, at: float = 0.0) -> messages.HeartbeatAnswer:
 
 def test_its_part_in_a_world() -> None:
     """Of all sizes that node 0 sends; a node may have services alone."""
-    terms, hello = job_terms(29500, max_restarts=7), ranked_hello(1)
+    settings, hello = job_terms(29500, max_restarts=7), ranked_hello(1)
 
-    check_world(part(), hello, terms, -1)
-    check_world(part(attempt=7), hello, terms, 6)
+    check_world(part(), hello, settings, -1)
+    check_world(part(attempt=7), hello, settings, 6)
     check_world(
-        replace(part(), local_size=0, size=1, role_size=1), replace(hello, workers=0), terms, -1
+        replace(part(), local_size=0, size=1, role_size=1), replace(hello, workers=0), settings, -1
     )
 
 
@@ -157,11 +163,11 @@ def test_its_part_in_a_world() -> None:
 )
 def test_a_world_in_which_it_has_no_place(wrong: dict[str, Any]) -> None:
     """A world of 2^31 - 1 workers would keep it busy for ever."""
-    hello, terms = ranked_hello(1, run_id="run"), job_terms(29500, max_restarts=2)
-    check_world(part(attempt=1), hello, terms, 0)
+    hello, settings = ranked_hello(1, run_id="run"), job_terms(29500, max_restarts=2)
+    check_world(part(attempt=1), hello, settings, 0)
 
     with pytest.raises(BadFrame, match="sent a world in which this node has no place"):
-        check_world(replace(part(attempt=1), **wrong), hello, terms, 0)
+        check_world(replace(part(attempt=1), **wrong), hello, settings, 0)
 
 
 def test_attempts_are_counted() -> None:
@@ -192,14 +198,14 @@ SERVER = ProgramWorld("server", 2, (on_node(1, 7002, 7003),))
 
 def test_a_program_that_runs_elsewhere() -> None:
     """This node has none of its workers."""
-    hello, terms = (
+    hello, settings = (
         ranked_hello(1, programs=OFFERS[1:], workers=0),
         job_terms(29500, services=(SERVICE,)),
     )
     world = replace(part(), local_size=0, size=1, role_size=1)
     main = replace(MAIN_PROGRAM, nodes=(on_node(0, 7000),))
 
-    check_world(replace(world, programs=(main, replace(SERVER, first=1))), hello, terms, -1)
+    check_world(replace(world, programs=(main, replace(SERVER, first=1))), hello, settings, -1)
 
 
 @pytest.mark.parametrize(
@@ -220,12 +226,12 @@ def test_a_program_that_runs_elsewhere() -> None:
 )
 def test_programs_that_are_not_the_jobs(programs: tuple[ProgramWorld, ...]) -> None:
     """A worker's plan needs its program, its place there and its port."""
-    hello, terms = ranked_hello(1, programs=OFFERS), job_terms(29500, services=(SERVICE,))
+    hello, settings = ranked_hello(1, programs=OFFERS), job_terms(29500, services=(SERVICE,))
     world = replace(part(), programs=(MAIN_PROGRAM, SERVER))
-    check_world(world, hello, terms, -1)
+    check_world(world, hello, settings, -1)
 
     with pytest.raises(BadFrame):
-        check_world(replace(world, programs=programs), hello, terms, -1)
+        check_world(replace(world, programs=programs), hello, settings, -1)
 
 
 @pytest.mark.parametrize("of_attempt", [0, 1])
@@ -340,7 +346,7 @@ def test_answers_renew_the_lease_from_the_time_of_sending(pair: Pair) -> None:
     pair.now = 101.5
     pair.sends(answer(100.0), answer(100.75), answer(100.5), FORMED)
     before = list(pair.leases)
-    pair.member.begins_to_work(0.0)
+    pair.member.begin_work(0.0)
     pair.now = 109.0
     pair.sends(answer(101.0), answer(100.9), answer(101.25))
 
@@ -359,7 +365,7 @@ def test_no_answer_to_what_was_not_sent_yet(pair: Pair) -> None:
 def test_without_an_answer_no_worker_may_run(pair: Pair) -> None:
     """Node 0 answers the Hello before it forms a world."""
     pair.sends(FORMED)
-    pair.member.begins_to_work(0.0)
+    pair.member.begin_work(0.0)
 
     assert pair.leases == [0.0]
 
@@ -368,7 +374,7 @@ def test_a_job_that_ends_with_a_node_has_no_leases() -> None:
     """Nor does a fork server need to hold the connection."""
     pair = Pair(spares=0)
     pair.sends(answer(100.0), FORMED)
-    pair.member.begins_to_work(0.0)
+    pair.member.begin_work(0.0)
     pair.now = 101.0
     pair.sends(answer(100.5))
 
@@ -429,7 +435,7 @@ def test_a_silent_node_zero(pair: Pair) -> None:
 def test_a_slow_name_server_is_not_silence(pair: Pair) -> None:
     """What node 0 has sent meanwhile was not read yet."""
     [pair.member.loss(at * 0.25) for at in range(8)]
-    pair.member.begins_to_work(1.75)
+    pair.member.begin_work(1.75)
 
     assert [pair.member.loss(1.75 + at) is None for at in (0.5, 1.0, 1.5, 2.0)] == [
         *(True, True, True, False)

@@ -82,8 +82,8 @@ def test_an_unknown_name(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     where = outside(notices, interfaces=INTERFACES, resolve=resolve)
-    terms = job_terms(free_port(), host="head", rdzv_timeout=12.0)
-    node = Node(terms, ranked_hello(1, rank=rank), where=where)
+    settings = job_terms(free_port(), host="head", rdzv_timeout=12.0)
+    node = Node(settings, ranked_hello(1, rank=rank), where=where)
     stack.callback(node.leaves)
     # The second time only after the first answer.
     take_turns(lambda: asked.stat().st_size > 1, node)
@@ -106,8 +106,8 @@ def test_a_port_of_other_jobs_is_an_error_after_a_moment(stack: ExitStack) -> No
     others = [Node(job_terms(port), ranked_hello(0, run_id="other")) for port in ports]
     for each in others:
         stack.callback(each.leaves)
-    terms = job_terms(ports, rdzv_timeout=600.0)
-    node = Node(terms, ranked_hello(1, rank=None, run_id="mine"), where=outside())
+    settings = job_terms(ports, rdzv_timeout=600.0)
+    node = Node(settings, ranked_hello(1, rank=None, run_id="mine"), where=outside())
     stack.callback(node.leaves)
     before = time.monotonic()
 
@@ -127,8 +127,8 @@ class Checked:
         self.ahead = 0.0
         self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
         where = outside(notices, interfaces=INTERFACES, resolve=lambda _: addresses)
-        terms = job_terms(free_port(), host="head")
-        node = JoiningNode(terms, ranked_hello(0), b"", where)
+        settings = job_terms(free_port(), host="head")
+        node = JoiningNode(settings, ranked_hello(0), b"", where)
         self.check = DuplicateCheck(node, self.loop, self.events)
         self.loop.time(self)
 

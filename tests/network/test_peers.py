@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from clusterrun.errors import RendezvousError
-from clusterrun.job.declaring import Fact
-from clusterrun.network.channel import LONGEST_FRAME
+from clusterrun.job.declarations import Setting
+from clusterrun.network.channel import MAX_FRAME_BYTES
 from clusterrun.planning.plan import World
 from clusterrun.policy import events, messages, outcome
-from clusterrun.policy.terms import Terms
-from clusterrun.ports import bound_everywhere
+from clusterrun.policy.settings import RendezvousSettings
+from clusterrun.ports import bind_wildcard
 from free_ports import free_port
 
 from tests.network.nodes import (
@@ -30,7 +30,7 @@ from tests.network.nodes import (
 )
 
 FROM_OTHERS = (
-    events.PlaceAwaited,
+    events.WaitListed,
     events.WorldJoined,
     events.CoordinatorSent,
     events.CoordinatorLost,
@@ -46,20 +46,20 @@ class Job:
     def __init__(
         self,
         nodes: int,
-        terms: Terms | None = None,
+        settings: RendezvousSettings | None = None,
         *,
         workers: int = 1,
         token: bytes = b"",
         spares: int = 0,
     ) -> None:
         """Let them join; the last ``spares`` of them wait for a place."""
-        terms = terms or job_terms(free_port(), nodes)
+        settings = settings or job_terms(free_port(), nodes)
         self.notices = [Notices() for _ in range(nodes)]
         self.leases: list[list[float | None]] = [[] for _ in range(nodes)]
         """What each fork server is given."""
         self.nodes = [
             Node(
-                terms,
+                settings,
                 ranked_hello(number, workers=workers),
                 token,
                 outside(self.notices[number])._replace(renew_lease=self.leases[number].append),
@@ -143,7 +143,7 @@ def test_a_failure_on_one_node_stops_all(job: Job) -> None:
 @pytest.mark.parametrize("values", [{}, {"fewest_nodes": 1}])
 def test_without_node_zero_the_job_is_over(stack: ExitStack, values: dict[str, Any]) -> None:
     """A part of it must not go on alone, also of a job that outlives other nodes."""
-    job = Job(3, job_terms(free_port(), 3, keeps_joining_port=True, **values))
+    job = Job(3, job_terms(free_port(), 3, keeps_rendezvous_port=True, **values))
     stack.callback(job.close)
     job.nodes[0].leaves()
     (event,) = job.receives(2)
@@ -156,14 +156,14 @@ def test_without_node_zero_the_job_is_over(stack: ExitStack, values: dict[str, A
 
 def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> None:
     """Where the coordinator keeps its endpoint."""
-    terms = job_terms(free_port(), 2, keeps_joining_port=True)
-    job = Job(2, terms)
+    settings = job_terms(free_port(), 2, keeps_rendezvous_port=True)
+    job = Job(2, settings)
     stack.callback(job.close)
 
-    late = Node(terms, ranked_hello(1, host="n9"))
+    late = Node(settings, ranked_hello(1, host="n9"))
     stack.callback(late.leaves)
 
-    place = f"127.0.0.1:{terms.ports.value[0]}"
+    place = f"127.0.0.1:{settings.ports.value[0]}"
     with pytest.raises(RendezvousError, match=f"the job at {place} has all its 2 nodes: n0, n1"):
         take_turns(lambda: False, late, *job.nodes)
     assert job.notices[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
@@ -174,14 +174,14 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
 
 def test_workers_meet_at_another_port_than_their_agents(stack: ExitStack) -> None:
     """If the coordinator keeps its own."""
-    terms = job_terms(free_port(), 2, keeps_joining_port=True)
-    job = Job(2, terms)
+    settings = job_terms(free_port(), 2, keeps_rendezvous_port=True)
+    job = Job(2, settings)
     stack.callback(job.close)
 
     (port,) = {world.master_port for world in job.worlds}
 
-    assert port not in {None, *terms.ports.value}
-    with closing(bound_everywhere(port or 0)) as store:
+    assert port not in {None, *settings.ports.value}
+    with closing(bind_wildcard(port or 0)) as store:
         store.listen()
     with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
         other.bind(("", port or 0))
@@ -226,7 +226,7 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
 
 def test_last_words_that_no_frame_has_room_for(job: Job) -> None:
     """Node 0's own agent sends as much of them as the others do: they get the verdict with them."""
-    cause = result(0, 1, tail="x" * (LONGEST_FRAME + 1))
+    cause = result(0, 1, tail="x" * (MAX_FRAME_BYTES + 1))
     job.nodes[0].sends(messages.FirstFailure(0, cause, 0.0))
     for number in range(3):
         results = [
@@ -242,7 +242,7 @@ def test_last_words_that_no_frame_has_room_for(job: Job) -> None:
 
 def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     """Each with the world of the next attempt: a chosen port is fresh, the address stays."""
-    job = Job(2, job_terms(free_port(), 2, keeps_joining_port=True, max_restarts=1))
+    job = Job(2, job_terms(free_port(), 2, keeps_rendezvous_port=True, max_restarts=1))
     stack.callback(job.close)
     before = job.worlds
     cause = result(1, 7, tail="ValueError: it", clock=100.0)
@@ -285,8 +285,8 @@ def test_all_nodes_date_by_node_zeros_clock(stack: ExitStack) -> None:
 
 def test_what_ranks_have_left_runs_on_no_lease(stack: ExitStack) -> None:
     """The job has succeeded, and node 0 sees the others leave."""
-    terms = job_terms(free_port(), 3, fewest_nodes=1, keeps_joining_port=True)
-    job = Job(3, terms)
+    settings = job_terms(free_port(), 3, fewest_nodes=1, keeps_rendezvous_port=True)
+    job = Job(3, settings)
     stack.callback(job.close)
     begun = [bool(leases) for leases in job.leases]
     for node in job.nodes:
@@ -339,11 +339,13 @@ def test_node_zero_ends_in_the_moment_in_which_the_world_forms(job: Job) -> None
 def test_a_chosen_port_is_held_for_the_whole_job(stack: ExitStack) -> None:
     """Also while a process listens there that the last attempt has left."""
     port = free_port()
-    chosen = Fact[int | None](port, "--master-port")
-    terms = job_terms(free_port(), 2, keeps_joining_port=True, workers_port=chosen, max_restarts=1)
-    job = Job(2, terms)
+    chosen = Setting[int | None](port, "--master-port")
+    settings = job_terms(
+        free_port(), 2, keeps_rendezvous_port=True, workers_port=chosen, max_restarts=1
+    )
+    job = Job(2, settings)
     stack.callback(job.close)
-    left = stack.enter_context(closing(bound_everywhere(port)))
+    left = stack.enter_context(closing(bind_wildcard(port)))
     left.listen()
 
     job.nodes[1].sends(messages.FirstFailure(0, result(1, 7), None))

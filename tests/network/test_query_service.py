@@ -24,7 +24,7 @@ class Service:
         self.asked: list[tuple[queries.Query, query_service.Then]] = []
         self.replies: list[queries.Answers] = []
         self.concerned = True
-        ports = query_service.NodePorts(
+        ports = query_service.AgentCallbacks(
             self._send, self._answer, lambda _: self.concerned, lambda: "n0"
         )
         self.service = query_service.QueryService(ports)
@@ -65,7 +65,7 @@ def service() -> Service:
 
 def test_answers_without_end(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node 0 may send any number; so much is kept."""
-    monkeypatch.setattr(query_service, "MAX_OF_ANSWERS", 10 * query_service.OF_EACH)
+    monkeypatch.setattr(query_service, "MAX_ANSWER_BYTES", 10 * query_service.ANSWER_OVERHEAD)
     service.asks()
     for _ in range(100):
         service.takes(of_node(0))
@@ -162,7 +162,7 @@ def test_equal_queries_share_one_answer(service: Service) -> None:
 
 def test_queries_that_follow_each_other_wait(service: Service) -> None:
     """For a tenth of a second, and until others have ended."""
-    for number in range(1, query_service.MAX_OPEN + 1):
+    for number in range(1, query_service.MAX_OPEN_QUERIES + 1):
         service.asks(number * 0.01)
         service.answers()
         service.takes(queries.EndOfAnswers(number), number * 0.01)
@@ -176,9 +176,12 @@ def test_queries_that_follow_each_other_wait(service: Service) -> None:
 def test_different_queries_at_a_time_are_bounded(service: Service) -> None:
     """Others wait for one to end."""
     service.concerned = False
-    for rank in range(query_service.MAX_OPEN + 1):
+    for rank in range(query_service.MAX_OPEN_QUERIES + 1):
         service.asks(float(rank), queries.Query(1, queries.Topic.STACKS, 60.0, rank))
     before = len(service.sent)
-    service.takes(queries.EndOfAnswers(query_service.MAX_OPEN), 9.0)
+    service.takes(queries.EndOfAnswers(query_service.MAX_OPEN_QUERIES), 9.0)
 
-    assert (before, len(service.sent)) == (query_service.MAX_OPEN, query_service.MAX_OPEN + 1)
+    assert (before, len(service.sent)) == (
+        query_service.MAX_OPEN_QUERIES,
+        query_service.MAX_OPEN_QUERIES + 1,
+    )

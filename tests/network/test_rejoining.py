@@ -11,7 +11,7 @@ from clusterrun.loop import NEVER
 from clusterrun.network.channel import FROM_MEMBERS, Channel
 from clusterrun.network.handshake import coordinator_handshake, packed_address
 from clusterrun.policy import events, messages, outcome
-from clusterrun.policy.terms import HeartbeatRhythm
+from clusterrun.policy.settings import HeartbeatRhythm
 from free_ports import free_port
 
 from tests.network.nodes import Node, Notices, Played, done, job_terms, outside, part, take_turns
@@ -32,8 +32,8 @@ NOT_AGAIN = outcome.NodeLost(
 @pytest.fixture
 def job(stack: ExitStack) -> Job:
     """Return a job of two nodes and a spare, which is node 2."""
-    terms = job_terms(free_port(), 3, spares=1, keeps_joining_port=True, rhythm=RHYTHM)
-    made = Job(3, terms, spares=1)
+    settings = job_terms(free_port(), 3, spares=1, keeps_rendezvous_port=True, rhythm=RHYTHM)
+    made = Job(3, settings, spares=1)
     stack.callback(made.close)
     return made
 
@@ -63,7 +63,7 @@ def test_a_spare_that_was_stopped(job: Job) -> None:
     assert after.identity != before.identity
     assert (after.host, after.pid, after.must) == (before.host, before.pid, before.must)
     assert job.notices[2].has("node 0 has declared this node lost, as it has been silent for 0.9 s")
-    assert [type(each) for each in job.nodes[2].received] == [events.PlaceAwaited] * 2
+    assert [type(each) for each in job.nodes[2].received] == [events.WaitListed] * 2
     assert job.notices[0][-2:] == [
         "n2 (pid 12), which waited for a place, has been silent for 0.9 s",
         "n2 (pid 12) has joined and waits to take the place of a lost node",
@@ -95,7 +95,7 @@ def test_a_node_that_was_stopped_while_it_worked(job: Job) -> None:
     assert leases[-1] is None
     [again] = waiting(job)
     assert (again.host, again.rank) == ("n1", None)
-    assert isinstance(job.nodes[1].received[-1], events.PlaceAwaited)
+    assert isinstance(job.nodes[1].received[-1], events.WaitListed)
 
 
 def test_it_works_again(job: Job) -> None:
@@ -176,7 +176,7 @@ def given_up(stack: ExitStack, request: pytest.FixtureRequest) -> GivenUp:
 
 def test_it_is_not_let_in(stack: ExitStack, given_up: GivenUp) -> None:
     """A node 0 that refuses it may let it in a moment later: it calls again, for the same time."""
-    full = Job(2, job_terms(given_up.port, 2, keeps_joining_port=True))
+    full = Job(2, job_terms(given_up.port, 2, keeps_rendezvous_port=True))
     stack.callback(full.close)
 
     assert PATIENT <= given_up.loses(*full.nodes) < PATIENT + 2.0

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 import pytest
 from clusterrun.errors import RendezvousError
 from clusterrun.planning.plan import World
-from clusterrun.policy.terms import Terms
+from clusterrun.policy.settings import RendezvousSettings
 from free_ports import free_port
 
 from tests.network.nodes import PATIENCE, Node, Notices, job_terms, outside, ranked_hello
@@ -73,18 +73,18 @@ class Job:
         self._nodes: list[Node] = []
         self._executor = stack.enter_context(ThreadPoolExecutor(2))
         stack.callback(self.relay.close)
-        terms = job_terms(self.port, rdzv_timeout=2.0)
-        self.node_zero = self._executor.submit(self._joins, 0, terms)
+        settings = job_terms(self.port, rdzv_timeout=2.0)
+        self.node_zero = self._executor.submit(self._joins, 0, settings)
         stack.callback(self._ends)
 
     def member_joins(self, host: str, *more_ports: int) -> World:
         """Let node 1 call ``host`` at the relay's port, and at others."""
-        terms = job_terms((self.relay.port, *more_ports), host=host, rdzv_timeout=2.0)
-        return self._executor.submit(self._joins, 1, terms).result(PATIENCE)
+        settings = job_terms((self.relay.port, *more_ports), host=host, rdzv_timeout=2.0)
+        return self._executor.submit(self._joins, 1, settings).result(PATIENCE)
 
-    def _joins(self, number: int, terms: Terms) -> World:
+    def _joins(self, number: int, settings: RendezvousSettings) -> World:
         where = outside(self.notices if number == 0 else None)
-        node = Node(terms, ranked_hello(number), TOKEN, where)
+        node = Node(settings, ranked_hello(number), TOKEN, where)
         self._nodes.append(node)
         joined = node.joins()
         assert isinstance(joined, World)

@@ -10,7 +10,7 @@ import pytest
 from clusterrun.loop import Loop
 from clusterrun.network import suspend_hook
 from clusterrun.policy import events
-from clusterrun.processes import allow_descriptors
+from clusterrun.processes import raise_descriptor_limit
 
 from tests.network.turns import events_of_turn
 from tests.waiting import SECONDS_TO_ACT, wait_until
@@ -59,7 +59,7 @@ def test_exit_code_0_asks_for_a_suspension(started: Hook) -> None:
     started.start("exit 0")
 
     assert started.events() == [
-        events.SuspensionWanted("--suspend-hook sh -c 'exit 0' hook", 1.0),
+        events.SuspensionRequested("--suspend-hook sh -c 'exit 0' hook", 1.0),
     ]
     assert started.notices == []
 
@@ -112,7 +112,7 @@ def test_ready_runs_to_its_end(started: Hook) -> None:
 
 def test_ready_of_a_large_job(started: Hook) -> None:
     """Node 0 has a connection to each node: its descriptors have high numbers."""
-    assert allow_descriptors(1200) == 1200
+    assert raise_descriptor_limit(1200) == 1200
     fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
     try:
         hook = started.start(f"{READY} touch $FOLDER/saved; fi")

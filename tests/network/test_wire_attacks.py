@@ -17,8 +17,8 @@ from clusterrun.network import server
 from clusterrun.network.channel import (
     FROM_COORDINATOR,
     FROM_MEMBERS,
-    LONGEST_FRAME,
-    LONGEST_HELLO,
+    MAX_FRAME_BYTES,
+    MAX_HELLO_BYTES,
     Channel,
 )
 from clusterrun.network.handshake import (
@@ -28,7 +28,7 @@ from clusterrun.network.handshake import (
     packed_address,
 )
 from clusterrun.policy import events, messages, outcome
-from clusterrun.processes import allow_descriptors
+from clusterrun.processes import raise_descriptor_limit
 from free_ports import free_port
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,7 +61,7 @@ class RunningJob:
 
     def __init__(self, stack: ExitStack) -> None:
         self.stack = stack
-        self.node_zero = running(stack, keeps_joining_port=True)
+        self.node_zero = running(stack, keeps_rendezvous_port=True)
         self.member = caller(stack, self.node_zero)
         self._now = 0.0
 
@@ -118,7 +118,7 @@ def test_a_port_scanner(job: RunningJob) -> None:
 
 def test_a_thousand_idle_connections(job: RunningJob) -> None:
     """The oldest make room, and node 1 is answered all the while."""
-    allow_descriptors(3000)
+    raise_descriptor_limit(3000)
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
         pytest.skip("may not have so many open files")
     idle: list[Caller] = []
@@ -159,7 +159,7 @@ class Recorded(socket.socket):
 
 def test_a_replay_proves_nothing(stack: ExitStack) -> None:
     """A recorded connection is useless: each has its own nonces."""
-    node_zero = running(stack, token=b"secret", keeps_joining_port=True)
+    node_zero = running(stack, token=b"secret", keeps_rendezvous_port=True)
     sock = stack.enter_context(Recorded())
     sock.connect(("127.0.0.1", node_zero.port))
     where = packed_address(("127.0.0.1", node_zero.port))
@@ -216,16 +216,16 @@ def test_a_member_that_does_not_read(job: RunningJob) -> None:
 
 def test_a_member_that_raves_ends_the_job(stack: ExitStack) -> None:
     """Its words can't be trusted any more, and there is no going on without it."""
-    node_zero = running(stack, nodes=3, keeps_joining_port=True)
+    node_zero = running(stack, nodes=3, keeps_rendezvous_port=True)
     members = [caller(stack, node_zero).joins(hello(number, 3)) for number in (1, 2)]
     assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
 
-    members[0].sends_bytes((LONGEST_FRAME + 1).to_bytes(4, "big"))
+    members[0].sends_bytes((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
 
     assert members[0].is_disconnected()
     assert members[1].receives() == messages.Stop(0, "node 1 (n1) is gone")
     assert node_zero.notices == [
-        f"refused 127.0.0.1: it sent a message of {LONGEST_FRAME + 1} bytes"
+        f"refused 127.0.0.1: it sent a message of {MAX_FRAME_BYTES + 1} bytes"
     ]
 
 
@@ -247,7 +247,7 @@ def test_nor_to_a_member(frame: bytes, changes: list[tuple[int, int]], cut: int)
 @given(st.binary(max_size=200))
 def test_no_bytes_are_too_strange(data: bytes) -> None:
     """On either side, before and after the handshake."""
-    messages_in(FROM_MEMBERS, data, LONGEST_HELLO)
+    messages_in(FROM_MEMBERS, data, MAX_HELLO_BYTES)
     for steps in (coordinator_handshake(b""), member_handshake(b"token")):
         ours, theirs = socket.socketpair()
         with ours, theirs:

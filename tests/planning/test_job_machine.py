@@ -11,7 +11,7 @@ from clusterrun.machine.machine import Machine
 from clusterrun.planning.job_machine import machine_for
 from clusterrun.planning.plan import NodePlan
 from clusterrun.planning.preparation import preparation_of
-from clusterrun.planning.seats import local_size
+from clusterrun.planning.worker_slots import local_size
 from msgspec.structs import replace
 
 from tests.plans import gpu, job, machine, planned
@@ -77,7 +77,7 @@ def test_the_variable_is_there_before_anything_is_imported() -> None:
 
     assert prepared is not None
     assert prepared.known_variables["CUDA_VISIBLE_DEVICES"] == "5"
-    assert "CUDA_VISIBLE_DEVICES" not in prepared.later_variables
+    assert "CUDA_VISIBLE_DEVICES" not in prepared.per_worker_variables
 
 
 def test_intel_s_runtime_keeps_the_order_of_the_bus() -> None:
@@ -102,7 +102,9 @@ def test_several_models_go_by_uuid() -> None:
     """The numbers are those of nvidia-smi, and the nodes are known."""
     models = tuple(replace(one, model="AB"[one.index % 2]) for one in EIGHT.gpus)
     unplaced = tuple(replace(one, numa_node=None, node_source="unknown") for one in models)
-    here = replace(EIGHT, gpus=models, visible=unplaced, visible_remark="CUDA's order is not known")
+    here = replace(
+        EIGHT, gpus=models, visible=unplaced, visible_warning="CUDA's order is not known"
+    )
 
     found = plan(here, "5", "0")
 
@@ -121,7 +123,7 @@ def sliced() -> Machine:
     """Return a machine whose first GPU is split into two slices."""
     here = machine({0: "0-3", 1: "4-7"}, [0, 1])
     slices = (replace(gpu(0, 0), uuid=f"MIG-{name}", parent="GPU-0") for name in "ab")
-    return replace(here, gpus=(*here.gpus, *slices), visible_remark="GPU 0 is split")
+    return replace(here, gpus=(*here.gpus, *slices), visible_warning="GPU 0 is split")
 
 
 def test_slices_go_by_their_names() -> None:

@@ -7,7 +7,7 @@ import pytest
 from clusterrun.job.options import NumaBinding
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
-from clusterrun.planning.seats import local_size
+from clusterrun.planning.worker_slots import local_size
 
 from tests.machine_trees import KFD, KfdNode, MachineFacts, dgx_a100, write_tree
 from tests.plans import BindingOptions, job, machine, place, planned

@@ -13,7 +13,7 @@ from clusterrun.job.values import WorkerCount, variable_name
 from clusterrun.machine.machine import Machine
 from clusterrun.planning.node_plan import RUN_PATH
 from clusterrun.planning.plan import NodePlan, NumberedProgram, World
-from clusterrun.planning.variables import environment_before
+from clusterrun.planning.variables import user_environment
 from msgspec.structs import replace
 
 from tests.described import describe
@@ -147,7 +147,7 @@ def test_the_environment_before_ours() -> None:
     """It is inherited without the variables of an outer launch; the job's own variables win."""
     environ = {"CUDA_VISIBLE_DEVICES": "0", "RANK": "3", "HOME": "/"}
 
-    found = environment_before(job(env={"CUDA_VISIBLE_DEVICES": "1"}), environ, ["RANK"])
+    found = user_environment(job(env={"CUDA_VISIBLE_DEVICES": "1"}), environ, ["RANK"])
 
     assert found == {"CUDA_VISIBLE_DEVICES": "1", "HOME": "/"}
 

@@ -3,11 +3,11 @@
 import pytest
 from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.options import NumaBinding
 from clusterrun.job.values import MappedGpu
 from clusterrun.machine.machine import Machine
-from clusterrun.planning.job_machine import with_map
+from clusterrun.planning.job_machine import with_numa_map
 from msgspec.structs import replace
 
 from tests.plans import BindingOptions, machine, masks, place
@@ -16,7 +16,7 @@ HERE = machine({0: "0-3", 1: "4-7", 2: ""}, [0, None])
 
 
 def mapped(*entries: MappedGpu, here: Machine = HERE) -> Machine:
-    return with_map(here, Fact(entries, "--numa-map"))
+    return with_numa_map(here, Setting(entries, "--numa-map"))
 
 
 def masks_of(here: Machine, mode: NumaBinding = NumaBinding.NODE) -> list[str | None]:

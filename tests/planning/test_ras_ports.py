@@ -54,4 +54,7 @@ def test_the_variable_differs_per_worker() -> None:
     spec = job()
     prepared = [preparation_of(spec, planned(spec, here, 2), {}) for here in (HERE, AMD)]
 
-    assert ["NCCL_RAS_ADDR" in each.later_variables for each in prepared if each] == [True, False]
+    assert ["NCCL_RAS_ADDR" in each.per_worker_variables for each in prepared if each] == [
+        True,
+        False,
+    ]

@@ -7,7 +7,7 @@ from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.job.job import ProgramKind, TaskLayout, WorkerProgram
 from clusterrun.job.services import Service
 from clusterrun.machine.machine import Machine
-from clusterrun.planning.seats import seats
+from clusterrun.planning.worker_slots import seats
 from msgspec.structs import replace
 
 from tests.plans import job, machine

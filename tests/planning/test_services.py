@@ -26,9 +26,9 @@ from clusterrun.planning.plan import (
     assumed_world,
 )
 from clusterrun.planning.preparation import preparation_of
-from clusterrun.planning.seats import seats
-from clusterrun.planning.services import LONGEST_LIST, addresses_of, with_old_values
-from clusterrun.planning.variables import environment_before
+from clusterrun.planning.services import MAX_LIST_LENGTH, addresses_of, with_inherited_values
+from clusterrun.planning.variables import user_environment
+from clusterrun.planning.worker_slots import seats
 from hypothesis import assume, given
 from msgspec.structs import replace
 
@@ -81,7 +81,7 @@ def planned(
         where or assumed_world(spec, main_workers(spec, here)),
         unset=(),
         error_files=error_files,
-        before=environment_before(spec, environ or {}, ()),
+        before=user_environment(spec, environ or {}, ()),
         seats=seats(spec, here),
     )
 
@@ -653,7 +653,7 @@ def test_master_addr_of_an_ipv6_node_has_no_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("characters", "is_set"), [(LONGEST_LIST, True), (LONGEST_LIST + 1, False)]
+    ("characters", "is_set"), [(MAX_LIST_LENGTH, True), (MAX_LIST_LENGTH + 1, False)]
 )
 def test_a_list_that_execve_would_refuse_is_not_set(characters: int, *, is_set: bool) -> None:
     """A worker can still start, and has the first address; it is ``URLS`` that is too long first."""
@@ -738,7 +738,7 @@ def of_a_file(spec: Job) -> Job:
 def test_a_typed_variable_is_as_the_shell_has_made_it() -> None:
     spec = job(services=(service(),), env={"TEXT": "a$b"})
 
-    plan = planned(with_old_values(spec, {}), NO_GPUS, ONE_NODE)
+    plan = planned(with_inherited_values(spec, {}), NO_GPUS, ONE_NODE)
 
     assert plan.env["TEXT"] == "a$b"
     assert variables(plan, "TEXT") == [[]] * len(plan.workers)
@@ -788,7 +788,7 @@ def test_a_variable_of_the_job_may_have_its_old_value() -> None:
     """As one of a service."""
     inherited = {"PATH": "/usr/bin", "COST": "$5", "PATHS": "x"}
     env = {"PATH": "/opt/bin:$PATH", "COST": "${COST}$$", "A": "$PATHS"}
-    spec = with_old_values(of_a_file(job(services=(service(),), env=env)), inherited)
+    spec = with_inherited_values(of_a_file(job(services=(service(),), env=env)), inherited)
 
     plan = planned(spec, NO_GPUS, environ=inherited)
 
@@ -1019,7 +1019,7 @@ def test_workers_of_all_programs_divide_the_cores_of_their_gpus() -> None:
         "server rank 0": "6-7",
         "judge rank 0": None,
     }
-    assert list(plan.all_remarks()) == []
+    assert list(plan.all_warnings()) == []
 
 
 def test_a_service_of_several_gpus_is_bound_near_all_of_them() -> None:

@@ -7,7 +7,7 @@ from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Gpu
 from clusterrun.machine.tree import KernelAnswers, Tree
 from clusterrun.planning.job_machine import machine_for
-from clusterrun.planning.seats import local_size
+from clusterrun.planning.worker_slots import local_size
 from msgspec import json
 from msgspec.structs import replace
 
@@ -33,7 +33,7 @@ def test_the_named_slices_are_those_that_devices_chooses(tmp_path: Path, uuids: 
     answer = json.encode([WHOLE, *parts]).decode()
     write_files(write_tree(tmp_path, MachineFacts()), {"proc/driver/nvidia/version": ""})
     machine = inspect(Tree(tmp_path, KernelAnswers(answer={"nvml": answer})), {}, None, "")
-    _, _, typed = machine.visible_remark.partition("--devices ")
+    _, _, typed = machine.visible_warning.partition("--devices ")
     names, option, *_ = typed.split()
 
     pasted = job(devices=tuple(names.split(",")), virtual_local_rank=True)

@@ -92,6 +92,6 @@ def test_a_strict_job_refuses_unbound_workers_if_it_matters(
 def test_a_reason_is_on_one_line() -> None:
     """It quotes the variable that hides GPUs, which begins no line."""
     remark = "CUDA_VISIBLE_DEVICES=0\nclusterrun: error: x names no GPU"
-    here = replace(machine(TWO), visible_remark=remark)
+    here = replace(machine(TWO), visible_warning=remark)
 
     assert troubles(here, NumaBinding.NODE, 2) == [remark.replace("\n", r"\n")]

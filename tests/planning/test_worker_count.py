@@ -8,7 +8,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.job import ProgramKind, WorkerProgram
 from clusterrun.job.values import WorkerCount
 from clusterrun.machine.machine import Machine
-from clusterrun.planning.seats import local_size
+from clusterrun.planning.worker_slots import local_size
 from msgspec.structs import replace
 
 from tests.plans import job, machine, planned

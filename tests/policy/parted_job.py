@@ -20,8 +20,8 @@ from clusterrun.network.channel import ChannelEnd
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.server import CoordinatorServer
 from clusterrun.policy import events, messages, outcome
-from clusterrun.policy.coordinator import Coordinator, Over, Reforming, Running, State
-from clusterrun.policy.terms import HeartbeatRhythm, Terms
+from clusterrun.policy.coordinator import Coordinator, Over, Restarting, Running, State
+from clusterrun.policy.settings import HeartbeatRhythm, RendezvousSettings
 from clusterrun.signals import SignalReceived
 
 from tests.network.nodes import TERMS, hello, with_job
@@ -53,7 +53,7 @@ def replace_sockets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(membership, "SECONDS_TO_FINISH", 0.0)
     patch.setattr(server, "Channel", lambda _decoder, end, _handshake: end)
     patch.setattr(server, "allow_connections", lambda _nodes, _strangers: None)
-    patch.setattr(CoordinatorServer, "look_for_another", lambda _server: None)
+    patch.setattr(CoordinatorServer, "check_for_duplicate", lambda _server: None)
 
 
 def _open_ports(_node: JoiningNode) -> tuple[ModelPort, None]:
@@ -88,7 +88,7 @@ class PartedJob:
         self.grace = self.grace or dice.choice([0.3, 0.3, 4.0, 12.0])
         self.delay = self.delay or dice.choice([0.002, 0.02, 0.1, 0.3 - 0.2 * self.is_steady])
         self._loss = 0.0 if self.is_steady else dice.choice([0.0, 0.0, 0.05, 0.2])
-        self.terms = self._terms(self.options or self._drawn_options())
+        self.settings = self._terms(self.options or self._drawn_options())
         self.agents = [Agent(self, number) for number in range(self.nodes)]
         self.wires: list[Wire] = []
         self.agents[0].begins()
@@ -103,12 +103,12 @@ class PartedJob:
             return {"spares": spares, "rejoin_timeout": patience or 20.0 * (not spares)}
         return {"fewest_nodes": dice.randint(1, self.nodes - 1), "rejoin_timeout": patience}
 
-    def _terms(self, options: Mapping[str, Any]) -> Terms:
+    def _terms(self, options: Mapping[str, Any]) -> RendezvousSettings:
         return with_job(
             TERMS,
             self.nodes,
             rhythm=RHYTHM,
-            keeps_joining_port=True,
+            keeps_rendezvous_port=True,
             max_restarts=100,
             no_fail_fast=True,
             shutdown_timeout=12.0,
@@ -179,7 +179,7 @@ class PartedJob:
             if members:
                 raise Broken(f"node 0 has ended, and {self.described(members)} goes on")
             return
-        if isinstance(state, Over | Reforming):
+        if isinstance(state, Over | Restarting):
             raise Broken(f"the job stands still in {type(state).__name__}")
         if isinstance(state, Running):
             places = {it.hello.host for it in self.coordinator.members.places}
@@ -225,8 +225,8 @@ class PartedJob:
         """Connect an agent to node 0, if that answers."""
         node_zero = self.agents[0]
         host = agent.host
-        is_reached = host.is_up and node_zero.host.is_up
-        if not is_reached or host.up_cuts or host.down_cuts:
+        is_reachable = host.is_up and node_zero.host.is_up
+        if not is_reachable or host.up_cuts or host.down_cuts:
             return None
         if not node_zero.runs or not node_zero.port.is_open:
             return None

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterrun.bounds import LocalRank
 from clusterrun.errors import LauncherError
-from clusterrun.loop import NEVER, Loop, Timed
+from clusterrun.loop import NEVER, Loop, Timer
 from clusterrun.network.joining_node import JoinContext, JoiningNode
 from clusterrun.network.membership import Membership
 from clusterrun.network.server import CoordinatorServer
 from clusterrun.planning.plan import World
 from clusterrun.policy import actions, events, messages, outcome
-from clusterrun.policy.leases import MAX_PAST_LEASE
+from clusterrun.policy.leases import FORK_SERVER_STOP_INTERVALS
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.results import results_of
 from clusterrun.policy.waiting import Waiting
@@ -33,7 +33,7 @@ FORK_SERVER_ANSWERS = 5.0
 MAX_STEPS = 200
 """Of one turn of a loop: with more, it spins."""
 
-FORK_SERVER = 4
+FORK_SERVER_KILL_INTERVALS = 4
 """The descriptor of each agent's connection to its fork server."""
 
 RANK = LocalRank(0)
@@ -87,7 +87,7 @@ class Host:
             self._asleep_since = None
 
 
-class Readiness:
+class ReadinessProbe:
     """In place of epoll: what an agent can read now."""
 
     def __init__(self, agent: "Agent") -> None:
@@ -118,7 +118,7 @@ class ModelLoop(Loop[events.Event]):
     def __init__(self, agent: "Agent") -> None:
         super().__init__(self._time)
         self._epoll.close()
-        self._ready = Readiness(agent)
+        self._ready = ReadinessProbe(agent)
         self._epoll = cast("Any", self._ready)
         self.agent = agent
         self.server: CoordinatorServer | None = None
@@ -133,7 +133,7 @@ class ModelLoop(Loop[events.Event]):
             return at
         return self.agent.host.monotonic()
 
-    def time(self, timed: Timed[events.Event]) -> None:
+    def time(self, timed: Timer[events.Event]) -> None:
         super().time(timed)
         if isinstance(timed, CoordinatorServer):
             self.server = timed
@@ -282,7 +282,7 @@ class ForkServer:
                 self._look_later()
         self.look_at_lease()
         if self.is_over and self.stops:
-            patience = MAX_PAST_LEASE * self._job.terms.rhythm.interval
+            patience = FORK_SERVER_STOP_INTERVALS * self._job.settings.rhythm.interval
             self._job.later(patience, self._is_past_lease)
 
     def _is_past_lease(self) -> None:
@@ -344,7 +344,7 @@ class Agent:
         self._is_in_turn = self._is_paused = False
         self._wakes_at = NEVER
         self.loop = ModelLoop(self)
-        self.loop.watch(FORK_SERVER, self._fork_server_said)
+        self.loop.watch(FORK_SERVER_KILL_INTERVALS, self._fork_server_said)
         self.membership: Membership | None = None
 
     @property
@@ -361,7 +361,7 @@ class Agent:
             interfaces=dict,
             resolves_for_others=lambda *_: True,
         )
-        node = JoiningNode(self.job.terms, self.job.hello(self.number), b"secret", outside)
+        node = JoiningNode(self.job.settings, self.job.hello(self.number), b"secret", outside)
         self.membership = Membership(node, self.loop)
         if OPENED:
             self.port = OPENED.pop()
@@ -370,7 +370,7 @@ class Agent:
     def can_read(self, descriptor: int) -> bool:
         if descriptor == LISTENER:
             return bool(self.port.callers)
-        if descriptor == FORK_SERVER:
+        if descriptor == FORK_SERVER_KILL_INTERVALS:
             return bool(self._mail)
         end = self.ends.get(descriptor)
         return end is not None and end.is_readable
@@ -449,7 +449,7 @@ class Agent:
 
     def _begins_attempt(self, world: World) -> None:
         plan = replace(plan_of(1, first_rank=world.first_rank), world=world, host=self.host.name)
-        self.attempt = Attempt(self.job.terms.job, plan, foreground=False)
+        self.attempt = Attempt(self.job.settings.job, plan, foreground=False)
         self.fork_server.asks(partial(self.fork_server.starts, world.attempt))
 
     def _performs(self, action: actions.Action, attempt: Attempt) -> None:
@@ -466,8 +466,8 @@ class Agent:
                     messages.DatedResult(it, self._with.date(now - it.clock))
                     for it in self._fates(attempt)
                 )
-                cause, lease_over = attempt.external_cause, attempt.lease_over
-                self._sends(messages.Done(attempt.number, tuple(results), cause, lease_over))
+                cause, lease_expired = attempt.external_cause, attempt.lease_expired
+                self._sends(messages.Done(attempt.number, tuple(results), cause, lease_expired))
             case actions.SetDeadline(seconds):
                 self.loop.at(events.DeadlinePassed, now + seconds, events.DeadlinePassed)
             case actions.SignalWorkers(_, number):
@@ -476,8 +476,8 @@ class Agent:
                 ask(self.fork_server.cleans_up)
             case actions.CollectOutput(rank):
                 self.loop.add([events.OutputEnded(rank, self.tail, "", now)])
-            case actions.AwaitLeft():
-                self.loop.add([events.NothingLeft(now)])
+            case actions.AwaitLeftovers():
+                self.loop.add([events.NoLeftovers(now)])
             case actions.PrintNotice(text):
                 self.notices.append(text)
             case actions.Pause():

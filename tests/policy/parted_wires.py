@@ -277,11 +277,13 @@ class ModelDialer:
     addresses = (End.address,)
 
     def __init__(
-        self, node: JoiningNode, loop: "ModelLoop", ready: object, *, patiently: bool = False
+        self, node: JoiningNode, loop: "ModelLoop", ready: object, *, retries_forever: bool = False
     ) -> None:
         self._agent = loop.agent
         self._began = self.due = loop.clock()
-        self._gives_up = NEVER if patiently else self._began + node.terms.job.join.rdzv_timeout
+        self._gives_up = (
+            NEVER if retries_forever else self._began + node.settings.job.join.rdzv_timeout
+        )
 
     def elapsed(self, now: float) -> float:
         return now - self._began

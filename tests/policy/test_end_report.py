@@ -63,17 +63,17 @@ def test_what_it_has_arrives(made: EndReport, expected: EndReport) -> None:
     """Between what workers print, and after answers; texts do nothing to a terminal."""
     assert made == expected
     line = made.line(MARK)
-    received = b"output\n" + end_report.shown_line(MARK) + line
+    received = b"output\n" + end_report.output_shown_line(MARK) + line
 
     assert line.count(b"\n") == 1
-    assert end_report.report_in(received, MARK) == made
+    assert end_report.parse_report(received, MARK) == made
 
 
 @pytest.mark.parametrize(
     "received",
     [
         b"",
-        end_report.shown_line(MARK),
+        end_report.output_shown_line(MARK),
         # The mark of another command, a line that has not ended, and what is no report.
         EndReport(0, "Succeeded").line("0f3d"),
         EndReport(0, "Succeeded").line(MARK)[:-1],
@@ -85,4 +85,4 @@ def test_what_it_has_arrives(made: EndReport, expected: EndReport) -> None:
     ],
 )
 def test_what_is_none(received: bytes) -> None:
-    assert end_report.report_in(received, MARK) is None
+    assert end_report.parse_report(received, MARK) is None

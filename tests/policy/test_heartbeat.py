@@ -3,7 +3,7 @@
 import pytest
 from clusterrun.loop import NEVER
 from clusterrun.policy.heartbeat import ClockOffset, HeartbeatTimer, SilenceWatch
-from clusterrun.policy.terms import HeartbeatRhythm, heartbeat_rhythm
+from clusterrun.policy.settings import HeartbeatRhythm, heartbeat_rhythm
 
 RHYTHM = HeartbeatRhythm(interval=1.0, timeout=6.0)
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from clusterrun.bounds import LONGEST_LINE, MAX_WORKERS
+from clusterrun.bounds import MAX_LINE_LENGTH, MAX_WORKERS
 from clusterrun.job.job import MAIN, ProgramKind, WorkerProgram
 from clusterrun.job.services import Service
 from clusterrun.loop import NEVER
 from clusterrun.network import channel
 from clusterrun.policy import job_events, messages, notices, outcome, queries
 from clusterrun.policy.cause import is_consequence
-from clusterrun.policy.coordinator import Coordinator, Over, Reforming, Running
+from clusterrun.policy.coordinator import Coordinator, Over, Restarting, Running
 from clusterrun.policy.notices import LineLimit
 from msgspec.msgpack import encode
 
@@ -98,10 +98,10 @@ def test_what_no_agent_says_between_two_attempts() -> None:
     job = running(nodes=2, max_restarts=1, check="true")
     sends(job, 1, messages.Done(0, (messages.DatedResult(result(1, 1), None),), None))
     sends(job, 0, messages.Done(0, (), None))
-    assert isinstance(job.state, Reforming)
+    assert isinstance(job.state, Restarting)
 
     assert disconnects(sends(job, 1, messages.EndedExternally(0, SUSPENDED)), 1)
-    assert isinstance(job.state, Reforming)
+    assert isinstance(job.state, Restarting)
 
 
 def test_a_node_that_was_silent_before_the_attempt_began() -> None:
@@ -167,11 +167,11 @@ def test_the_highest_mark() -> None:
     """All others would lose node 0 by the one after it."""
     job = running()
     sends(job, 0, messages.RequestSuspension("x"))
-    sends(job, 1, messages.Held(0, messages.MAX_MARK))
+    sends(job, 1, messages.Held(0, messages.MAX_STEP_COUNT))
 
     [order, *_] = sent(sends(job, 0, messages.Held(0, 1)), messages.SaveAt)
 
-    assert order.mark == messages.MAX_MARK
+    assert order.mark == messages.MAX_STEP_COUNT
 
 
 @pytest.mark.parametrize("are_silent", [False, True])
@@ -204,7 +204,7 @@ def test_all_are_killed_once() -> None:
 def test_the_longest_reasons_of_refused_nodes() -> None:
     """Each as long as a line may be."""
     job = opened_job(9, check="true")
-    long = "x" * LONGEST_LINE
+    long = "x" * MAX_LINE_LENGTH
     for number in range(1, 8):
         calls(job, number, 9, run_id="other", host=long[:255], must={"nnodes": long})
         calls(job, number + 20, 9, must={"nnodes": long})
@@ -218,7 +218,7 @@ def test_the_longest_reasons_of_refused_nodes() -> None:
 def test_the_longest_loss() -> None:
     """The others learn it, also where they ask for the nodes that are missing."""
     job = running(nodes=2, fewest_nodes=1)
-    helper = outcome.HelperFailed("relay", "x" * LONGEST_LINE, 0)
+    helper = outcome.HelperFailed("relay", "x" * MAX_LINE_LENGTH, 0)
 
     assert sent(sends(job, 1, messages.EndedExternally(0, helper)), messages.Stop)
     done = sends(job, 0, queries.Query(7, queries.Topic.RANKS, 1.2))
@@ -259,7 +259,7 @@ def test_who_joins_and_leaves_without_end() -> None:
     for number in range(2, 1000):
         said = hello(number)
         done += job.handle(job_events.HelloReceived(number, "10.0.0.2", said, BEGAN))
-        done += job.handle(job_events.MemberGone(number, "", BEGAN))
+        done += job.handle(job_events.MemberDisconnected(number, "", BEGAN))
 
     assert 0 < len(lines(done)) <= notices.MAX_AT_ONCE
 
@@ -295,7 +295,7 @@ def overdue(job: Coordinator) -> list[job_events.Action]:
     """Let node 0 fail and end, and node 1 be silent about its end for long enough."""
     sends(job, 0, messages.FirstFailure(0, result(0, 1), None))
     sends(job, 0, messages.Done(0, (messages.DatedResult(result(0, 1), None),), None))
-    grace = job.terms.job.failures.shutdown_timeout
+    grace = job.settings.job.failures.shutdown_timeout
     return job.handle(job_events.TimePassed(BEGAN + 8.0 + grace + 20.0))
 
 
@@ -319,7 +319,7 @@ def test_a_member_whose_rank_is_debugged() -> None:
     assert isinstance(job.state, Running)
 
 
-@pytest.mark.parametrize("message", [messages.RankAsks(0), messages.Held(0, 3)])
+@pytest.mark.parametrize("message", [messages.RankCallsSuspend(0), messages.Held(0, 3)])
 def test_a_rank_that_asks_in_a_job_that_ends(message: messages.AgentMessage) -> None:
     """It was on its way when another rank failed: nobody saves any more."""
     job = running()

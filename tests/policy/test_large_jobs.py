@@ -83,7 +83,7 @@ def test_members_leave_and_join_again_while_others_join() -> None:
         for number in range(1, MEMBERS):
             job.handle(job_events.HelloReceived(number, "10.0.0.1", hellos[number], 1.0))
         for number in range(1, MEMBERS):
-            job.handle(job_events.MemberGone(number, "", 2.0))
+            job.handle(job_events.MemberDisconnected(number, "", 2.0))
             job.handle(job_events.HelloReceived(nodes + number, "10.0.0.1", hellos[number], 3.0))
 
     assert len(job.members.by_connection) == MEMBERS
@@ -151,7 +151,7 @@ def test_many_nodes_are_lost_at_once() -> None:
     began = time.process_time()
 
     for number in lost:
-        job.handle(job_events.MemberGone(number, "", 2.0))
+        job.handle(job_events.MemberDisconnected(number, "", 2.0))
     for each in [each for each in job.members.places if each.here]:
         number = each.connection or 0
         stopped = messages.DatedResult(

@@ -1,8 +1,8 @@
 """Leases: until when workers may run, on a member's side and on node 0's."""
 
 import pytest
-from clusterrun.policy.leases import FORK_SERVER, Grants, MemberLease
-from clusterrun.policy.terms import HeartbeatRhythm, heartbeat_rhythm, silence
+from clusterrun.policy.leases import FORK_SERVER_KILL_INTERVALS, GrantedLeases, MemberLease
+from clusterrun.policy.settings import HeartbeatRhythm, heartbeat_rhythm, silence
 
 from tests.network.nodes import TERMS, with_job
 
@@ -53,7 +53,7 @@ def test_the_next_attempt_begins_when_the_leases_of_lost_members_are_over(
     happened: list[tuple[str, float, float]], begins_after: float
 ) -> None:
     """Unless a kernel has reported that no worker is left."""
-    grants = Grants(RHYTHM)
+    grants = GrantedLeases(RHYTHM)
     for name, *values in happened:
         getattr(grants, name)(*values)
 
@@ -64,11 +64,18 @@ def test_the_next_attempt_begins_when_the_leases_of_lost_members_are_over(
 def test_who_acts_when(nodes: int, timeout: float) -> None:
     """The agent, then its fork server, then node 0; and nothing that is stopped for T costs anything."""
     rhythm = heartbeat_rhythm(nodes, timeout)
-    terms = with_job(TERMS, nodes, rhythm=rhythm)
-    agent, node_zero = terms.node_zero_silence, terms.member_silence
+    settings = with_job(TERMS, nodes, rhythm=rhythm)
+    agent, node_zero = settings.node_zero_silence, settings.member_silence
 
-    assert rhythm.timeout + rhythm.interval < agent < rhythm.after(FORK_SERVER) < node_zero
-    assert node_zero - rhythm.after(FORK_SERVER) == pytest.approx(0.75 * rhythm.interval)
+    assert (
+        rhythm.timeout + rhythm.interval
+        < agent
+        < rhythm.after(FORK_SERVER_KILL_INTERVALS)
+        < node_zero
+    )
+    assert node_zero - rhythm.after(FORK_SERVER_KILL_INTERVALS) == pytest.approx(
+        0.75 * rhythm.interval
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from clusterrun.loop import NEVER
 from clusterrun.network import member
 from clusterrun.network.member import Member
 from clusterrun.network.server import CoordinatorServer
-from clusterrun.policy import coordinator, events, heartbeat, job_events, leases, outcome, terms
+from clusterrun.policy import coordinator, events, heartbeat, job_events, leases, outcome, settings
 from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.heartbeat import ListeningClock
-from clusterrun.policy.leases import Grants
+from clusterrun.policy.leases import GrantedLeases
 from clusterrun.policy.node import Attempt
-from clusterrun.policy.terms import HeartbeatRhythm
+from clusterrun.policy.settings import HeartbeatRhythm
 from msgspec.structs import replace
 
 from tests.policy.parted_job import ELASTIC, I, PartedJob, T, replace_sockets
@@ -340,7 +340,7 @@ def test_a_fork_server_that_is_stopped_when_the_lease_of_a_cut_off_member_ends()
 
 
 def a_margin(patch: Patch) -> None:
-    patch.setattr(leases, "FORK_SERVER", 3.25)
+    patch.setattr(leases, "FORK_SERVER_KILL_INTERVALS", 3.25)
 
 
 def dating_from_sending(patch: Patch) -> None:
@@ -352,7 +352,7 @@ def resets_that_are_no_ends(patch: Patch) -> None:
     happens = CoordinatorServer.handle
 
     def believes(server: CoordinatorServer, event: job_events.CoordinatorEvent) -> None:
-        if isinstance(event, job_events.MemberGone):
+        if isinstance(event, job_events.MemberDisconnected):
             event = replace(event, has_ended=True)
         happens(server, event)
 
@@ -360,11 +360,11 @@ def resets_that_are_no_ends(patch: Patch) -> None:
 
 
 def waiting_for_leases(patch: Patch) -> None:
-    patch.setattr(Grants, "lost", lambda _grants, _member: None)
+    patch.setattr(GrantedLeases, "lost", lambda _grants, _member: None)
 
 
 def trust_in_ends(patch: Patch) -> None:
-    patch.setattr(Grants, "has_ended", lambda _grants, _member: None)
+    patch.setattr(GrantedLeases, "has_ended", lambda _grants, _member: None)
 
 
 def no_answer_to_lost_members(patch: Patch) -> None:
@@ -372,28 +372,28 @@ def no_answer_to_lost_members(patch: Patch) -> None:
 
 
 def answers_dated_when_they_are_sent(patch: Patch) -> None:
-    answer, serve, began = Grants.answer, vars(CoordinatorServer)["_serve"], [0.0]
+    answer, serve, began = GrantedLeases.answer, vars(CoordinatorServer)["_serve"], [0.0]
 
     def serves(server: CoordinatorServer, number: int, now: float) -> object:
         began[0] = now
         return serve(server, number, now)
 
     patch.setattr(CoordinatorServer, "_serve", serves)
-    patch.setattr(Grants, "answer", lambda grants, it, _now: answer(grants, it, began[0]))
+    patch.setattr(GrantedLeases, "answer", lambda grants, it, _now: answer(grants, it, began[0]))
 
 
 def two_intervals_for_node_zero(patch: Patch) -> None:
-    for module in (heartbeat, terms):
-        patch.setattr(module, "SILENT_NODE_ZERO", 0.0)
+    for module in (heartbeat, settings):
+        patch.setattr(module, "NODE_ZERO_SILENCE_INTERVALS", 0.0)
 
 
 def three_intervals_for_members(patch: Patch) -> None:
-    for module in (heartbeat, terms):
-        patch.setattr(module, "SILENT_MEMBER", 0.0)
+    for module in (heartbeat, settings):
+        patch.setattr(module, "MEMBER_SILENCE_INTERVALS", 0.0)
 
 
 def two_intervals_for_leases(patch: Patch) -> None:
-    patch.setattr(leases, "FORK_SERVER", 0.0)
+    patch.setattr(leases, "FORK_SERVER_KILL_INTERVALS", 0.0)
 
 
 def ends_that_name_the_lease(patch: Patch) -> None:
@@ -412,7 +412,7 @@ def nodes_that_come_back(patch: Patch) -> None:
 
 
 def a_lease_from_the_start_on(patch: Patch) -> None:
-    patch.setattr(Member, "begins_to_work", lambda _member, _now: None)
+    patch.setattr(Member, "begin_work", lambda _member, _now: None)
 
 
 def own_workers_that_have_ended(patch: Patch) -> None:
@@ -440,7 +440,7 @@ def time_to_report_after_a_stop(patch: Patch) -> None:
     happens = Coordinator.handle
 
     def counts_it(job: Coordinator, event: job_events.CoordinatorEvent) -> object:
-        if isinstance(event, job_events.WasStopped):
+        if isinstance(event, job_events.NodeZeroWasStopped):
             event = replace(event, seconds=0.0)
         return happens(job, event)
 

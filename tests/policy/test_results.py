@@ -97,7 +97,7 @@ def test_failures_are_dated_by_node_zeros_clock(at: float | None, sent: float | 
 
 def test_an_end_by_the_lease_stays_so() -> None:
     """Node 0 knows that no rank has failed."""
-    message = messages.Done(0, (messages.DatedResult(result(0, 1), 1.0),), None, lease_over=True)
+    message = messages.Done(0, (messages.DatedResult(result(0, 1), 1.0),), None, lease_expired=True)
 
     assert bounded(message) == message
 
@@ -127,8 +127,8 @@ def test_the_longest_last_lines_fit_into_one_message() -> None:
     tail = "\N{PILE OF POO}" * (16 << 10)
     results = [result(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
 
-    assert len(encode(bounded_done(results))) < channel.LONGEST_FRAME
-    assert len(encode(bounded_failure(results[0]))) < channel.LONGEST_FRAME
+    assert len(encode(bounded_done(results))) < channel.MAX_FRAME_BYTES
+    assert len(encode(bounded_failure(results[0]))) < channel.MAX_FRAME_BYTES
 
 
 def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
@@ -140,7 +140,7 @@ def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
         for rank in range(MAX_WORKERS)
     ]
 
-    assert len(encode(bounded_done(results))) < channel.LONGEST_FRAME
+    assert len(encode(bounded_done(results))) < channel.MAX_FRAME_BYTES
 
 
 def test_the_end_of_a_tail_is_kept() -> None:

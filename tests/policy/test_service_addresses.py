@@ -2,8 +2,8 @@
 
 import pytest
 from clusterrun.policy import messages
+from clusterrun.policy.assignment import programs_in
 from clusterrun.policy.members import Node
-from clusterrun.policy.places import programs_in
 
 from tests.network.nodes import hello
 

@@ -7,11 +7,11 @@ from clusterrun.policy.stacks import (
     LONGEST,
     GroupedStacks,
     StackGroup,
+    describe_differences,
     grouped,
-    lacks_stack,
     place_of,
-    waited_for,
-    who_differs,
+    runs_without_stack,
+    stragglers,
 )
 
 
@@ -101,17 +101,19 @@ def test_who_differs() -> None:
         StackGroup((5,), "no handler", found=False),
     ]
 
-    assert who_differs(groups) == (
+    assert describe_differences(groups) == (
         "5 ranks are in all_reduce at train.py:88; ranks 3, 17 are in __next__ at data.py:41"
     )
-    assert who_differs(groups[1:]) == ""
+    assert describe_differences(groups[1:]) == ""
 
 
 def test_a_line_names_some_places() -> None:
     """Of a job whose ranks are all at different places."""
     groups = [StackGroup((rank,), f'  File "/home/me/t.py", line {rank} in f') for rank in range(7)]
 
-    assert who_differs(groups).endswith("rank 4 is in f at t.py:4; others are in 2 other places")
+    assert describe_differences(groups).endswith(
+        "rank 4 is in f at t.py:4; others are in 2 other places"
+    )
 
 
 STUCK = StackGroup((5,), "no Python stack within 2 s", found=False)
@@ -136,11 +138,11 @@ STUCK = StackGroup((5,), "no Python stack within 2 s", found=False)
 )
 def test_who_is_waited_for(groups: tuple[StackGroup, ...], ranks: tuple[int, ...]) -> None:
     """Those that are not where most are."""
-    assert waited_for(groups) == ranks
+    assert stragglers(groups) == ranks
 
 
 def test_who_lacks_a_stack() -> None:
     """A rank that has exited does not."""
     groups = (STUCK, StackGroup((2,), EXITED, found=False), StackGroup((0,), LOADS))
 
-    assert [lacks_stack(each) for each in groups] == [True, False, False]
+    assert [runs_without_stack(each) for each in groups] == [True, False, False]

@@ -1,12 +1,12 @@
 """Messages that no agent of ours sends, or that come too late: at most their sender is lost."""
 
 import pytest
-from clusterrun.bounds import LONGEST_LINE
+from clusterrun.bounds import MAX_LINE_LENGTH
 from clusterrun.loop import NEVER
 from clusterrun.network import channel
 from clusterrun.policy import answers, job_events, messages, outcome, queries
 from clusterrun.policy.cause import MAX_EXTERNAL_CAUSES
-from clusterrun.policy.coordinator import Coordinator, Reforming, Running
+from clusterrun.policy.coordinator import Coordinator, Restarting, Running
 from clusterrun.policy.members import OWN
 from clusterrun.policy.stacks import StackGroup
 from msgspec.msgpack import encode
@@ -32,7 +32,7 @@ def ended(nodes: int) -> Coordinator:
 
 
 def calls(job: Coordinator, number: int) -> list[job_events.Action]:
-    said = hello(number, job.terms.nodes)
+    said = hello(number, job.settings.nodes)
     job.handle(job_events.CallerConnected(1.0))
     return job.handle(job_events.HelloReceived(number, f"10.0.0.{number}", said, 1.0))
 
@@ -78,7 +78,7 @@ def test_a_message_of_an_attempt_to_come() -> None:
         ),
         messages.Saves(0, 0, (3,), ()),
         messages.Saves(0, 0, (1,), (0,)),
-        messages.RankLeft(0, 2),
+        messages.RankExitedEarly(0, 2),
         messages.RanksExited(0, (messages.DatedExit(0, 0.0),)),
         stacks(StackGroup((1, 2), "in train")),
         queries.Answer(1, 1, "n1", b"\xc1"),
@@ -92,7 +92,7 @@ def test_ranks_that_a_node_cannot_have(message: messages.AgentMessage) -> None:
     sends(job, 0, SIGQUIT)
 
     assert sends(job, 1, message) == dropped(type(message).__name__)
-    assert job.handle(job_events.MemberGone(1, "", 3.0, has_ended=False)) == [
+    assert job.handle(job_events.MemberDisconnected(1, "", 3.0, has_ended=False)) == [
         job_events.Send((0, 2), messages.Stop(0, "node 1 (n1) is gone"))
     ]
 
@@ -125,7 +125,11 @@ def test_answers_to_a_suspension_that_nothing_asked_for() -> None:
     """They are late, and change nothing."""
     job = running(2)
 
-    for message in (messages.RankLeft(0, 1), messages.Held(0, 1), messages.Saves(0, 1, (), ())):
+    for message in (
+        messages.RankExitedEarly(0, 1),
+        messages.Held(0, 1),
+        messages.Saves(0, 1, (), ()),
+    ):
         assert (sends(job, 1, message), job.due) == ([], NEVER)
 
 
@@ -140,7 +144,7 @@ def test_a_check_that_nothing_asked_for() -> None:
         failed = (messages.DatedResult(result(1, 1), 0.0),) if number else ()
         sends(job, number, messages.Done(0, failed, None))
     assert sends(job, 0, found) == []
-    assert isinstance(job.state, Reforming)
+    assert isinstance(job.state, Restarting)
 
 
 def test_node_0_that_fails_its_check_does_not_wait() -> None:
@@ -173,8 +177,8 @@ def test_what_comes_after_the_end_changes_nothing() -> None:
 
     assert [sends(job, 1, message) for message in late] == [[], [], [], []]
     for event in (
-        job_events.MemberGone(1, "", 3.0),
-        job_events.Abandoned("n0 got SIGINT", 3.0),
+        job_events.MemberDisconnected(1, "", 3.0),
+        job_events.JoinAbandoned("n0 got SIGINT", 3.0),
         job_events.TimePassed(1000.0),
     ):
         assert job.handle(event) == []
@@ -205,7 +209,9 @@ def test_the_longest_name_of_a_helper_process_is_sent_on() -> None:
     """What one member may send, node 0 may send on: the others don't lose node 0."""
     job = running(2)
     sends(
-        job, 1, messages.EndedExternally(0, outcome.HelperFailed("x" * LONGEST_LINE, "exited", 0))
+        job,
+        1,
+        messages.EndedExternally(0, outcome.HelperFailed("x" * MAX_LINE_LENGTH, "exited", 0)),
     )
     sends(job, 0, messages.Done(0, (), None))
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
-from clusterrun.policy.terms import ENDPOINT_PORT, terms_of
+from clusterrun.policy.settings import ENDPOINT_PORT, rendezvous_settings
 
 from tests.command_lines import Flags
 from tests.described import describe
@@ -33,7 +33,7 @@ def test_variables_that_may_be_left_over(
 
     described = describe("true", flags=given, environ=environ)
 
-    assert terms_of(described.job).exports == exports
+    assert rendezvous_settings(described.job).exports == exports
 
 
 @pytest.mark.parametrize(("endpoint", "port"), [("n0", ENDPOINT_PORT), ("n0:1234", 1234)])
@@ -41,18 +41,18 @@ def test_a_rendezvous_endpoint_is_kept_for_the_nodes(endpoint: str, port: int) -
     """Workers meet at a port of their own."""
     flags: Flags = {"no_python": True, "nnodes": "2", "rdzv_endpoint": endpoint}
 
-    terms = terms_of(describe("true", flags=flags).job)
+    settings = rendezvous_settings(describe("true", flags=flags).job)
 
-    assert (terms.host.value, terms.ports.value) == ("n0", (port,))
-    assert terms.keeps_joining_port
-    assert terms.workers_port.value is None
+    assert (settings.host.value, settings.ports.value) == ("n0", (port,))
+    assert settings.keeps_rendezvous_port
+    assert settings.workers_port.value is None
 
 
 def test_nodes_without_a_port_try_those_of_their_scheduler() -> None:
     """All nodes know them, as they follow from the numbers of job and step."""
     spec = job(nnodes=2, node_rank=0, master_addr="a", port_candidates=(20001, 20002))
 
-    assert terms_of(spec).ports.value == (20001, 20002)
+    assert rendezvous_settings(spec).ports.value == (20001, 20002)
 
 
 @pytest.mark.parametrize(

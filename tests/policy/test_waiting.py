@@ -21,9 +21,9 @@ RANK = LocalRank(0)
 # Events.
 
 JOINED = events.WorldJoined(WORLD, NOW)
-AWAITED = events.PlaceAwaited(NOW)
+AWAITED = events.WaitListed(NOW)
 POSSIBLE = events.CoordinatorSent(messages.SuspensionPossible(), NOW)
-WANTED = events.SuspensionWanted("clusterrun suspend", NOW)
+WANTED = events.SuspensionRequested("clusterrun suspend", NOW)
 READY = events.ForkServerReady("", (), NOW)
 
 # What is done.
@@ -45,7 +45,10 @@ def request(by: str) -> actions.SendToCoordinator:
         (JOINED, WORLD),
         (signal(SIGINT), outcome.Interrupted(SIGINT)),
         (signal(SIGTERM), outcome.Interrupted(SIGTERM)),
-        (events.StopWanted("clusterrun stop", at_once=True, at=NOW), outcome.Interrupted(SIGTERM)),
+        (
+            events.StopRequested("clusterrun stop", at_once=True, at=NOW),
+            outcome.Interrupted(SIGTERM),
+        ),
         (
             events.HelperLost("relay", "was killed by SIGKILL", 9, NOW),
             outcome.HelperFailed("relay", "was killed by SIGKILL", 9),
@@ -171,7 +174,7 @@ def test_a_check_is_asked_for_without_end() -> None:
         events.WorkerStarted(RANK, 100, "", NOW),
         events.WorkerEnded(RANK, outcome.Exited(0), NOW),
         events.OutputEnded(RANK, "", "", NOW),
-        events.NothingLeft(NOW),
+        events.NoLeftovers(NOW),
     ):
         attempt.handle(event)
     asked = events.CoordinatorSent(messages.CheckNode(), NOW)

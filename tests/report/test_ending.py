@@ -30,7 +30,7 @@ from clusterrun.policy.outcome import (
     WorkerFailed,
     WorkerResult,
 )
-from clusterrun.report.ending import losses_text, report_text, restart_text
+from clusterrun.report.outcome import lost_output_text, report_text, restart_text
 from msgspec.structs import replace
 
 TRACEBACK = """\
@@ -569,4 +569,4 @@ NO_TIME = "not enough time at the end"
 )
 def test_losses(losses: list[LostOutput], exit_code: int | None, line: str) -> None:
     """The line has the total, the files, the reason, and the exit code that follows from it."""
-    assert losses_text(losses, exit_code) == f"clusterrun: {line}"
+    assert lost_output_text(losses, exit_code) == f"clusterrun: {line}"

@@ -16,7 +16,7 @@ from clusterrun.report.machine import (
     TreeRow,
     describe_distances,
     draw,
-    machine_shown,
+    machine_view,
     siblings,
     strided,
     topo_text,
@@ -278,7 +278,7 @@ def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
     plan = planned(found, max(1, len(found.visible)))
 
     text = topo_text("node7", found, plan, Style())
-    content = to_builtins(machine_shown(found, plan))
+    content = to_builtins(machine_view(found, plan))
 
     for node in found.nodes:
         assert not node.cpus or re.search(rf"\bnode {node.id}\b", text)
@@ -308,7 +308,7 @@ def test_the_json_has_all_that_is_drawn() -> None:
     """CPUs are lists in the kernel's form; the keys are those that docs/binding.md lists."""
     found = snc4()
 
-    content = to_builtins(machine_shown(found, planned(found, 1)))
+    content = to_builtins(machine_view(found, planned(found, 1)))
 
     assert set(content) == {
         *("allowed_cpus", "cpu_quota", "packages", "nodes", "cores", "cores_known", "caches"),

@@ -9,9 +9,9 @@ from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.cpuset import CpuSet
 from clusterrun.job.job import Job, ProgramKind, TaskLayout, WorkerProgram
 from clusterrun.job.options import NumaBinding
-from clusterrun.job.secrets import HIDDEN
+from clusterrun.job.redaction import REDACTED
 from clusterrun.planning.plan import MemoryPolicy, NodePlan, WorkerPlan, assumed_world
-from clusterrun.report.plan import PlanShown, describe_prepared, describe_start, dry_run_text
+from clusterrun.report.plan import PlanView, describe_prepared, describe_start, dry_run_text
 from clusterrun.workers.fork_server.messages import Prepared
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -51,7 +51,7 @@ def plan(*workers: WorkerPlan, **changes: Any) -> NodePlan:
 
 
 def decoded(spec: Job, what: NodePlan) -> Any:
-    return json.loads(json.dumps(to_builtins(PlanShown.of(spec, what))))
+    return json.loads(json.dumps(to_builtins(PlanView.of(spec, what))))
 
 
 ROWS = [
@@ -120,8 +120,8 @@ def test_secrets_are_left_out() -> None:
     text, data = dry_run_text(described, planned), decoded(described, planned)
 
     assert "hush" not in text + json.dumps(data)
-    assert text.count(f"https://{HIDDEN}@store/?sig={HIDDEN}") == 2
-    shown = {"API_TOKEN": HIDDEN, "DATA": f"https://{HIDDEN}@store/?sig={HIDDEN}"}
+    assert text.count(f"https://{REDACTED}@store/?sig={REDACTED}") == 2
+    shown = {"API_TOKEN": REDACTED, "DATA": f"https://{REDACTED}@store/?sig={REDACTED}"}
     assert data["job"]["env"]["value"] == shown
     assert data["workers"][0]["env"] == {
         **shown,
@@ -401,7 +401,7 @@ def costs(why: str, workers: int, **fields: Any) -> list[str]:
 
 def test_a_line_of_the_script_is_the_reason() -> None:
     """What it costs, and what to type; a single worker has nothing to share."""
-    fields = {"not_once": "torch", "why_not_once": SETS, "naming_helps": True}
+    fields = {"not_preloaded": "torch", "why_not_preloaded": SETS, "preload_option_helps": True}
 
     assert costs(SETS, 8, **fields) == [
         f"{SETS}, so each of 8 workers imports torch itself; to import it once: --preload torch"
@@ -414,7 +414,7 @@ def test_an_import_is_the_reason() -> None:
     """To name the module would not help."""
     why = "importing numpy raised ValueError"
 
-    assert costs("", 2, not_once="numpy", why_not_once=why) == [
+    assert costs("", 2, not_preloaded="numpy", why_not_preloaded=why) == [
         f"{why}, so each of 2 workers imports numpy itself"
     ]
 

@@ -14,7 +14,7 @@ from clusterrun.loop import NEVER, Loop
 from clusterrun.planning.plan import NodePlan, World
 from clusterrun.policy import actions
 from clusterrun.policy.actions import WorkersAction
-from clusterrun.policy.events import CoordinatorSent, Event, NothingLeft, QueryEvent, QueryReceived
+from clusterrun.policy.events import CoordinatorSent, Event, NoLeftovers, QueryEvent, QueryReceived
 from clusterrun.policy.messages import (
     AgentMessage,
     Done,
@@ -58,7 +58,7 @@ DIES: Reported = [killed(0, signal.SIGTERM)]
 BOTH_DIE: Reported = [killed(0, signal.SIGTERM), killed(1, signal.SIGTERM)]
 
 
-class ToldLoop(Loop[Event]):
+class ScriptedLoop(Loop[Event]):
     """A loop in which nothing is waited for: time passes as is reported."""
 
     def __init__(self) -> None:
@@ -81,11 +81,11 @@ class ToldLoop(Loop[Event]):
         self._reported.clear()
 
 
-class ToldJob:
+class ScriptedJob:
     """All that an agent of two workers works with: records what it is asked, and answers as set."""
 
     def __init__(self) -> None:
-        self.loop = ToldLoop()
+        self.loop = ScriptedLoop()
         self.performed: list[WorkersAction] = []
         """In the last attempt."""
         self.shown: list[str] = []
@@ -156,7 +156,7 @@ class ToldJob:
         del self.performed[:]
         self.loop.report(*self._starts.popleft())
 
-    def start_held(self) -> None:
+    def start_pending(self) -> None:
         pytest.fail("there is no fork server")
 
     def perform(self, action: WorkersAction) -> None:
@@ -168,8 +168,8 @@ class ToldJob:
                 self.loop.report(*self._ends.popleft())
             case actions.CollectOutput(local_rank):
                 self.loop.report(printed(local_rank))
-            case actions.AwaitLeft():
-                self.loop.report(NothingLeft(at=10.0))
+            case actions.AwaitLeftovers():
+                self.loop.report(NoLeftovers(at=10.0))
             case actions.CleanUp():
                 self.loop.report(*(self._cleanups.popleft() if self._cleanups else [swept()]))
 
@@ -207,14 +207,14 @@ class ToldJob:
 
 
 @pytest.fixture
-def job() -> Iterator[ToldJob]:
+def job() -> Iterator[ScriptedJob]:
     """Return a job that the test still has to tell."""
-    made = ToldJob()
+    made = ScriptedJob()
     yield made
     made.loop.close()
 
 
-def test_a_signal_between_two_attempts(job: ToldJob) -> None:
+def test_a_signal_between_two_attempts(job: ScriptedJob) -> None:
     """It meets the next attempt, whose workers are asked to end at once."""
     job.between_attempts = [got(signal.SIGTERM)]
 
@@ -225,14 +225,14 @@ def test_a_signal_between_two_attempts(job: ToldJob) -> None:
     assert each.number == signal.SIGTERM
 
 
-def test_a_job_that_ends_while_this_agent_was_frozen(job: ToldJob) -> None:
+def test_a_job_that_ends_while_this_agent_was_frozen(job: ScriptedJob) -> None:
     """It reads the restart and the verdict at once: it does not wait for what will not come."""
     outcome = job.run(WELL, RUNS, ends=[BOTH_DIE], answers=[[AGAIN, STOP, OVER], []])
 
     assert (outcome.attempt, outcome.reason) == (1, Succeeded())
 
 
-def test_an_order_to_stop_may_arrive_with_the_order_to_restart(job: ToldJob) -> None:
+def test_an_order_to_stop_may_arrive_with_the_order_to_restart(job: ScriptedJob) -> None:
     """It is for the next attempt, and must not be dropped with the one before."""
     outcome = job.run(BADLY, RUNS, ends=[DIES, BOTH_DIE], answers=[[AGAIN, STOP], [OVER]])
 
@@ -240,7 +240,7 @@ def test_an_order_to_stop_may_arrive_with_the_order_to_restart(job: ToldJob) -> 
     assert len(job.signalled) == 1
 
 
-def test_a_helper_lost_between_two_attempts(job: ToldJob) -> None:
+def test_a_helper_lost_between_two_attempts(job: ScriptedJob) -> None:
     """Its loss is reported once, with the last events of the attempt before."""
     cleanup: Reported = [printed(0), printed(1), swept(), FORK_SERVER_LOST]
 
@@ -253,7 +253,7 @@ def test_a_helper_lost_between_two_attempts(job: ToldJob) -> None:
     assert [first.attempt, lost.attempt, second.attempt] == [0, 1, 1]
 
 
-def test_late_news_of_the_attempt_before(job: ToldJob) -> None:
+def test_late_news_of_the_attempt_before(job: ScriptedJob) -> None:
     """A worker that could not be killed dies at last, and is not mistaken for its successor."""
     cleanup: Reported = [printed(1), swept("pid 100"), killed(0, signal.SIGKILL)]
 
@@ -280,7 +280,7 @@ def test_late_news_of_the_attempt_before(job: ToldJob) -> None:
     ids=["exit code", "signal", "after a success"],
 )
 def test_the_oom_counters_are_read_at_the_first_failure(
-    job: ToldJob, start: Reported, ends: Sequence[Reported]
+    job: ScriptedJob, start: Reported, ends: Sequence[Reported]
 ) -> None:
     """Later they may count other kills."""
     outcome = job.run(start, ends=ends)
@@ -292,7 +292,7 @@ def test_the_oom_counters_are_read_at_the_first_failure(
     ]
 
 
-def test_other_nodes_receive_failure_and_end(job: ToldJob) -> None:
+def test_other_nodes_receive_failure_and_end(job: ScriptedJob) -> None:
     """The failure at once, by node 0's clock; the end when all is known."""
     job.run(BADLY, ends=[DIES])
 
@@ -301,10 +301,10 @@ def test_other_nodes_receive_failure_and_end(job: ToldJob) -> None:
     assert (failure.result.rank, failure.result.ending, failure.at) == (1, Exited(3), 310.0)
     assert isinstance(end, Done)
     assert [(each.result.rank, each.at) for each in end.results] == [(1, 310.0), (0, 310.0)]
-    assert not end.lease_over
+    assert not end.lease_expired
 
 
-def test_an_agent_that_node_zero_has_given_up(job: ToldJob) -> None:
+def test_an_agent_that_node_zero_has_given_up(job: ScriptedJob) -> None:
     """There is no outcome of the job yet: this node rejoins."""
     given_up = GivenUp("has been silent for 18 s")
     start: Reported = [started(0), exited(1), killed(0, signal.SIGKILL, by_lease=True)]
@@ -312,10 +312,10 @@ def test_an_agent_that_node_zero_has_given_up(job: ToldJob) -> None:
     assert job.runs(start, answers=[[given_up]]) is None
 
     [end] = [each for each in job.sent if isinstance(each, Done)]
-    assert end.lease_over
+    assert end.lease_expired
 
 
-def test_stacks_are_shown_before_what_came_after_them(job: ToldJob) -> None:
+def test_stacks_are_shown_before_what_came_after_them(job: ScriptedJob) -> None:
     """A hang ends the job: its stacks are above the line that says so."""
     stop = CoordinatorSent(Stop(0, "no rank has printed or exited for 60 s"), at=10.0)
 

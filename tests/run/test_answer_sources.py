@@ -10,13 +10,13 @@ from typing import NoReturn
 import pytest
 from clusterrun.bounds import LocalRank
 from clusterrun.loop import NEVER, Loop
-from clusterrun.policy.events import Event, LastLine, RelaySaw, Seen
+from clusterrun.policy.events import Event, LastLine, RelayAnswered, Seen
 from clusterrun.policy.queries import MAX_BODY, Topic
 from clusterrun.run.answer_sources import (
     MAX_UNANSWERED,
     SECONDS_TO_ASK_AGAIN,
-    AskedChildren,
-    RelayQuestions,
+    AnswerProcesses,
+    RelayQueries,
 )
 from msgspec.msgpack import decode
 
@@ -29,7 +29,7 @@ class Relay:
     """Is asked, and answers when the test does."""
 
     def __init__(self) -> None:
-        self.questions = RelayQuestions()
+        self.questions = RelayQueries()
         self.asked: list[int] = []
         self.seen: list[Seen | None] = []
 
@@ -37,7 +37,7 @@ class Relay:
         list(self.questions.ask(self.asked.append, self._then, 0.4, now))
 
     def answers(self, number: int, now: float) -> None:
-        list(self.questions.take(RelaySaw(number, SEEN, now)))
+        list(self.questions.take(RelayAnswered(number, SEEN, now)))
 
     def _then(self, seen: Seen | None, _now: float) -> tuple[()]:
         self.seen.append(seen)
@@ -91,7 +91,7 @@ class Asked:
     def __init__(self) -> None:
         self.now = 0.0
         self.loop = Loop[Event](lambda: self.now)
-        self.children = AskedChildren(self.loop)
+        self.children = AnswerProcesses(self.loop)
         self.answers: list[tuple[object, str]] = []
 
     def asks(self, find: object, topic: Topic = Topic.NATIVE, seconds: float = 30.0) -> None:

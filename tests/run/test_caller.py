@@ -99,7 +99,7 @@ def test_output_is_shown_when_it_asks(called: Called) -> None:
     called.loop.turn(time.monotonic() + SECONDS_TO_ACT)
 
     assert len(asked) == 1
-    assert called.caller.recv(100) == end_report.shown_line(MARK)
+    assert called.caller.recv(100) == end_report.output_shown_line(MARK)
 
 
 def test_a_report_that_is_not_read(called: Called) -> None:

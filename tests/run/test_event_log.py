@@ -251,9 +251,9 @@ def test_a_replaced_node_is_named_with_its_successor() -> None:
 def test_a_launcher_that_can_t_go_on() -> None:
     """Its own error is an end, too; before the job has begun no line is written."""
     lines = Lines()
-    lines.log.breaks_off(RendezvousError("port 1 is in use"))
+    lines.log.launcher_failed(RendezvousError("port 1 is in use"))
     lines.log.begins(PLAN)
-    lines.log.breaks_off(RendezvousError("port 1 is in use"))
+    lines.log.launcher_failed(RendezvousError("port 1 is in use"))
 
     last = lines.written[-1]
     assert len(lines.written) == 2

@@ -8,7 +8,7 @@ from clusterrun.descriptor_output import LostOutput
 from clusterrun.errors import ExitCode
 from clusterrun.policy.outcome import HelperFailed, Interrupted, Outcome, Reason, Report, Succeeded
 from clusterrun.policy.outcome import WorkerFailed as Failed
-from clusterrun.run.final_report import exit_code_and_rest
+from clusterrun.run.final_report import exit_code_and_unprinted
 from clusterrun.workers.relay.client import RelayClient
 
 from tests.network.nodes import result
@@ -21,14 +21,14 @@ class EndedRelay(NamedTuple):
     """What is known of a relay after its end."""
 
     losses: tuple[LostOutput, ...] | None
-    how_it_ended: str = "exited with code 0"
+    describe_wait_status: str = "exited with code 0"
     output_closed: bool = False
 
 
 def ended(reason: Reason, losses: tuple[LostOutput, ...] | None) -> tuple[int, str]:
     """Return the exit code, and what is left to print."""
     relay = cast("RelayClient", EndedRelay(losses))
-    return exit_code_and_rest(Report(Outcome(reason, 0, (), ())), relay)
+    return exit_code_and_unprinted(Report(Outcome(reason, 0, (), ())), relay)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_closed_output_makes_a_success_end_as_by_sigpipe() -> None:
     """The reader may have gone after the last worker exited."""
     relay = cast("RelayClient", EndedRelay((), output_closed=True))
 
-    code, _ = exit_code_and_rest(Report(Outcome(Succeeded(), 0, (), ())), relay)
+    code, _ = exit_code_and_unprinted(Report(Outcome(Succeeded(), 0, (), ())), relay)
 
     assert code == 128 + signal.SIGPIPE
 

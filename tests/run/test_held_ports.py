@@ -9,11 +9,11 @@ import pytest
 from clusterrun.errors import RendezvousError
 from clusterrun.job.job import ProgramKind, WorkerProgram
 from clusterrun.job.services import Service
-from clusterrun.planning.plan import Seat
-from clusterrun.run.held_ports import HeldPorts
+from clusterrun.planning.plan import WorkerSlot
+from clusterrun.run.reserved_ports import ReservedPorts
 from free_ports import free_port
 
-Hold = Callable[..., HeldPorts]
+Hold = Callable[..., ReservedPorts]
 
 
 class Group(NamedTuple):
@@ -35,11 +35,11 @@ def hold() -> Iterator[Hold]:
     """Return a function that holds ports until the test ends."""
     with ExitStack() as stack:
 
-        def made(workers: int, *groups: Group) -> HeldPorts:
-            seats = [Seat(())] * workers
+        def made(workers: int, *groups: Group) -> ReservedPorts:
+            seats = [WorkerSlot(())] * workers
             for service, count in groups:
-                seats += [Seat((), program=service.name)] * count
-            held = HeldPorts([service for service, _ in groups], seats)
+                seats += [WorkerSlot((), program=service.name)] * count
+            held = ReservedPorts([service for service, _ in groups], seats)
             stack.callback(held.release)
             return held
 

@@ -30,7 +30,7 @@ class Pipe:
         return serve
 
 
-class Timed:
+class Timer:
     """What is due once."""
 
     def __init__(self, due: float) -> None:
@@ -63,7 +63,12 @@ def test_a_turn_serves_by_rank(loop: Loop[str], stack: ExitStack) -> None:
         pipe = Pipe(stack)
         loop.watch(pipe.reads, pipe.says(rank.name), rank)
 
-    assert [loop.next_event() for _ in Priority] == ["SIGNALS", "KNOWN", "LISTENERS", "STRANGERS"]
+    assert [loop.next_event() for _ in Priority] == [
+        "SIGNALS",
+        "KNOWN",
+        "LISTENERS",
+        "UNAUTHENTICATED",
+    ]
 
 
 def test_signals_are_read_in_each_turn(loop: Loop[str], stack: ExitStack) -> None:
@@ -79,7 +84,7 @@ def test_few_strangers_are_served_in_a_turn(loop: Loop[str], stack: ExitStack) -
     """The others wait, and are served in the turns that follow."""
     for number in range(40):
         pipe = Pipe(stack)
-        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Priority.STRANGERS)
+        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Priority.UNAUTHENTICATED)
     member = Pipe(stack)
 
     first = [loop.next_event() for _ in range(16)]
@@ -98,7 +103,7 @@ def test_no_connection_is_accepted_while_many_are_unauthenticated(
     loop.watch(listener.reads, listener.says("accepted"), Priority.LISTENERS)
     for number in range(17):
         pipe = Pipe(stack)
-        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Priority.STRANGERS)
+        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Priority.UNAUTHENTICATED)
 
     happened = [loop.next_event() for _ in range(18)]
 
@@ -112,7 +117,7 @@ def test_strangers_take_turns(loop: Loop[str], stack: ExitStack) -> None:
         pipe = Pipe(stack)
         pipe.says("")
         name = f"stranger {number}"
-        loop.watch(pipe.reads, lambda _now, name=name: [name], Priority.STRANGERS)  # type: ignore[misc]
+        loop.watch(pipe.reads, lambda _now, name=name: [name], Priority.UNAUTHENTICATED)  # type: ignore[misc]
 
     assert len({loop.next_event() for _ in range(5 * 16)}) == 20
 
@@ -121,14 +126,14 @@ def test_what_is_due_acts_after_all_that_was_ready(loop: Loop[str], stack: ExitS
     """Who seems silent may have sent something."""
     pipe = Pipe(stack)
     loop.watch(pipe.reads, pipe.says("ready"))
-    loop.time(Timed(time.monotonic()))
+    loop.time(Timer(time.monotonic()))
 
     assert [loop.next_event(), loop.next_event()] == ["ready", "due"]
 
 
 def test_the_loop_wakes_for_what_is_due(loop: Loop[str]) -> None:
     """A member sends heartbeats although nothing arrives."""
-    timed = Timed(due := time.monotonic() + 0.05)
+    timed = Timer(due := time.monotonic() + 0.05)
     loop.time(timed)
 
     assert loop.next_event() == "due"
@@ -154,7 +159,7 @@ def test_a_moment_comes_after_what_has_happened(loop: Loop[str]) -> None:
 
     assert loop.next_event() == "worker ended"
     loop.at("deadline", NEVER, lambda _at: "deadline")
-    loop.time(Timed(0.0))
+    loop.time(Timer(0.0))
     assert loop.next_event() == "due"
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from clusterrun.loop import Loop
-from clusterrun.planning.plan import Seat
+from clusterrun.planning.plan import WorkerSlot
 from clusterrun.policy import events
 from clusterrun.run.node import LocalNode
 from clusterrun.run.node_check import NodeCheck
@@ -16,7 +16,9 @@ from tests.plans import job, machine
 def test_a_check_that_runs_is_not_started_again(times: int) -> None:
     """A node 0 may ask without end; one answer follows."""
     spec = job(check="sleep 0.2", rdzv_timeout=10.0)
-    node = LocalNode(spec, (), {}, {"PATH": "/usr/bin:/bin"}, machine({0: "0-1"}), (Seat(()),))
+    node = LocalNode(
+        spec, (), {}, {"PATH": "/usr/bin:/bin"}, machine({0: "0-1"}), (WorkerSlot(()),)
+    )
     loop = Loop[events.Event](time.monotonic)
     said = list[str]()
     check = NodeCheck(node, said.append, loop)

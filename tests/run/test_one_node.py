@@ -13,7 +13,7 @@ from clusterrun.planning.plan import World
 from clusterrun.policy import messages
 from clusterrun.policy.events import CoordinatorSent, Event, WorldJoined
 from clusterrun.policy.outcome import Exited, RestartProgress, WorkerFailed, WorkerResult
-from clusterrun.run.one_node import OneNode, hello_of_one_node
+from clusterrun.run.single_node import SingleNodeMembership, hello_of_single_node
 from free_ports import free_port
 
 from tests.plans import job
@@ -54,8 +54,8 @@ class Told:
         self.printed: list[str] = []
         """The lines for people."""
         self.loop = Loop[Event](lambda: NOW)
-        self.node = OneNode(
-            described, hello_of_one_node(described, "n0", 4), self.printed.append, self.loop
+        self.node = SingleNodeMembership(
+            described, hello_of_single_node(described, "n0", 4), self.printed.append, self.loop
         )
         self.worlds: list[World] = []
         """Of its attempts."""

@@ -8,7 +8,7 @@ from unittest.mock import create_autospec
 
 import pytest
 from clusterrun.planning.plan import NodePlan
-from clusterrun.planning.seats import seats_of
+from clusterrun.planning.worker_slots import worker_slots_for
 from clusterrun.run.attempts import JobAttempts, JobProgress
 from clusterrun.run.node import LocalNode
 from clusterrun.run.ras_ports import RasPorts
@@ -134,7 +134,7 @@ def test_a_job_goes_on_without_a_port(ports: RasPorts, monkeypatch: pytest.Monke
 def test_each_attempt_of_a_job_has_ports() -> None:
     """On a node with NVIDIA GPUs; they are released at the end."""
     node = machine({0: "0-7"}, [0, 0])
-    here = LocalNode(job(), (), {}, {}, node, seats_of(job(), node, 2))
+    here = LocalNode(job(), (), {}, {}, node, worker_slots_for(job(), node, 2))
     workers = create_autospec(NodeWorkers, instance=True, error_files="/e", foreground=False)
     relay = create_autospec(RelayClient, instance=True)
     attempts = JobAttempts(here, workers, relay, JobProgress(0.0))

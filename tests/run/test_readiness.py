@@ -12,9 +12,9 @@ from clusterrun.job.services import Service
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.addresses import own_interfaces
 from clusterrun.policy.events import Event, WorkerNotReady, WorkerReady
-from clusterrun.ports import bound_everywhere
+from clusterrun.ports import bind_wildcard
 from clusterrun.run import readiness
-from clusterrun.run.readiness import Readiness
+from clusterrun.run.readiness import ReadinessProbe
 
 from tests.waiting import SECONDS_TO_ACT
 
@@ -42,7 +42,7 @@ class Asking:
             ready=ready,
             ready_timeout=SECONDS,
         )
-        self.readiness = Readiness(LocalRank(3), service, host, port, self.loop)
+        self.readiness = ReadinessProbe(LocalRank(3), service, host, port, self.loop)
 
     def turn(self) -> None:
         """Wait until a descriptor is ready or a time has come, and serve it."""
@@ -150,7 +150,7 @@ def ask(stack: ExitStack) -> Ask:
 @pytest.fixture
 def held_port(stack: ExitStack) -> int:
     """Return a port that is held for a worker, and where nothing listens yet."""
-    number: int = stack.enter_context(bound_everywhere(0)).getsockname()[1]
+    number: int = stack.enter_context(bind_wildcard(0)).getsockname()[1]
     return number
 
 
@@ -302,7 +302,7 @@ def test_a_server_that_accepts_and_is_silent(listen: Listen, ask: Ask) -> None:
     with connection:
         request_on(connection)
 
-        assert asking.begin_a_try() == readiness.SECONDS_OF_A_TRY
+        assert asking.begin_a_try() == readiness.SECONDS_PER_TRY
         assert connection.recv(100) == b""
     assert asking.events == []
 

@@ -15,7 +15,7 @@ def test_equal_remarks_are_printed_once() -> None:
 
     what = replace(plan, workers=workers, remarks=("two NUMA nodes",))
 
-    assert list(what.all_remarks()) == [
+    assert list(what.all_warnings()) == [
         "two NUMA nodes",
         "ranks 4, 6: no GPU",
         "rank 5: too few CPUs",

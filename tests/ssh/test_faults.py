@@ -3,13 +3,19 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.clients.ssh.faults import HostFault, LastOutput, describe, fault_of, printed_there
+from clusterrun.clients.ssh.faults import (
+    FailedConnection,
+    HostFault,
+    describe,
+    diagnose,
+    printable_tail,
+)
 from clusterrun.clients.ssh.remote import Reached
 from msgspec.structs import replace
 
 PAGE = (Path(__file__).parents[2] / "docs/several_nodes.md").read_text()
 
-FAILED = LastOutput(
+FAILED = FailedConnection(
     host="gpu-02",
     python="/opt/venv/bin/python",
     reached=Reached.NOTHING,
@@ -39,7 +45,7 @@ BY_SSH = {
 @pytest.mark.parametrize("errors", BY_SSH)
 def test_words_of_ssh(errors: str) -> None:
     """Each has a sentence, which the page lists, and comes with what to type."""
-    fault = fault_of(replace(FAILED, errors=errors))
+    fault = diagnose(replace(FAILED, errors=errors))
 
     assert fault.message.endswith(BY_SSH[errors])
     assert BY_SSH[errors] in PAGE
@@ -78,7 +84,7 @@ OTHERS = [
             FAILED,
             reached=Reached.SHELL,
             exit_code=1,
-            errors="No module named clusterrun.clients.ssh.far_end",
+            errors="No module named clusterrun.clients.ssh.bootstrap",
         ),
         HostFault(
             "/opt/venv/bin/python has an older clusterrun there",
@@ -94,15 +100,15 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("last", "expected"), OTHERS)
-def test_other_ends(last: LastOutput, expected: HostFault) -> None:
+def test_other_ends(last: FailedConnection, expected: HostFault) -> None:
     """What was printed is shown."""
-    assert fault_of(last) == expected
+    assert diagnose(last) == expected
     assert expected.message.partition(";")[0] in PAGE or not last.noise
 
 
 def test_no_interpreter() -> None:
     """The path that was looked for is named."""
-    fault = fault_of(replace(FAILED, reached=Reached.NO_INTERPRETER, exit_code=127))
+    fault = diagnose(replace(FAILED, reached=Reached.NO_INTERPRETER, exit_code=127))
 
     assert fault.message == "there is no interpreter /opt/venv/bin/python there"
     assert fault.message in PAGE
@@ -132,7 +138,7 @@ def test_what_another_host_prints_does_nothing_to_a_terminal() -> None:
     """No colours, no other order of letters, no more than a screen; ssh ends its lines with CR LF."""
     shell = b"motd\r\n\x1b]0;title\x07\x1b[2J\xe2\x80\xae\xe2\x80\x8f\xd8\x9crm -rf\r\n"
 
-    assert printed_there(shell) == "motd\n?]0;title??[2J???rm -rf\n"
-    many = printed_there(b"x" * 100_000 + b"\n" + b"line\n" * 10_000)
+    assert printable_tail(shell) == "motd\n?]0;title??[2J???rm -rf\n"
+    many = printable_tail(b"x" * 100_000 + b"\n" + b"line\n" * 10_000)
     assert many.count("\n") < 50
-    assert len(printed_there(b"x" * 100_000)) < 300
+    assert len(printable_tail(b"x" * 100_000)) < 300

@@ -1,13 +1,13 @@
 """The exit code of a job and its report, from those of its hosts."""
 
 import pytest
-from clusterrun.clients.ssh.hosts import job_code, report_of_all
+from clusterrun.clients.ssh.hosts import job_exit_code, merge_reports
 from clusterrun.errors import ExitCode
 from clusterrun.policy.end_report import EndReport
 
 
 @pytest.mark.parametrize(
-    ("codes", "outlives_nodes", "expected"),
+    ("codes", "survives_node_loss", "expected"),
     [
         ([0, 0, 0], False, 0),
         ([3, 3, 3], False, 3),
@@ -21,9 +21,11 @@ from clusterrun.policy.end_report import EndReport
         ([], False, ExitCode.NODE_LOST),
     ],
 )
-def test_the_code_of_most_agents(codes: list[int], *, outlives_nodes: bool, expected: int) -> None:
+def test_the_code_of_most_agents(
+    codes: list[int], *, survives_node_loss: bool, expected: int
+) -> None:
     """The agents agree, apart from those that were lost."""
-    assert job_code(codes, outlives_nodes=outlives_nodes) == expected
+    assert job_exit_code(codes, survives_node_loss=survives_node_loss) == expected
 
 
 FAILED = EndReport(3, "WorkerFailed", "rank 2 on n1 failed\n  with its traceback", rank=2)
@@ -44,6 +46,6 @@ NO = EndReport(4, "RendezvousError", "no")
     ],
 )
 def test_what_is_reported_once(reports: dict[str, EndReport], hosts: int, text: str) -> None:
-    report = report_of_all(reports, hosts)
+    report = merge_reports(reports, hosts)
 
     assert (report.text if report is not None else "") == text

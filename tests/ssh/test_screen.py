@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from clusterrun.clients.ssh.screen import HostsScreen
+from clusterrun.clients.ssh.console import HostsConsole
 from clusterrun.descriptor_output import DescriptorOutput
 
 
@@ -12,7 +12,7 @@ class Printed:
     def __init__(self) -> None:
         self.out = bytearray()
         self.err = bytearray()
-        self.screen = HostsScreen(
+        self.screen = HostsConsole(
             DescriptorOutput(1, self._writer(self.out)), DescriptorOutput(2, self._writer(self.err))
         )
 
@@ -73,7 +73,7 @@ def test_a_notice_does_nothing_to_a_terminal() -> None:
 
 def test_any_number_of_notices_needs_no_memory() -> None:
     """They may differ, all of them."""
-    screen = HostsScreen(DescriptorOutput(1, len), DescriptorOutput(2, len))
+    screen = HostsConsole(DescriptorOutput(1, len), DescriptorOutput(2, len))
     tracemalloc.start()
     try:
         for number in range(20_000):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from clusterrun.cli.commands import find_command
 from clusterrun.clients.submit import Submission, describe, script_of
-from clusterrun.job.this_process import CommandAnswer, ThisProcess
+from clusterrun.job.this_process import CommandResult, ThisProcess
 from msgspec.structs import replace
 
 from tests.described import PROCESS
@@ -14,15 +14,15 @@ SUBMITS = replace(PROCESS, python="/opt/python/bin/python3")
 """Its interpreter has no clusterrun beside it."""
 
 
-def no_sinfo(_words: object) -> CommandAnswer:
-    return CommandAnswer("", "sinfo: No such file or directory", None)
+def no_sinfo(_words: object) -> CommandResult:
+    return CommandResult("", "sinfo: No such file or directory", None)
 
 
 def submission(
     *words: str,
     environ: Mapping[str, str] | None = None,
     process: ThisProcess = SUBMITS,
-    ask: Callable[..., CommandAnswer] = no_sinfo,
+    ask: Callable[..., CommandResult] = no_sinfo,
 ) -> Submission:
     """Return what ``clusterrun submit WORDS`` describes; ``ask`` answers for sinfo."""
     Path("train.py").touch()

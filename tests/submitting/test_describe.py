@@ -236,7 +236,7 @@ def test_the_environment_that_is_active_at_the_submission(
     for path in (active / "bin/python", active / "lib/python3.12/site-packages/torch/__init__.py"):
         path.parent.mkdir(parents=True)
         path.touch(mode=0o755)
-    process = replace(SUBMITS, finds_torch=lambda: False)
+    process = replace(SUBMITS, has_torch=lambda: False)
     given = ("--exclusive", *words, "train.py")
 
     job = submission(*given, environ={"VIRTUAL_ENV": str(active)}, process=process)

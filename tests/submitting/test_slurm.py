@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from clusterrun.clients.submit import QueuedJob, Submission, submit
 from clusterrun.errors import MachineError, UsageError
-from clusterrun.job.this_process import CommandAnswer
+from clusterrun.job.this_process import CommandResult
 
 from tests.submitting.shellcheck import complaints
 from tests.submitting.submitted import script, submission
@@ -191,9 +191,9 @@ def asked_sinfo(*words: str, listed: str = "64 gpu:8\n") -> tuple[Submission, li
     """Return the job with what sinfo answers, and the questions."""
     asked: list[list[str]] = []
 
-    def ask(question: list[str]) -> CommandAnswer:
+    def ask(question: list[str]) -> CommandResult:
         asked.append(question)
-        return CommandAnswer(listed, "", 0)
+        return CommandResult(listed, "", 0)
 
     return submission(*words, "train.py", ask=ask), asked
 
@@ -214,7 +214,7 @@ def test_sinfo_is_not_asked_without_need(options: str) -> None:
 
 def test_without_an_answer_slurm_decides() -> None:
     """The script then takes the number from Slurm's variable."""
-    job = submission(*ONE_GPU, "train.py", ask=lambda _words: CommandAnswer("", "no", 1))
+    job = submission(*ONE_GPU, "train.py", ask=lambda _words: CommandResult("", "no", 1))
 
     assert job.cpus is None
 
@@ -232,7 +232,7 @@ def test_the_number_is_in_the_last_line(printed: str, queued: QueuedJob) -> None
     """What a cluster has put around sbatch may print more; several clusters have jobs of one number."""
     job = submission("--gpus-per-node", "1", "train.py")
 
-    assert submit(job, "", lambda *_words: CommandAnswer(printed, "", 0)) == queued
+    assert submit(job, "", lambda *_words: CommandResult(printed, "", 0)) == queued
 
 
 def test_a_job_without_a_number() -> None:
@@ -240,7 +240,7 @@ def test_a_job_without_a_number() -> None:
     job = submission("--gpus-per-node", "1", "train.py")
 
     with pytest.raises(MachineError, match=r"accepted the job, but its ID is unknown: odd\n") as no:
-        submit(job, "", lambda *_words: CommandAnswer("", "odd\n", 0))
+        submit(job, "", lambda *_words: CommandResult("", "odd\n", 0))
     assert no.value.hint == "to find it by its name, train, type squeue"
 
 
@@ -268,7 +268,7 @@ def test_values_of_variables_are_on_no_command_line() -> None:
 def test_a_job_that_is_not_queued() -> None:
     """In Slurm's own words, which name the option or the controller."""
     job = submission(*ONE_GPU, "--qos", "x", "train.py")
-    answer = CommandAnswer("", "sbatch: error: Batch job submission failed:\n Invalid qos\n", 1)
+    answer = CommandResult("", "sbatch: error: Batch job submission failed:\n Invalid qos\n", 1)
 
     with pytest.raises(UsageError) as caught:
         submit(job, "", lambda *_words: answer)
@@ -283,7 +283,7 @@ def test_no_answer_in_time() -> None:
     job = submission(*ONE_GPU, "--job-name=mine", "train.py")
 
     with pytest.raises(MachineError) as caught:
-        submit(job, "", lambda *_words: CommandAnswer("", "sbatch: no answer in 60 s", None))
+        submit(job, "", lambda *_words: CommandResult("", "sbatch: no answer in 60 s", None))
 
     assert caught.value.message == (
         "it is not known whether the job is queued: sbatch: no answer in 60 s"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.clients.submit import QueuedJob, follow
-from clusterrun.job.this_process import CommandAnswer
+from clusterrun.job.this_process import CommandResult
 
 JOB = QueuedJob("7")
 
@@ -39,11 +39,11 @@ def followed(
     """
     answers = iter(enumerate(turns))
 
-    def ask(_words: object) -> CommandAnswer:
+    def ask(_words: object) -> CommandResult:
         number, turn = next(answers)
         begin(number)
         return (
-            CommandAnswer("", turn[1:], 1) if turn.startswith("!") else CommandAnswer(turn, "", 0)
+            CommandResult("", turn[1:], 1) if turn.startswith("!") else CommandResult(turn, "", 0)
         )
 
     pauses: list[float] = []

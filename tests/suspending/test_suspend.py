@@ -30,7 +30,7 @@ class Page:
         self.variable = f"{self.path}:1"
 
     def hold(self, word: int) -> None:
-        self.words[clusterrun.suspend.HOLD_WORD] = word
+        self.words[clusterrun.suspend.REQUEST_WORD] = word
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -39,8 +39,8 @@ class Page:
 
     def caller(self, number: int) -> tuple[int, int]:
         """Return the two words of one of its processes."""
-        slot = 1 + clusterrun.suspend.CALLERS_OF_A_RANK + number
-        own = slot * clusterrun.suspend.WORDS_OF_A_SLOT
+        slot = 1 + clusterrun.suspend.MAX_CALLERS_PER_RANK + number
+        own = slot * clusterrun.suspend.WORDS_PER_SLOT
         return self.words[own], self.words[own + clusterrun.suspend.SAVED_WORD]
 
 
@@ -160,7 +160,7 @@ def test_ready_waits_for_all_ranks(suspend: ModuleType, page: Page) -> None:
 
     def leave() -> None:
         assert page.rank == (1, 1)
-        page.words[suspend.LEAVE_WORD] = 1
+        page.words[suspend.EXIT_WORD] = 1
 
     timer = soon(leave)
     with pytest.raises(SystemExit) as end:
@@ -229,7 +229,7 @@ def test_a_program_that_a_rank_executes_is_not_the_rank(suspend: ModuleType) -> 
 
 def test_more_processes_than_a_rank_may_have(suspend: ModuleType, page: Page) -> None:
     """The last one goes on, and says so."""
-    for number in range(suspend.CALLERS_OF_A_RANK):
+    for number in range(suspend.MAX_CALLERS_PER_RANK):
         Path(f"{page.path}.1.{number}").touch()
 
     with pytest.warns(UserWarning, match="32 other processes of it have called"):

@@ -55,15 +55,15 @@ def test_each_message_gets_its_own_descriptors(pair: Pair) -> None:
     left, right = pair
     pipes = [os.pipe() for _ in range(3)]
 
-    left.send(messages.AskLines(0), [pipes[0][1]])
-    left.send(messages.AskLines(1))
-    left.send(messages.AskLines(2), [pipes[1][1], pipes[2][1]])
+    left.send(messages.QueryLastLines(0), [pipes[0][1]])
+    left.send(messages.QueryLastLines(1))
+    left.send(messages.QueryLastLines(2), [pipes[1][1], pipes[2][1]])
     received = right.receive()
 
     assert [(message, len(descriptors)) for message, descriptors in received] == [
-        (messages.AskLines(0), 1),
-        (messages.AskLines(1), 0),
-        (messages.AskLines(2), 2),
+        (messages.QueryLastLines(0), 1),
+        (messages.QueryLastLines(1), 0),
+        (messages.QueryLastLines(2), 2),
     ]
     for number, writer in enumerate(each for _, descriptors in received for each in descriptors):
         os.write(writer, b"x")

@@ -94,7 +94,7 @@ def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
         server.kill()
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
         left = orphan()
-        orphans.spare_strangers(server.pid)
+        orphans.exempt_current_children(server.pid)
         orphans.ours = {server.pid}
         print(orphans.end(seconds=10.0), is_alive(left))
     """)

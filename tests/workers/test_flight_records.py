@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.bounds import GlobalRank
-from clusterrun.workers.flight_records import named_flight_records
+from clusterrun.workers.flight_records import flight_records_line
 
 STARTED = time.time() - 60
 
@@ -21,7 +21,7 @@ def test_where_a_variable_says(tmp_path: Path, variable: str) -> None:
     os.utime(tmp_path / "trace_1", (STARTED - 100, STARTED - 100))
     environ = {variable: f"{tmp_path}/trace_", "HOME": str(tmp_path)}
 
-    named = named_flight_records(environ, map(GlobalRank, range(3)), STARTED)
+    named = flight_records_line(environ, map(GlobalRank, range(3)), STARTED)
 
     assert named == f"{NAMED}{tmp_path}/trace_0, {tmp_path}/trace_2"
 
@@ -32,7 +32,7 @@ def test_where_torch_writes_by_itself(tmp_path: Path, name: str) -> None:
     folder.mkdir(parents=True)
     (folder / f"{name}3").touch()
 
-    named = named_flight_records({"HOME": str(tmp_path)}, [GlobalRank(3)], STARTED)
+    named = flight_records_line({"HOME": str(tmp_path)}, [GlobalRank(3)], STARTED)
 
     assert named == f"{NAMED}{folder}/{name}3"
 
@@ -46,6 +46,6 @@ def test_what_a_stranger_has_put_there_is_not_named(
     environ = {"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/trace_"}
     ranks = [GlobalRank(0), GlobalRank(1)]
 
-    assert named_flight_records(environ, ranks, STARTED) == f"{NAMED}{tmp_path}/trace_0"
+    assert flight_records_line(environ, ranks, STARTED) == f"{NAMED}{tmp_path}/trace_0"
     monkeypatch.setattr(os, "getuid", lambda: 54321)
-    assert not named_flight_records(environ, ranks, STARTED)
+    assert not flight_records_line(environ, ranks, STARTED)

@@ -13,7 +13,7 @@ from clusterrun.policy import events, outcome
 from clusterrun.signals import SignalReceived
 from clusterrun.workers.fork_server import messages, worker_signals
 from clusterrun.workers.fork_server import server as program
-from clusterrun.workers.fork_server.failure_notes import ScriptEnds
+from clusterrun.workers.fork_server.failure_notes import FailureNotes
 
 from tests.workers.fork_server_bench import PATIENCE, Bench, Reader, fork_server
 
@@ -158,7 +158,7 @@ class Caught(program.Server):
         if executed:
             caught.status = None
         self._workers = {worker: caught}
-        self._script_ends = ScriptEnds()
+        self._script_ends = FailureNotes()
         self.reported: list[object] = []
 
     def __del__(self) -> None:

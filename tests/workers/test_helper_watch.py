@@ -13,7 +13,7 @@ from clusterrun.workers import fork_server_process
 from clusterrun.workers.fork_server import kernel
 from clusterrun.workers.helper_client import HelperWatch
 from clusterrun.workers.relay.client import RelayClient
-from clusterrun.workers.relay.routes import OwnOutput
+from clusterrun.workers.relay.routes import LauncherOutput
 
 from tests.waiting import wait_until
 from tests.workers.fork_server_bench import Bench, fork_server, preparation_for
@@ -164,7 +164,7 @@ def test_a_fork_server_that_imports_is_not_asked(tmp_path: Path) -> None:
 
 def test_a_relay_that_is_stopped_is_killed(bench: Bench) -> None:
     """One that waits for a terminal sleeps, and is not lost."""
-    relay = RelayClient.start(OwnOutput(1, 2))
+    relay = RelayClient.start(LauncherOutput(1, 2))
     relay.run_in(bench.loop)
     wait_until(lambda: kernel.state_and_parent(relay.pid)[0] == "S", "its sleep")
     before = [event for now in range(9) for event in relay.events(8.0 + now)]
@@ -175,7 +175,7 @@ def test_a_relay_that_is_stopped_is_killed(bench: Bench) -> None:
 
     assert before == []
     assert after == [events.HelperLost("relay", STOPPED, signal.SIGKILL, 22.0)]
-    assert relay.how_it_ended == STOPPED
+    assert relay.describe_wait_status == STOPPED
 
 
 def test_what_a_server_that_hangs_in_the_kernel_has_started_is_killed(

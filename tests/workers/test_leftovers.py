@@ -60,17 +60,17 @@ def test_nothing_is_left(bench: Bench) -> None:
     """The answer comes at once."""
     leaves(bench, "exit 0")
 
-    bench.server.look_at_leftovers(actions.AwaitLeft())
+    bench.server.handle_leftovers(actions.AwaitLeftovers())
 
-    assert bench.event() == events.NothingLeft(7.0)
+    assert bench.event() == events.NoLeftovers(7.0)
 
 
 def test_a_group_lives_on_and_its_end_is_noticed(bench: Bench) -> None:
     """It is of no use to ask again and again: its parent is told."""
     printed = leaves(bench, "(sleep 0.2; echo uploaded) & echo over")
-    bench.server.look_at_leftovers(actions.AwaitLeft())
+    bench.server.handle_leftovers(actions.AwaitLeftovers())
 
-    assert bench.event() == events.NothingLeft(7.0)
+    assert bench.event() == events.NoLeftovers(7.0)
     assert printed.rest() == "over\nuploaded\n"
 
 
@@ -79,9 +79,9 @@ def test_it_is_named_by_its_program_and_its_rank(bench: Bench) -> None:
     printed = leaves(bench, "sh -c 'echo $$; sleep 1000; sleep 1000' & echo over")
     pid = next(int(line) for line in (printed.line(), printed.line()) if line != "over")
 
-    bench.server.look_at_leftovers(actions.NameLeft())
+    bench.server.handle_leftovers(actions.NameLeftovers())
 
-    assert bench.event() == events.Left((events.LeftProcess(pid, "sh", 3),), 7.0)
+    assert bench.event() == events.Left((events.LeftoverProcess(pid, "sh", 3),), 7.0)
 
 
 def test_one_that_has_executed_no_program_has_no_rank() -> None:
@@ -103,11 +103,11 @@ def test_one_that_has_executed_no_program_has_no_rank() -> None:
 def test_a_signal_reaches_the_children_of_those_that_it_ends(bench: Bench) -> None:
     """They become children of the fork server then."""
     printed = leaves(bench, "sh -c 'sleep 1000; sleep 1000' & echo over")
-    bench.server.look_at_leftovers(actions.AwaitLeft())
+    bench.server.handle_leftovers(actions.AwaitLeftovers())
 
-    bench.server.look_at_leftovers(actions.SignalLeft(signal.SIGTERM))
+    bench.server.handle_leftovers(actions.SignalLeftovers(signal.SIGTERM))
 
-    assert bench.event() == events.NothingLeft(7.0)
+    assert bench.event() == events.NoLeftovers(7.0)
     assert printed.rest() == "over\n"
 
 
@@ -119,19 +119,19 @@ def test_a_parent_that_handles_the_signal_ends_its_children_itself(
     program.write_text(PARENT)
     printed = leaves(bench, f"{sys.executable} {program} &")
     assert printed.line() == "ready"
-    bench.server.look_at_leftovers(actions.AwaitLeft())
+    bench.server.handle_leftovers(actions.AwaitLeftovers())
 
-    bench.server.look_at_leftovers(actions.SignalLeft(signal.SIGTERM))
+    bench.server.handle_leftovers(actions.SignalLeftovers(signal.SIGTERM))
 
-    assert bench.event() == events.NothingLeft(7.0)
+    assert bench.event() == events.NoLeftovers(7.0)
     assert printed.rest() == "told by its parent\n"
 
 
 def test_a_clean_up_ends_the_wait(bench: Bench) -> None:
     """Workers of the next attempt get no signal that was for what the last one had left."""
     leaves(bench, "trap '' TERM; sleep 1000 & exit 0")
-    bench.server.look_at_leftovers(actions.AwaitLeft())
-    bench.server.look_at_leftovers(actions.SignalLeft(signal.SIGTERM))
+    bench.server.handle_leftovers(actions.AwaitLeftovers())
+    bench.server.handle_leftovers(actions.SignalLeftovers(signal.SIGTERM))
     bench.server.clean_up(7.0)
     assert bench.event() == events.CleanedUp((), 7.0)
 
@@ -144,9 +144,9 @@ def test_a_clean_up_ends_the_wait(bench: Bench) -> None:
 def test_a_lease_that_is_over_ends_the_wait(bench: Bench) -> None:
     """The other nodes go on without this one."""
     leaves(bench, "sleep 1000 &")
-    bench.server.look_at_leftovers(actions.AwaitLeft())
+    bench.server.handle_leftovers(actions.AwaitLeftovers())
 
     bench.server.renew_lease(boot_clock() + 0.1)
 
-    assert bench.event() == events.NothingLeft(7.0)
+    assert bench.event() == events.NoLeftovers(7.0)
     assert kernel.children_of(bench.server.pid) == []

@@ -9,7 +9,7 @@ from clusterrun.policy import actions, events
 from clusterrun.scratch import Scratch
 from clusterrun.workers import node_workers, terminal
 from clusterrun.workers.relay.client import RelayClient
-from clusterrun.workers.relay.routes import OwnOutput, Routes
+from clusterrun.workers.relay.routes import LauncherOutput, Routes
 
 from tests.plans import job
 from tests.workers.fork_server_bench import Bench
@@ -17,7 +17,7 @@ from tests.workers.fork_server_bench import Bench
 
 def test_their_output_ends_at_once(bench: Bench, tmp_path: Path) -> None:
     """Its tail is unknown."""
-    relay = RelayClient.start(OwnOutput(1, 2))
+    relay = RelayClient.start(LauncherOutput(1, 2))
     relay.run_in(bench.loop)
     workers = node_workers.NodeWorkers(
         bench.server,

@@ -88,7 +88,7 @@ class Watched:
         found = list[float]()
 
         def takes(event: events.Event) -> bool:
-            assert isinstance(event, events.MainThreadsStill)
+            assert isinstance(event, events.MainThreadsBlocked)
             found.append(event.seconds)
             return False
 

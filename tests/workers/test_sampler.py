@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from clusterrun.policy.samples import Activity, NodeSamples, WhyNoStacks
-from clusterrun.processes import AskedChild
+from clusterrun.processes import TimeLimitedChild
 from clusterrun.workers.sampler import sample_node
 
 from tests.waiting import wait_until
@@ -185,7 +185,9 @@ def test_its_processes_end_with_it(start: Start, tmp_path: Path) -> None:
     """The agent kills the group of a sampler that is late."""
     program = stand_in(tmp_path, "echo $$ > {folder}/pid\nexec sleep 60")
     pid = start(SLEEPS)
-    child = AskedChild(lambda: msgspec.msgpack.encode(sample_node({0: pid}, program, 1.0, 1)), 30)
+    child = TimeLimitedChild(
+        lambda: msgspec.msgpack.encode(sample_node({0: pid}, program, 1.0, 1)), 30
+    )
     file = tmp_path / "pid"
     wait_until(lambda: file.exists() and file.read_text(), "py-spy")
 
@@ -291,7 +293,9 @@ def test_the_real_py_spy_names_the_function(start: Start) -> None:
         os.close(end)
     program = Path(shutil.which("py-spy") or "missing")
 
-    sampled = AskedChild(lambda: msgspec.msgpack.encode(sample_node(pids, program, 2.0)), 60).wait()
+    sampled = TimeLimitedChild(
+        lambda: msgspec.msgpack.encode(sample_node(pids, program, 2.0)), 60
+    ).wait()
 
     samples = msgspec.msgpack.decode(sampled, type=NodeSamples)
     if {each.why_no_stacks for each in samples.ranks} == {WhyNoStacks.REFUSED}:

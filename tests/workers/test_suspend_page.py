@@ -31,7 +31,9 @@ def words(page: SuspendPage, tmp_path: Path) -> "memoryview[int]":  # noqa: ARG0
 
 def write(words: "memoryview[int]", rank: int, word: int, value: int, caller: int = 0) -> None:
     """A process of a rank writes one of its words."""
-    words[(1 + rank * suspend.CALLERS_OF_A_RANK + caller) * suspend.WORDS_OF_A_SLOT + word] = value
+    words[(1 + rank * suspend.MAX_CALLERS_PER_RANK + caller) * suspend.WORDS_PER_SLOT + word] = (
+        value
+    )
 
 
 def test_ranks_are_held_for_a_while_before_their_steps_are_read(
@@ -39,7 +41,7 @@ def test_ranks_are_held_for_a_while_before_their_steps_are_read(
 ) -> None:
     """What a rank writes in that time counts."""
     page.hold(NOW)
-    assert words[suspend.HOLD_WORD] == suspend.HOLD
+    assert words[suspend.REQUEST_WORD] == suspend.HOLD
     assert list(page.events(NOW)) == []
     write(words, 0, suspend.STEP_WORD, 5)
     write(words, 1, suspend.STEP_WORD, 6)
@@ -55,11 +57,11 @@ def test_ranks_that_have_saved_are_found(page: SuspendPage, words: "memoryview[i
     write(words, 0, suspend.STEP_WORD, 5)
     list(page.events(NOW))
     page.release(5)
-    assert words[suspend.HOLD_WORD] == 5
+    assert words[suspend.REQUEST_WORD] == 5
     write(words, 0, suspend.SAVED_WORD, 1)
 
     assert list(page.events(NOW)) == [events.RankSaved(LocalRank(0), 5, NOW)]
-    assert page.due == NOW + suspend_page.SECONDS_BETWEEN_LOOKS
+    assert page.due == NOW + suspend_page.SECONDS_BETWEEN_CHECKS
     assert list(page.events(page.due)) == []
 
 
@@ -69,7 +71,7 @@ def test_a_rank_has_saved_once_all_its_processes_have(
     """It is at the highest step of theirs; not every number is taken."""
     write(words, 1, suspend.STEP_WORD, 5)
     write(words, 1, suspend.STEP_WORD, 6, caller=3)
-    assert list(page.events(NOW)) == [events.RankAsked(LocalRank(1), NOW)]
+    assert list(page.events(NOW)) == [events.RankCalledSuspend(LocalRank(1), NOW)]
     page.hold(NOW)
     assert list(page.events(page.due)) == [
         events.RanksHeld(6, NOW + suspend_page.SECONDS_TO_BE_HELD)
@@ -80,7 +82,7 @@ def test_a_rank_has_saved_once_all_its_processes_have(
     write(words, 1, suspend.SAVED_WORD, 1, caller=3)
 
     assert list(page.events(page.due)) == [
-        events.RankSaved(LocalRank(1), 6, NOW + suspend_page.SECONDS_BETWEEN_LOOKS)
+        events.RankSaved(LocalRank(1), 6, NOW + suspend_page.SECONDS_BETWEEN_CHECKS)
     ]
 
 
@@ -93,7 +95,7 @@ def test_ranks_leave(before: int, after: int, page: SuspendPage, words: "memoryv
 
     page.let_leave()
 
-    assert (words[suspend.LEAVE_WORD], words[suspend.HOLD_WORD]) == (1, after)
+    assert (words[suspend.EXIT_WORD], words[suspend.REQUEST_WORD]) == (1, after)
     assert page.due == float("inf")
 
 
@@ -103,5 +105,5 @@ def test_a_cancelled_suspension_needs_no_look(page: SuspendPage, words: "memoryv
     list(page.events(page.due))
     page.release(0)
 
-    assert words[suspend.HOLD_WORD] == 0
+    assert words[suspend.REQUEST_WORD] == 0
     assert page.due == float("inf")

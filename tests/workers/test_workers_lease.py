@@ -135,7 +135,7 @@ def stops_the_server(bench: Bench) -> int:
     os.kill(bench.server.pid, signal.SIGSTOP)
     wait_until(lambda: kernel.state_and_parent(bench.server.pid)[0] == "T", "the stop")
     bench.server.renew_lease(boot_clock())
-    bench.server.most_past_lease = 0.25
+    bench.server.lease_grace = 0.25
     return worker
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from clusterrun.cli.splitting import PRINTING, split
 from clusterrun.errors import UsageError, shell_line
-from clusterrun.job.declaring import Row, by_any_name, rows_of
+from clusterrun.job.declarations import Row, by_any_name, rows_of
 from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.options import NAMES, OPTIONS, Placing, Rendezvous, Ssh, Workers
 from clusterrun.job.sources import CommandLine, typed
@@ -202,7 +202,7 @@ COMMANDS = (
         "bench",
         "Measure how a script's throughput grows with its ranks",
         "clients.bench:execute",
-        own=("clients.bench:Measuring",),
+        own=("clients.bench:BenchOptions",),
         takes=ALL_THAT_RUNS,
         shows=("json",),
         about="Run SCRIPT at several sizes, and with other options too; read its throughput from"
@@ -244,7 +244,7 @@ def find_command(
     """
     line = split(argv, called)
     command = RUN
-    may_be_one = called != "torchrun" and not line.follow_dashes
+    may_be_one = called != "torchrun" and not line.after_dashes
     if may_be_one and line.words and not PROGRAM_OPTIONS & line.options.keys():
         command = commands.get(line.words[0], RUN)
     if command is RUN or not PRINTING.keys().isdisjoint(line.options):
@@ -257,16 +257,16 @@ def find_command(
     return command, line
 
 
-def perhaps_a_command(line: CommandLine, error: UsageError) -> UsageError:
+def suggest_command(line: CommandLine, error: UsageError) -> UsageError:
     """Return ``error`` of a job, or one that says more if SCRIPT is nearly a command or was one."""
     word = line.words[0] if line.words else ""
     kind = kind_of(word)
     if PROGRAM_OPTIONS & line.options.keys() or kind is FileKind.FILE:
         return error
-    from clusterrun.job.gone import GONE_COMMANDS
+    from clusterrun.job.removed_options import REMOVED_COMMANDS
 
     # A folder without __main__.py is often called logs.
-    if instead := GONE_COMMANDS.get(word):
+    if instead := REMOVED_COMMANDS.get(word):
         return UsageError(f"there is no command {word} any more", instead)
     # Two letters are near to any short word: sp to ps.
     nearest = OTHER_WORDS.get(word) or (closest(word, WORDS) if len(word) > 2 else "")

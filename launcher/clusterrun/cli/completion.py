@@ -18,7 +18,7 @@ from clusterrun.cli.help import TOPICS
 from clusterrun.cli.splitting import PRINTING
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import CLUSTERS
-from clusterrun.job.declaring import Row, flag
+from clusterrun.job.declarations import Row, flag
 from clusterrun.job.file_kinds import names_in
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.suggestions import MAX_NAMES_IN_FOLDER, did_you_mean
@@ -222,7 +222,7 @@ def _modules(begun: str) -> Iterator[str]:
 def _runs(environ: Mapping[str, str]) -> Iterable[str]:
     """Return the runs of this user on this host."""
     # Few lines need them, and a stopped agent must not stop a shell.
-    from clusterrun.cli.chosen_run import found_jobs
+    from clusterrun.cli.run_selection import found_jobs
 
     jobs = found_jobs(environ, SECONDS_TO_COMPLETE).jobs
     return dict.fromkeys(job.described.run_id for job in jobs)

@@ -90,7 +90,7 @@ def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def say_nothing_on_signals() -> None:
+def exit_silently_on_signals() -> None:
     """Have a signal end this process without a word, as what it does starts no worker."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Not in tests and notebooks, whose handlers are their own.

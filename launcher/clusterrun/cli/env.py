@@ -14,9 +14,9 @@ from clusterrun.cpuset import own_cpus
 from clusterrun.errors import LauncherError
 from clusterrun.job.clusters.detection import detect
 from clusterrun.job.clusters.found import Launch, Variables
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.options import Launcher
-from clusterrun.job.secrets import HIDDEN, without_secret
+from clusterrun.job.redaction import REDACTED, redacted
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
 from clusterrun.machine.host_facts import host_facts
@@ -120,7 +120,7 @@ def _machine(environ: Mapping[str, str], called: str) -> Iterator[tuple[str, str
 def _cluster(environ: Mapping[str, str], called: str) -> str:
     launch = Launch(this_process(called), CommandLine())
     try:
-        return str(detect(Fact("", "default"), Variables(environ), launch).cluster)
+        return str(detect(Setting("", "default"), Variables(environ), launch).cluster)
     except LauncherError as error:
         return f"contradictory: {error.message}"
 
@@ -128,7 +128,7 @@ def _cluster(environ: Mapping[str, str], called: str) -> str:
 def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return those that are shown, by name in order, without secrets."""
     return {
-        name: without_secret(name, value) if _has_value(name, value) else HIDDEN
+        name: redacted(name, value) if _has_value(name, value) else REDACTED
         for name, value in sorted(variables.items())
         if SHOWN.fullmatch(name)
     }

@@ -8,7 +8,7 @@ from msgspec import Struct
 from clusterrun.cli.commands import WORDS, Command
 from clusterrun.cli.splitting import OVERVIEW, PRINTING
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Row, flag, rows_of, title_of
+from clusterrun.job.declarations import Row, flag, rows_of, title_of
 from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.options import NAMES, OPTIONS, SUBJECTS, Launcher
 from clusterrun.job.suggestions import closest

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterrun.cli.commands import RUN, Execute, find_command, named
-from clusterrun.cli.entry import say_nothing_on_signals
+from clusterrun.cli.entry import exit_silently_on_signals
 from clusterrun.cli.printing import complain, print_text
 from clusterrun.cli.splitting import OVERVIEW, PRINTING, Printing
 from clusterrun.errors import ExitCode, LauncherError, MachineError, exit_code_of_signal
@@ -41,7 +41,7 @@ def run_command_line(
         if command is RUN:
             run: Callable[..., int] = named(command.function)
             return run(line, environ, called, caller)
-        say_nothing_on_signals()
+        exit_silently_on_signals()
         execute: Execute = named(command.function)
         return execute(line, environ, called)
     except LauncherError as error:
@@ -66,7 +66,7 @@ def _calling_program(value: str) -> "CallingProgram":
 
 def _print(line: CommandLine, called: str) -> int:
     """Print what an option of ``PRINTING`` asks for, the first of several."""
-    say_nothing_on_signals()
+    exit_silently_on_signals()
     asked = line.read(Printing)
     if "help" in line.options:
         from clusterrun.cli.help import help_text
@@ -93,7 +93,7 @@ def version_text() -> str:
 
 def explain_unexpected(error: Exception) -> int:
     """Print an error that no part of clusterrun has expected; return the exit code."""
-    if limit := limit_behind(error):
+    if limit := resource_limit_error(error):
         complain(*limit.explain().split("\n"))
         return limit.exit_code
     import traceback
@@ -111,7 +111,7 @@ def _with_reason(error: LauncherError) -> LauncherError:
     return error
 
 
-def limit_behind(error: BaseException) -> MachineError | None:
+def resource_limit_error(error: BaseException) -> MachineError | None:
     """Return what this machine lacks that caused ``error``; None if it lacks nothing.
 
     It is a limit, with its value, or the current folder.

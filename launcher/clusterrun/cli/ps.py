@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import NO_JOB, describe_silent, found_jobs
 from clusterrun.cli.printing import columns, print_json, print_text
+from clusterrun.cli.run_selection import NO_JOB, describe_silent, found_jobs
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.requests import Description
 from clusterrun.report.ranks import ps_text
-from clusterrun.user_sockets import strange_places
+from clusterrun.user_sockets import unusable_socket_folders
 
 
 class _Silent(Struct, frozen=True):
@@ -35,6 +35,6 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     if line.read(Launcher).json:
         return print_json(_Processes(agents, silent))
     if not agents and not silent:
-        return print_text("\n".join(filter(None, (NO_JOB, strange_places(environ)))))
+        return print_text("\n".join(filter(None, (NO_JOB, unusable_socket_folders(environ)))))
     table = [ps_text(agents, columns(environ))] if agents else []
     return print_text("\n".join([*table, *(f"no answer: {agent.why}" for agent in silent)]))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from clusterrun.cli.commands import OVER_SSH, named, perhaps_a_command
+from clusterrun.cli.commands import OVER_SSH, named, suggest_command
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.resolve import Resolved, resolve
@@ -40,7 +40,7 @@ def _resolve(line: CommandLine, environ: Mapping[str, str], process: ThisProcess
         return resolve(line, environ, process)
     except UsageError as error:
         is_torchrun = process.called == "torchrun"
-        raise (error if is_torchrun else perhaps_a_command(line, error)) from None
+        raise (error if is_torchrun else suggest_command(line, error)) from None
 
 
 def _launch(resolved: Resolved, environ: Mapping[str, str], caller: "CallingProgram | None") -> int:
@@ -60,16 +60,16 @@ def _launch(resolved: Resolved, environ: Mapping[str, str], caller: "CallingProg
 
 
 def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
-    from clusterrun.planning.variables import environment_before
+    from clusterrun.planning.variables import user_environment
     from clusterrun.run.preview import plan_lone_worker
-    from clusterrun.workers.in_this_process import become_worker, bind_to_worker
+    from clusterrun.workers.in_this_process import bind_to_worker, exec_worker
 
     plan = plan_lone_worker(resolved, environ)
-    for remark in (*plan.all_remarks(), bind_to_worker(plan)):
+    for remark in (*plan.all_warnings(), bind_to_worker(plan)):
         if remark:
             complain(f"clusterrun: {remark}")
     try:
-        become_worker(plan, environment_before(resolved.job, environ, resolved.unset))
+        exec_worker(plan, user_environment(resolved.job, environ, resolved.unset))
     except OSError as error:
         complain(f"clusterrun: {plan.workers[0].command[0]} can't be executed: {error.strerror}")
         return ExitCode.NOT_EXECUTABLE
@@ -77,12 +77,12 @@ def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 def _print_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
     # A launch needs none of this.
-    from clusterrun.report.plan import PlanShown, dry_run_text
+    from clusterrun.report.plan import PlanView, dry_run_text
     from clusterrun.run.preview import preview
 
     _, plan = preview(resolved, environ)
     if resolved.as_json:
         from clusterrun.cli.printing import print_json
 
-        return print_json(PlanShown.of(resolved.job, plan))
+        return print_json(PlanView.of(resolved.job, plan))
     return print_text(dry_run_text(resolved.job, plan))

@@ -5,11 +5,11 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import answers_of, chosen_run
 from clusterrun.cli.printing import print_json, print_text
+from clusterrun.cli.run_selection import chosen_run, query_nodes
 from clusterrun.errors import UsageError
 from clusterrun.job import values
-from clusterrun.job.declaring import Option
+from clusterrun.job.declarations import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import RunningJob
@@ -67,7 +67,7 @@ def _sampled(
     """Return all ranks, in order; of one rank's child processes, too, if one is given."""
     seconds = SECONDS[Topic.SAMPLES] + length
     query = Query(1, Topic.SAMPLES, seconds, rank, length=length, children=rank is not None)
-    found, missing = read(answers_of(job, query), NodeSamples)
+    found, missing = read(query_nodes(job, query), NodeSamples)
     ranks = [
         SampledRank(answer.node_rank, answer.host, node, own)
         for answer, node in found

@@ -14,7 +14,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact, Option, Row, Value, by_any_name, flag, rows_of
+from clusterrun.job.declarations import Option, Row, Setting, Value, by_any_name, flag, rows_of
 from clusterrun.job.options import NAMES
 from clusterrun.job.sources import CommandLine
 
@@ -87,14 +87,14 @@ def split(
     known = flags_of(rows)
     preferred = TORCHRUN_FLAGS if called == "torchrun" else ()
     shorts = {row.option.short: row.name for row in rows.values() if row.option.short}
-    found: dict[str, tuple[Fact[str], ...]] = {}
+    found: dict[str, tuple[Setting[str], ...]] = {}
     words: list[str] = []
-    follow_dashes = False
+    after_dashes = False
     rest = deque(argv)
     while rest:
         word = rest.popleft()
         if word == "--":
-            follow_dashes = not words
+            after_dashes = not words
             words += rest
             break
         if word == "-" or not word.startswith("-"):
@@ -117,12 +117,12 @@ def split(
         for name, touching in options:
             row, typed = rows[name], flag(name)
             shown = typed if word.startswith("--") else f"-{row.option.short}"
-            text = Fact(_text(shown, touching, row, rest, known), typed)
+            text = Setting(_text(shown, touching, row, rest, known), typed)
             # Of an option that is typed twice the last value counts.
             before = found.get(row.name, ())
             kept = before if row.value.repeated else (it for it in before if it.origin != typed)
             found[row.name] = (*kept, text)
-    return CommandLine(found, tuple(words), follow_dashes)
+    return CommandLine(found, tuple(words), after_dashes)
 
 
 Options = list[tuple[str, str | None]]
@@ -132,7 +132,7 @@ Options = list[tuple[str, str | None]]
 def _long_option(word: str, rows: Rows, preferred: Sequence[str], known: Sequence[str]) -> Options:
     """Return the option of a word such as ``--tee=3``."""
     typed, equals, text = word[2:].partition("=")
-    name = full_name(typed, preferred, known).replace("-", "_")
+    name = expand_flag(typed, preferred, known).replace("-", "_")
     return [(name, text if equals else None)] if name in rows else []
 
 
@@ -188,7 +188,7 @@ def flags_of(rows: Rows) -> tuple[str, ...]:
 FLAGS = flags_of({**NAMES, **PRINTING})
 
 
-def full_name(name: str, preferred: Sequence[str] = (), known: Sequence[str] = FLAGS) -> str:
+def expand_flag(name: str, preferred: Sequence[str] = (), known: Sequence[str] = FLAGS) -> str:
     """Return the flag that ``name`` means, both without dashes; ``name`` with - if none or several.
 
     An abbreviation of one ``preferred`` flag means that flag. The exact name of another launcher's
@@ -228,9 +228,9 @@ def _is_foreign(name: str) -> bool:
     """
     if sum(each.startswith(name) for each in TORCHRUN_FLAGS) == 1:
         return False
-    from clusterrun.job.foreign_options import foreign_option, usual_option
+    from clusterrun.job.foreign_options import common_option, foreign_option
 
-    return foreign_option(name) is not None or usual_option(name) != ""
+    return foreign_option(name) is not None or common_option(name) != ""
 
 
 def _unknown(

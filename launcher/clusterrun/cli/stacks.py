@@ -9,11 +9,11 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import answers_of, chosen_run
 from clusterrun.cli.printing import print_json, print_text
+from clusterrun.cli.run_selection import chosen_run, query_nodes
 from clusterrun.errors import ExitCode, MachineError, UsageError
 from clusterrun.job import values
-from clusterrun.job.declaring import Option
+from clusterrun.job.declarations import Option
 from clusterrun.job.job import MAIN
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
@@ -22,7 +22,7 @@ from clusterrun.planning.plan import NumberedProgram, named_workers
 from clusterrun.policy.answers import NodeStacks, read
 from clusterrun.policy.nccl import NcclState, in_words
 from clusterrun.policy.queries import SECONDS, MissingNode, Query, Topic
-from clusterrun.policy.stacks import StackGroup, described, grouped, who_differs
+from clusterrun.policy.stacks import StackGroup, describe_differences, described, grouped
 
 MAY_NOT_TRACE = (
     "py-spy needs the right to trace processes: see /proc/sys/kernel/yama/ptrace_scope, or,"
@@ -73,7 +73,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
             f"it has {known.ranks}: give one from 0 to {known.ranks - 1}",
         )
     topic = Topic.NATIVE if asked.native else Topic.STACKS
-    answers = answers_of(job, Query(1, topic, SECONDS[topic], rank))
+    answers = query_nodes(job, Query(1, topic, SECONDS[topic], rank))
     nodes, missing = read(answers, NodeStacks)
     found = (group for _, node in nodes for group in node.groups)
     # Native stacks name their processes: no two are equal.
@@ -85,7 +85,9 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     asks_nccl = rank is None and not asked.native
     if as_json:
         nccl = _nccl_lines(job, shown) if asks_nccl else ()
-        return print_json(_Stacks(known.run_id, who_differs(groups, named), groups, missing, nccl))
+        return print_json(
+            _Stacks(known.run_id, describe_differences(groups, named), groups, missing, nccl)
+        )
     records = [f"{answer.host}: {node.records}" for answer, node in nodes if node.records]
     print_text("\n".join([described(groups, missing, answers.end.more, named), *records]))
     # It may take long, and the stacks are there already.
@@ -109,7 +111,7 @@ def _lines_of(job: RunningJob, program: NumberedProgram, shown: Collection[int])
     ranks = sorted(set(range(program.first, program.first + program.size)).intersection(shown))
     for rank in sorted({*ranks[:1], *ranks[len(ranks) // 2 :][:1], *ranks[-1:]}):
         query = Query(1, Topic.NCCL, SECONDS[Topic.NCCL], rank)
-        found, _ = read(answers_of(job, query), NcclState)
+        found, _ = read(query_nodes(job, query), NcclState)
         for _, state in found:
             return state.lines
     return ()

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Mapping
 
-from clusterrun.cli.chosen_run import answers_of, chosen_run
 from clusterrun.cli.printing import columns, print_json, print_text
+from clusterrun.cli.run_selection import chosen_run, query_nodes
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import NoAnswer, RunningJob, ask
@@ -30,7 +30,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """
     job = chosen_run(line, environ, f"{called} status")
     began = time.monotonic()
-    first = answers_of(job, QUERY)
+    first = query_nodes(job, QUERY)
     middle = time.monotonic()
     second = _again(job) if middle - began < SECONDS_FOR_THE_FIRST else None
     status = JobStatus.of(job.described, first, second, time.monotonic() - middle)

@@ -5,10 +5,10 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import answer_of, run_to_end
 from clusterrun.cli.printing import print_json, print_text
+from clusterrun.cli.run_selection import answer_of, select_run_to_end
 from clusterrun.errors import ExitCode
-from clusterrun.job.declaring import Option
+from clusterrun.job.declarations import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.requests import JOINING, Description, StopJob
@@ -30,7 +30,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
     """
     asked = line.read(Stop)
-    job = run_to_end(line, environ, called, "stop")
+    job = select_run_to_end(line, environ, called, "stop")
     if job is None:
         return ExitCode.NO_JOB
     described = answer_of(job, StopJob(asked.now), Description)

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Mapping
 
-from clusterrun.cli.chosen_run import answer_of, run_to_end
 from clusterrun.cli.printing import print_json, print_text
+from clusterrun.cli.run_selection import answer_of, select_run_to_end
 from clusterrun.errors import ExitCode, NoJobError, shell_line
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
@@ -27,7 +27,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         UsageError: the line names no run that is there.
 
     """
-    job = run_to_end(line, environ, called, "suspend")
+    job = select_run_to_end(line, environ, called, "suspend")
     if job is None:
         return ExitCode.NO_JOB
     described = answer_of(job, Suspend(), Description)

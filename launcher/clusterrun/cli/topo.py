@@ -12,12 +12,12 @@ from msgspec import Struct
 from clusterrun.cli.printing import can_print, is_on_terminal, print_json, print_text, warn
 from clusterrun.errors import UsageError, shell_line
 from clusterrun.job import values
-from clusterrun.job.declaring import Option
+from clusterrun.job.declarations import Option
 from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
-from clusterrun.report.machine import Style, machine_shown, topo_text
+from clusterrun.report.machine import Style, machine_view, topo_text
 from clusterrun.run.preview import capture, preview
 
 
@@ -44,7 +44,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         return print_text(_capture(resolved, path, environ))
     machine, plan = preview(resolved, environ)
     if resolved.as_json:
-        return print_json(machine_shown(machine, plan))
+        return print_json(machine_view(machine, plan))
     root = resolved.machine_root.value
     is_terminal = is_on_terminal()
     style = Style(

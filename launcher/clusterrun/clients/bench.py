@@ -26,8 +26,8 @@ from clusterrun.clients.launches import CLUSTERRUN, ChildLaunches
 from clusterrun.cpuset import own_cpus
 from clusterrun.errors import ExitCode, MachineError, UsageError
 from clusterrun.job.clusters.found import Variables
-from clusterrun.job.clusters.slurm import allocation_here
-from clusterrun.job.declaring import Option, Value
+from clusterrun.job.clusters.slurm import current_allocation
+from clusterrun.job.declarations import Option, Value
 from clusterrun.job.options import Files, Launcher
 from clusterrun.job.resolve import resolve
 from clusterrun.job.sources import CommandLine, typed
@@ -91,7 +91,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     )
 
 
-class Measuring(Struct, frozen=True):
+class BenchOptions(Struct, frozen=True):
     """Its own options."""
 
     title: ClassVar = "What clusterrun bench runs and reads"
@@ -203,7 +203,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
     """
     _refuse(line, RESERVED, "")
-    asked = line.read(Measuring)
+    asked = line.read(BenchOptions)
     folder = Path(line.read(Files).log_dir or "clusterrun-bench")
     runs = _plan(line, asked, folder, environ, called)
     ended: list[tuple[Run, int]] = []
@@ -236,7 +236,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
 
 def _plan(
-    line: CommandLine, asked: Measuring, folder: Path, environ: Mapping[str, str], called: str
+    line: CommandLine, asked: BenchOptions, folder: Path, environ: Mapping[str, str], called: str
 ) -> list[Run]:
     """Return the runs: variants take turns, so that what changes with time changes all of them.
 
@@ -244,11 +244,11 @@ def _plan(
         UsageError: a run is impossible.
 
     """
-    job = line.without({*Measuring.__struct_fields__, "json", "log_dir", "nnodes"})
+    job = line.without({*BenchOptions.__struct_fields__, "json", "log_dir", "nnodes"})
     variants = _lines_of_variants(job, asked.variant, called)
     process, allocation = this_process(called), None
     if _may_use_slurm(job, environ):
-        allocation = allocation_here(Variables(environ), process)
+        allocation = current_allocation(Variables(environ), process)
     # A batch script alone, without srun, is the only node there is.
     given = resolve(job.over(typed(nnodes="1")) if allocation else job, environ, process)
     if given.over_ssh is None and given.job.agents > 1:
@@ -318,7 +318,7 @@ def _refuse(line: CommandLine, reserved: Sequence[str], where: str) -> None:
 
 
 def _sizes(
-    line: CommandLine, asked: Measuring, most: int, environ: Mapping[str, str]
+    line: CommandLine, asked: BenchOptions, most: int, environ: Mapping[str, str]
 ) -> list[tuple[int, int]]:
     """Return nodes and workers on each, by their ranks; there are ``most`` nodes."""
     nodes: tuple[int, ...] = (most,)
@@ -369,7 +369,7 @@ _RANK = re.compile(r"\[rank (\d+)[^\]]*\] ?")
 """The prefix of a line; a single worker's lines have none."""
 
 
-def read_outputs(ended: Sequence[tuple[Run, int]], asked: Measuring, folder: Path) -> Benchmark:
+def read_outputs(ended: Sequence[tuple[Run, int]], asked: BenchOptions, folder: Path) -> Benchmark:
     """Return what the runs printed; each has its exit code."""
     texts = [(run.folder / OUTPUT).read_text(errors="replace") for run, _ in ended]
     well = [text for text, (_, code) in zip(texts, ended, strict=True) if code == 0]

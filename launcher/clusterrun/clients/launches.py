@@ -9,7 +9,7 @@ from types import FrameType
 from typing import IO, Self
 
 from clusterrun.errors import exit_code_of_signal
-from clusterrun.processes import end_with
+from clusterrun.processes import set_parent_death_signal
 
 CLUSTERRUN = (sys.executable, "-P", "-m", "clusterrun")
 """What starts this very clusterrun."""
@@ -60,7 +60,7 @@ class ChildLaunches:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if output is None else output,
             stderr=None if output is None else subprocess.STDOUT,
-            preexec_fn=lambda: end_with(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
+            preexec_fn=lambda: set_parent_death_signal(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
         )
         if self._received:
             # It came before there was a process to pass it on to.

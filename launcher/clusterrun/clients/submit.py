@@ -19,20 +19,20 @@ from msgspec import Struct
 
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, MachineError, UsageError, exit_code_of_signal, shell_line
-from clusterrun.job.declaring import Option, Row, Value, by_any_name, rows_of, words_of
-from clusterrun.job.gone import GONE_FROM_SUBMIT
+from clusterrun.job.declarations import Option, Row, Value, by_any_name, option_words, rows_of
 from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.node_layout import asked_nodes
 from clusterrun.job.options import OPTIONS, Launcher, NodeLauncher, Ssh
-from clusterrun.job.place import asked_nodes
 from clusterrun.job.program import (
     default_interpreter,
     find_executable,
     find_program,
     misplaced_options,
 )
+from clusterrun.job.removed_options import REMOVED_SUBMIT_OPTIONS
 from clusterrun.job.resolve import environment, read_sources
 from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, layer_of, value_of
-from clusterrun.job.this_process import CommandAnswer, ThisProcess, ask, this_process
+from clusterrun.job.this_process import CommandResult, ThisProcess, ask, this_process
 from clusterrun.job.values import number
 
 # The options
@@ -217,16 +217,16 @@ def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | N
     None: it abbreviates one of the ``known`` flags, or looks like one. An option of Slurm's is not an
     abbreviation: ``--mem`` is not ``--memory-per-gpu``.
     """
-    from clusterrun.job.foreign_options import foreign_option, usual_option
+    from clusterrun.job.foreign_options import common_option, foreign_option
     from clusterrun.job.suggestions import closest
 
     typed = words[0].partition("=")[0]
     name = typed.lstrip("-").replace("_", "-")
-    if instead := GONE_FROM_SUBMIT.get(name.replace("-", "_")):
+    if instead := REMOVED_SUBMIT_OPTIONS.get(name.replace("-", "_")):
         return UsageError(f"there is no option {typed} any more", instead)
     is_slurms = "srun" in (foreign_option(name) or {})
     is_nearly_ours = len(name) > 1 and any(each.startswith(name) for each in known)
-    if not is_slurms and (is_nearly_ours or usual_option(name, known) or closest(name, known)):
+    if not is_slurms and (is_nearly_ours or common_option(name, known) or closest(name, known)):
         return None
     return UsageError(
         f"there is no option {typed}",
@@ -237,7 +237,7 @@ def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | N
 
 # The job
 
-Ask = Callable[..., CommandAnswer]
+Ask = Callable[..., CommandResult]
 """Runs a command of Slurm: takes its words and, if it reads any, its standard input."""
 
 
@@ -248,7 +248,7 @@ class Submission(Struct, frozen=True):
     job_name: str
     nodes: str
     """As sbatch has it, spares included: ``3``, or with MIN:MAX ``2-4``."""
-    outlives_nodes: bool
+    survives_node_loss: bool
     """The job goes on without a lost node: Slurm must not end it."""
     gpus: Gpus | None
     """Of each node; None: all GPUs of whole nodes."""
@@ -275,10 +275,10 @@ class Submission(Struct, frozen=True):
     """What may not be meant; "": nothing."""
 
 
-OF_THIS_CALL = set(rows_of(Launcher))
+LAUNCH_OPTIONS = set(rows_of(Launcher))
 """Options that are not part of a job, or are replaced by what they name."""
 
-FROM_SLURM = {
+NODE_ADDRESS_OPTIONS = {
     *("hosts", "hostfile", "node_rank", "cluster", "master_addr", "master_port", "rdzv_endpoint"),
     *rows_of(Ssh),
 }
@@ -328,12 +328,12 @@ def describe(
         # No option says what the file says of them: it is read on the nodes.
         in_options = job[:3]
         config = value_of("config", job[:3]).value
-        in_words = ("--config", config, *(["--"] if line.follow_dashes else []), *line.words)
+        in_words = ("--config", config, *(["--"] if line.after_dashes else []), *line.words)
     return Submission(
         request=request,
         job_name=request.job_name or _name_of(words.value[0], job),
         nodes=f"{nnodes.fewest}-{nodes}" if is_elastic else str(nodes),
-        outlives_nodes=nodes > 1 and keeps_going,
+        survives_node_loss=nodes > 1 and keeps_going,
         gpus=gpus,
         cpus=cpus and cpus * units,
         memory=memory and memory * units,
@@ -446,13 +446,13 @@ def path_of_launcher(interpreter: str) -> tuple[str, ...]:
 def _typed(row: Row, job: Sequence[Layer], *, is_elastic: bool) -> Iterator[tuple[str, ...]]:
     """Yield an option as each node gets it typed, if it is set, and not by Slurm there."""
     set_by = [layer[row.name] for layer in job if row.name in layer]
-    comes_from_slurm = row.name in FROM_SLURM and row.name not in job[0]
+    comes_from_slurm = row.name in NODE_ADDRESS_OPTIONS and row.name not in job[0]
     is_plain_number = row.name == "nnodes" and not is_elastic
-    if not set_by or row.name in {"env", *OF_THIS_CALL} or comes_from_slurm or is_plain_number:
+    if not set_by or row.name in {"env", *LAUNCH_OPTIONS} or comes_from_slurm or is_plain_number:
         return
     for text in set_by[0] if row.value.repeated else set_by[0][-1:]:
         if row.metavar or row.value.read(text.value):
-            yield tuple(words_of(row, text.value, row.flag))
+            yield tuple(option_words(row, text.value, row.flag))
 
 
 def _env(job: Sequence[Layer]) -> str:
@@ -472,7 +472,7 @@ def _left_out(by_variables: Sequence[Layer]) -> tuple[str, ...]:
     sbatch gives a job the variables of the shell in which it is submitted: there an agent would read
     them all the same, and use ssh, or hosts that are not Slurm's.
     """
-    names = (*sorted(OF_THIS_CALL | FROM_SLURM), "nnodes")
+    names = (*sorted(LAUNCH_OPTIONS | NODE_ADDRESS_OPTIONS), "nnodes")
     return tuple(
         text.origin for layer in by_variables for name in names for text in layer.get(name, ())
     )
@@ -552,7 +552,7 @@ def _directives(job: Submission) -> Iterator[str]:
     for name in ("partition", "account", "qos", "constraint"):
         if value := getattr(asked, name):
             yield f"--{name}={value}"
-    if job.outlives_nodes:
+    if job.survives_node_loss:
         yield "--no-kill"
     if job.requeue:
         yield "--requeue"
@@ -587,7 +587,7 @@ def _step(job: Submission) -> Iterator[Sequence[str]]:
     # Since Slurm 22.05, srun does not take it from sbatch.
     cpus = '"$cpus"' if job.cpus is None else job.cpus
     yield [f"--cpus-per-task={cpus}"]
-    if job.outlives_nodes:
+    if job.survives_node_loss:
         yield ["--kill-on-bad-exit=0"]
 
 
@@ -665,12 +665,12 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         UsageError: something is impossible, or Slurm does not take the job.
 
     """
-    if line.words and not line.follow_dashes:
+    if line.words and not line.after_dashes:
         program = WorkerProgram(ProgramKind.SCRIPT, line.words[0], line.words[1:])
         warn(misplaced_options(program, by_any_name({**OPTIONS, **ROWS})))
     how = line.read(Submit)
 
-    def ask_slurm(words: Sequence[str], stdin: str = "") -> CommandAnswer:
+    def ask_slurm(words: Sequence[str], stdin: str = "") -> CommandResult:
         return ask(words, environ, stdin, SECONDS_TO_ANSWER)
 
     job = describe(line, environ, this_process(called), ask_slurm)

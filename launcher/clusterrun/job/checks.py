@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job, ProgramKind
 from clusterrun.job.options import OPTIONS, OnHang, StartMethod
-from clusterrun.job.output import is_folder_of_all_jobs
+from clusterrun.job.output import is_log_dir_from_variable
 
 
-def check_possible(job: Job) -> None:
+def check_compatible(job: Job) -> None:
     """Check that the values of the job can hold together.
 
     Raises:
@@ -102,13 +102,13 @@ def _check_replaceable(job: Job) -> None:
         )
 
 
-def _needs_agent(job: Job) -> Iterator[tuple[str, Fact[object]]]:
+def _needs_agent(job: Job) -> Iterator[tuple[str, Setting[object]]]:
     if job.workers.nnodes.fewest != job.nnodes:
         yield "nnodes", job.fact("nnodes")
     # The log folder follows from other options, so it comes last.
     for row in sorted(OPTIONS.values(), key=lambda row: row.name == "log_dir"):
-        if row.option.needs_agent and not (row.name == "log_dir" and is_folder_of_all_jobs(job)):
-            fact: Fact[object] = job.fact(row.name)
+        if row.option.needs_agent and not (row.name == "log_dir" and is_log_dir_from_variable(job)):
+            fact: Setting[object] = job.fact(row.name)
             # 0 is a rank, too; any other value that counts as false asks for nothing.
             if fact.value != row.default and (fact.value or isinstance(fact.value, int)):
                 yield row.name, fact

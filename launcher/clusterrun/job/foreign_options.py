@@ -152,7 +152,7 @@ _USUAL = {
 """What people type for options of ours that they know by no name."""
 
 
-def usual_option(name: str, known: Collection[str] = ()) -> str:
+def common_option(name: str, known: Collection[str] = ()) -> str:
     """Return what to type instead of a name that many programs have for an option; "" for others.
 
     ``name`` is without dashes and with - for _, as the flags that are ``known``.

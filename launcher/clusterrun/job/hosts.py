@@ -10,13 +10,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.sources import Layer, find, value_of
 
 MAX_HOSTS = 1_000_000
 """A longer list is a typing error, such as one digit too many in a range, and would fill the memory."""
 
-LONGEST_SHOWN = 60
+MAX_SHOWN = 60
 """Characters of a list in a message."""
 
 _BRACKETS = r"\[([^\[\]]*)\]"
@@ -30,10 +30,10 @@ Addresses = Callable[[str], Collection[str]]
 """Returns the addresses of a host by its name; for "" those of this machine."""
 
 
-def expand_hosts(text: Fact[str]) -> Fact[tuple[str, ...]]:
+def expand_hosts(text: Setting[str]) -> Setting[tuple[str, ...]]:
     """Return the names of a host list, as ``read_hosts`` does; an error begins with its origin."""
     try:
-        return Fact(read_hosts(text.value), text.origin)
+        return Setting(read_hosts(text.value), text.origin)
     except UsageError as error:
         raise UsageError(f"{text.origin}: {error.message}", error.hint) from None
 
@@ -48,19 +48,19 @@ def read_hosts(text: str) -> tuple[str, ...]:
     parts = [_read(part) for part in _parts(text)] if text else []
     known = [part for part in parts if part]
     if len(known) < len(parts) or not text.isprintable():
-        raise not_hosts(text)
+        raise host_list_error(text)
     check_number(shown(text), (count for count, _ in known))
     return tuple(chain.from_iterable(names for _, names in known))
 
 
-def not_hosts(text: str) -> UsageError:
+def host_list_error(text: str) -> UsageError:
     """Return the error for a text that is not a list of hosts."""
     return UsageError(f"{shown(text)} is not a list of hosts", "give it as in gpu[01-04,7],login")
 
 
 def shown(text: str) -> str:
     """Return a list in quotes, or how it begins if it is long."""
-    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...")
+    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")
 
 
 def check_number(what: str, counts: Iterable[int]) -> None:
@@ -77,7 +77,7 @@ def check_number(what: str, counts: Iterable[int]) -> None:
         )
 
 
-def expand_counts(text: Fact[str]) -> tuple[int, ...]:
+def expand_counts(text: Setting[str]) -> tuple[int, ...]:
     """Return the count of each host: ``2(x3),1`` is 2, 2, 2, 1.
 
     Raises:
@@ -156,8 +156,8 @@ def _parts(text: str) -> Iterator[str]:
 class ListedHosts(Struct, frozen=True):
     """Hosts by rank, as ``--hosts`` or a hostfile lists them."""
 
-    hosts: Fact[tuple[str, ...]]
-    slots: Mapping[str, Fact[int]] = {}
+    hosts: Setting[tuple[str, ...]]
+    slots: Mapping[str, Setting[int]] = {}
     """Workers of the hosts for which the file has a number."""
 
 
@@ -176,7 +176,7 @@ def list_hosts(layers: Sequence[Layer]) -> ListedHosts:
     return ListedHosts(hosts) if hosts else read_hostfile(file)
 
 
-def read_hostfile(file: Fact[str]) -> ListedHosts:
+def read_hostfile(file: Setting[str]) -> ListedHosts:
     """Return the hosts of a file: plain, or in the format of Open MPI or MPICH.
 
     Raises:
@@ -190,12 +190,12 @@ def read_hostfile(file: Fact[str]) -> ListedHosts:
         raise UsageError(
             f"{file.origin}: {file.value} can't be read: {error.strerror}", "give another path"
         ) from None
-    hosts: dict[str, Fact[int] | None] = {}
+    hosts: dict[str, Setting[int] | None] = {}
     for number, line in enumerate(lines, start=1):
         where = f"{file.value}:{number}"
         # Tabs are blanks there.
         text = " ".join(line.partition("#")[0].split())
-        names, slots = _hosts_of_line(Fact(text, where))
+        names, slots = _hosts_of_line(Setting(text, where))
         for name in names:
             if name in hosts:
                 raise UsageError(
@@ -206,12 +206,12 @@ def read_hostfile(file: Fact[str]) -> ListedHosts:
     if not hosts:
         raise UsageError(f"{file.origin}: {file.value} lists no host", "write one host per line")
     return ListedHosts(
-        Fact(tuple(hosts), f"{file.origin} {file.value}"),
+        Setting(tuple(hosts), f"{file.origin} {file.value}"),
         {name: slots for name, slots in hosts.items() if slots},
     )
 
 
-def _hosts_of_line(line: Fact[str]) -> tuple[tuple[str, ...], Fact[int] | None]:
+def _hosts_of_line(line: Setting[str]) -> tuple[tuple[str, ...], Setting[int] | None]:
     name, _, rest = line.value.partition(" ")
     rest, slots = re.sub(_OTHER_WORDS, "", rest.strip()).strip(), None
     if found := re.fullmatch(_SLOTS, rest):
@@ -224,11 +224,11 @@ def _hosts_of_line(line: Fact[str]) -> tuple[tuple[str, ...], Fact[int] | None]:
             f"{line.origin}: {line.value!r} is not a host and its slots",
             "write HOST, HOST slots=N or HOST:N, with N from 1",
         )
-    count = Fact(int(slots), line.origin) if slots else None
-    return expand_hosts(Fact(name, line.origin)).value, count
+    count = Setting(int(slots), line.origin) if slots else None
+    return expand_hosts(Setting(name, line.origin)).value, count
 
 
-def own_rank(hosts: Fact[tuple[str, ...]], here: str, addresses: Addresses) -> Fact[int]:
+def own_rank(hosts: Setting[tuple[str, ...]], here: str, addresses: Addresses) -> Setting[int]:
     """Return the place of this host among ``hosts``.
 
     ``here`` is this host's own name, or its address as set by an option. ``addresses`` is called only
@@ -251,7 +251,7 @@ def own_rank(hosts: Fact[tuple[str, ...]], here: str, addresses: Addresses) -> F
             f"{hosts.origin} lists {names}, which are both this node, {here}",
             "list each node once",
         )
-    return Fact(found[0], hosts.origin)
+    return Setting(found[0], hosts.origin)
 
 
 def _by_name(hosts: Collection[str], here: str) -> list[int]:

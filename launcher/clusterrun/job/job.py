@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.options import (
     OPTIONS,
     SUBJECTS,
@@ -104,7 +104,7 @@ class SchedulerJob(Struct, frozen=True):
     scheduler: str
     """Its name for people: "Slurm"."""
     job_id: str
-    ask_end: tuple[str, ...]
+    end_command: tuple[str, ...]
     """Prints when the job ends; () if there is no such command."""
     requeue: tuple[str, ...]
     """Puts the job back into the queue; () if its exit code does."""
@@ -190,12 +190,12 @@ class Job(Struct, frozen=True, kw_only=True):
     origins: Mapping[str, str] = {}
     """Where each value was set, by the name of its option or field; ``env.NAME`` for a variable."""
 
-    def fact(self, name: str) -> Fact[Any]:
+    def fact(self, name: str) -> Setting[Any]:
         """Return the value of a field, or of an option of a subject, with its origin, for messages."""
         if hasattr(self, name):
-            return Fact(getattr(self, name), self.origin(name))
+            return Setting(getattr(self, name), self.origin(name))
         subject = getattr(self, OPTIONS[name].subject.__name__.lower())
-        return Fact(getattr(subject, name), self.origin(name))
+        return Setting(getattr(subject, name), self.origin(name))
 
     def origin(self, name: str) -> str:
         """Return where a value was set; "default" if nobody has set it."""
@@ -217,12 +217,12 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.nnodes + self.elasticity.spares if self.tasks is None else self.tasks.size
 
     @property
-    def agent_noun(self) -> str:
+    def agent_unit(self) -> str:
         """What an agent is for its user: "node", or "task" if its node has several."""
         return "node" if self.tasks is None else "task"
 
     @property
-    def outlives_nodes(self) -> bool:
+    def survives_node_loss(self) -> bool:
         """Whether the job may go on without a lost node."""
         has_rules = (
             self.elasticity.spares > 0 or self.elasticity.rejoin_timeout > 0 or self.is_elastic
@@ -236,7 +236,7 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.workers.nnodes.fewest < self.nnodes and self.tasks is None
 
     @property
-    def watched_for(self) -> float:
+    def active_hang_timeout(self) -> float:
         """``hang_timeout``; 0.0: never, as a user may be in pdb for hours."""
         return 0.0 if self.failures.pdb else self.failures.hang_timeout or 0.0
 

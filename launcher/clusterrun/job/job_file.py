@@ -14,9 +14,9 @@ import yaml
 from msgspec import Struct
 
 from clusterrun.errors import UsageError, printable
-from clusterrun.job.declaring import Fact
-from clusterrun.job.gone import GONE
+from clusterrun.job.declarations import Setting
 from clusterrun.job.options import NAMES
+from clusterrun.job.removed_options import GONE
 from clusterrun.job.sources import JobFile, read_text
 from clusterrun.job.suggestions import did_you_mean, did_you_mean_file
 
@@ -90,7 +90,7 @@ class Entry(Struct, frozen=True):
         _expect(kind, self.value, self.origin, expected, f"write, for example,\n  {example}")
 
 
-def read_job_file(config: Fact[str]) -> JobFile:
+def read_job_file(config: Setting[str]) -> JobFile:
     """Return the settings and the program of the file at the path ``config``.
 
     A key without a value is not set.
@@ -105,8 +105,8 @@ def read_job_file(config: Fact[str]) -> JobFile:
         _expect_known(entry)
     given = {key: entry for key, entry in entries.items() if not entry.is_empty}
     # Of two names of one option the alias wins, as in variables.
-    settings: dict[str, tuple[Fact[str], ...]] = {
-        name: (Fact(given[key].text(), given[key].origin),)
+    settings: dict[str, tuple[Setting[str], ...]] = {
+        name: (Setting(given[key].text(), given[key].origin),)
         for key, name in PLAIN_KEYS.items()
         if key in given
     }
@@ -114,7 +114,7 @@ def read_job_file(config: Fact[str]) -> JobFile:
         settings["env"] = tuple(map(_variable, given["env"].entries(_VARIABLE)))
     if "module" in given:
         # The key holds the module's name; the flag only marks SCRIPT as a module.
-        settings["module"] = (Fact("true", given["module"].origin),)
+        settings["module"] = (Setting("true", given["module"].origin),)
     services: tuple[Service, ...] = ()
     if "services" in given:
         # Few files have some.
@@ -129,11 +129,11 @@ def read_job_file(config: Fact[str]) -> JobFile:
         )
     place = given.get("node_ranks")
     ranks = place and (",".join(place.texts()) if place.is_list else place.text())
-    main_nodes = Fact(ranks, place.origin) if place and ranks else None
+    main_nodes = Setting(ranks, place.origin) if place and ranks else None
     return JobFile(settings, _program(given), services, main_nodes)
 
 
-def read_entries(config: Fact[str]) -> dict[str, Entry]:
+def read_entries(config: Setting[str]) -> dict[str, Entry]:
     """Return the entries of the file at the path ``config`` by key; an empty file has none.
 
     Raises:
@@ -179,28 +179,28 @@ def variables_of(entry: Entry) -> Iterator[tuple[str, str]]:
         yield read_text(NAMES["env"], _variable(each))
 
 
-def _variable(entry: Entry) -> Fact[str]:
+def _variable(entry: Entry) -> Setting[str]:
     if "=" in entry.name:
         raise UsageError(
             f"{entry.origin}: {entry.name!r} is not the name of a variable", "write NAME: VALUE"
         )
-    return Fact(f"{entry.name}={entry.text()}", entry.origin)
+    return Setting(f"{entry.name}={entry.text()}", entry.origin)
 
 
-def _program(given: Mapping[str, Entry]) -> Fact[tuple[str, ...]]:
+def _program(given: Mapping[str, Entry]) -> Setting[tuple[str, ...]]:
     named = [given[key] for key in ("script", "module") if key in given]
     if not named:
-        return Fact((), "default")
+        return Setting((), "default")
     if len(named) == 2:
         raise UsageError(
             f"{named[0].origin} and {named[1].origin}: both set a program",
             "remove one of the two lines",
         )
     args = given["args"].texts() if "args" in given else ()
-    return Fact((named[0].text(), *args), named[0].origin)
+    return Setting((named[0].text(), *args), named[0].origin)
 
 
-def _text(config: Fact[str]) -> str:
+def _text(config: Setting[str]) -> str:
     try:
         data = Path(config.value).read_bytes()
     except OSError as error:

@@ -12,10 +12,9 @@ from itertools import dropwhile, pairwise
 from pathlib import Path
 
 from clusterrun.errors import UsageError, printable, shell_line
-from clusterrun.job.clusters.detection import CLUSTERS, NODE_STARTERS
+from clusterrun.job.clusters.detection import CLUSTERS, TASK_LAUNCHERS
 from clusterrun.job.file_kinds import FileKind, is_executable, kind_of, names_in
-from clusterrun.job.foreign_options import foreign_option, usual_option
-from clusterrun.job.gone import GONE
+from clusterrun.job.foreign_options import common_option, foreign_option
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.program import (
     DATA,
@@ -23,9 +22,10 @@ from clusterrun.job.program import (
     SAME_OPTIONS,
     find_executable,
     is_interpreter,
-    place_of_launcher,
+    launcher_index,
     why_not_python,
 )
+from clusterrun.job.removed_options import GONE
 from clusterrun.job.sources import Layer
 from clusterrun.job.suggestions import MAX_NAMES_IN_FOLDER, closest, did_you_mean_file
 
@@ -85,7 +85,7 @@ def _instead_of(name: str, known: Sequence[str]) -> tuple[str, ...]:
     if gone := GONE.get(name.replace("-", "_")):
         return (gone,)
     foreign = tuple(dict.fromkeys((foreign_option(name) or {}).values()))
-    return foreign or tuple(filter(None, (usual_option(name, known),)))
+    return foreign or tuple(filter(None, (common_option(name, known),)))
 
 
 def _begins_one(name: str, known: Sequence[str]) -> bool:
@@ -105,7 +105,7 @@ def _unknown_option(
     if (takes_script or typed.startswith("--")) and (foreign := _foreign_option_error(words)):
         return foreign
     for spelled in _spellings(typed) if takes_script else ():
-        if instead := usual_option(spelled.lstrip("-").replace("_", "-"), known):
+        if instead := common_option(spelled.lstrip("-").replace("_", "-"), known):
             return UsageError(f"there is no option {spelled}", f"{instead}\n{_goes_after(words)}")
     if meant:
         flags = " or ".join(f"--{each}" for each in meant)
@@ -137,7 +137,7 @@ def wrong_script(words: Sequence[str], where: str, search_path: str) -> UsageErr
             f"{where}{name} is open in this process alone, and workers can't read it",
             "save the script to a file, and give the file",
         )
-    place = place_of_launcher(words)
+    place = launcher_index(words)
     if place is not None:
         return _pasted_line(words, place, where)
     if is_interpreter(name):
@@ -270,14 +270,14 @@ def _hints(typed: str, foreign: Mapping[str, str], words: Sequence[str]) -> Iter
     else:
         yield from (f"{launcher}'s {typed}: {instead}" for launcher, instead in foreign.items())
     script = script_in(words)
-    if starters := [launcher for launcher in foreign if launcher in NODE_STARTERS]:
+    if task_launchers := [launcher for launcher in foreign if launcher in TASK_LAUNCHERS]:
         # The next word is its value, unless the value is attached, or the word is a flag or the script.
         has_value = words[0] == typed and not "".join(words[1:2]).startswith(("-", script or "-"))
         values = 2 if typed.lstrip("-") in NAME_AND_VALUE else 1
         line = command(
-            script or "train.py", before=(starters[-1], *words[: 1 + has_value * values])
+            script or "train.py", before=(task_launchers[-1], *words[: 1 + has_value * values])
         )
-        yield f"an option of {' or '.join(starters)} goes before clusterrun:\n  {line}"
+        yield f"an option of {' or '.join(task_launchers)} goes before clusterrun:\n  {line}"
     if script and mentions(script, typed):
         yield _goes_after(words)
 
@@ -330,7 +330,7 @@ def _pasted_line(words: Sequence[str], place: int, where: str) -> UsageError:
         )
     at = next((n for n, word in enumerate(words) if _begins_program(word)), len(words))
     program = [word for word in words[at:] if word not in {"python", "python3"}] or ["train.py"]
-    if name in NODE_STARTERS:
+    if name in TASK_LAUNCHERS:
         return UsageError(
             f"{where}{launcher} must come before clusterrun",
             f"type:\n  {command(*program, before=words[:at])}",

@@ -30,7 +30,7 @@ Without OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING, which the user may 
 without CUDA_VISIBLE_DEVICES: the outer worker's GPUs are the only ones for all inside it.
 """
 
-SIGN_OF_SERVICES = "CLUSTERRUN_MAIN_ADDR"
+SERVICES_VARIABLE = "CLUSTERRUN_MAIN_ADDR"
 """Set in a job with services, whose workers have a PORT each."""
 
 RAS_VARIABLE = "NCCL_RAS_ADDR"
@@ -45,7 +45,7 @@ NESTED_WARNING = (
 )
 
 
-def left_by_outer_launch(environ: Mapping[str, str]) -> tuple[str, ...]:
+def outer_launch_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names to remove if ``environ`` is that of a worker; () if it is not.
 
     A worker has TORCHELASTIC_RUN_ID and LOCAL_RANK, or ROLE_RANK alone, if it is a service's. AzureML
@@ -56,7 +56,7 @@ def left_by_outer_launch(environ: Mapping[str, str]) -> tuple[str, ...]:
         return ()
     prefixes = ("CLUSTERRUN_", "PET_")
     names = {it for it in environ if it in WORKER_VARIABLES or it.startswith(prefixes)}
-    if SIGN_OF_SERVICES in environ:
+    if SERVICES_VARIABLE in environ:
         names |= environ.keys() & {"PORT"}
     if environ.get(RAS_VARIABLE, "").startswith("127.0.0.1:"):
         # The outer worker listens there.

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from clusterrun.errors import ExitCode
 from clusterrun.job import values
-from clusterrun.job.declaring import Option, by_any_name, rows_of
+from clusterrun.job.declarations import Option, by_any_name, rows_of
 from clusterrun.job.values import WorkerCount, choice, number
 
-USUAL_BASE_PORT = 6170
+DEFAULT_BASE_PORT = 6170
 """Paddle's own (python/paddle/distributed/cloud_utils.py)."""
 
 DEFAULT_LOGS_SPECS = "default"
@@ -368,7 +368,7 @@ class Rendezvous(Struct, frozen=True):
             aliases=("started_port",),
             quiet=True,
         ),
-    ] = USUAL_BASE_PORT
+    ] = DEFAULT_BASE_PORT
     rdzv_endpoint: Annotated[
         values.EndpointText,
         Option(
@@ -448,7 +448,8 @@ class Failures(Struct, frozen=True):
         ),
     ] = False
     heartbeat_timeout: Annotated[
-        values.Silence, Option("How long a node may be silent before it counts as lost", agree=True)
+        values.HeartbeatTimeout,
+        Option("How long a node may be silent before it counts as lost", agree=True),
     ] = 15.0
     hang_timeout: Annotated[
         float | None,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clusterrun.errors import MachineError, UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.file_kinds import FOLDER_DELETED, FileKind, kind_of
 from clusterrun.job.job import Job
 from clusterrun.job.sources import PREFIX, TORCHRUN_PREFIX, Layer, value_of
@@ -21,20 +21,20 @@ NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "hostname", "nod
 MAX_DIGITS = 4
 """Of an attempt's number: whoever may write to the log folder may give any number to a folder there."""
 
-WANT_FILES = ("redirects", "duplicate_stdout_filters", "duplicate_stderr_filters")
+NEED_LOG_FILES = ("redirects", "duplicate_stdout_filters", "duplicate_stderr_filters")
 """Options that need log files, but not --tee, which prints all lines as well."""
 
 
-def find_log_dir(sources: Sequence[Layer]) -> Fact[str | None]:
+def find_log_dir(sources: Sequence[Layer]) -> Setting[str | None]:
     """Return the folder for log files; if files are needed and it is not set, the default one."""
     log_dir = value_of("log_dir", sources)
-    wanted = (value_of(name, sources) for name in WANT_FILES)
+    wanted = (value_of(name, sources) for name in NEED_LOG_FILES)
     origin = next((fact.origin for fact in wanted if fact.value), None)
     if log_dir.value is None and origin is not None:
-        log_dir = Fact(DEFAULT_FOLDER, origin)
+        log_dir = Setting(DEFAULT_FOLDER, origin)
     if log_dir.value == os.devnull:
         # As with torchrun, it means that no files are written.
-        return Fact(None, log_dir.origin)
+        return Setting(None, log_dir.origin)
     if kind_of(log_dir.value or "") not in {FileKind.NOTHING, FileKind.FOLDER}:
         raise UsageError(
             f"{log_dir.origin}: {log_dir.value} exists and is not a folder",
@@ -59,14 +59,14 @@ def absolute(path: str, origin: str) -> Path:
         ) from None
 
 
-def where_logs_go(job: Job) -> Iterator[str]:
+def log_dir_notices(job: Job) -> Iterator[str]:
     """Yield a notice with the folder of log files, if the user did not set it or it gets none."""
-    if job.starting.exec and is_folder_of_all_jobs(job):
+    if job.starting.exec and is_log_dir_from_variable(job):
         yield (
             f"{job.origin('log_dir')} has no effect with {job.origin('exec')}: no agent remains that"
             " would write log files"
         )
-    asked_by = {job.origin(name) for name in WANT_FILES} - {"default"}
+    asked_by = {job.origin(name) for name in NEED_LOG_FILES} - {"default"}
     if job.files.log_dir == DEFAULT_FOLDER and job.origin("log_dir") in asked_by:
         latest = "" if job.as_torchrun else f"; {DEFAULT_FOLDER}/latest is the last run"
         yield (
@@ -75,13 +75,13 @@ def where_logs_go(job: Job) -> Iterator[str]:
         )
 
 
-def is_folder_of_all_jobs(job: Job) -> bool:
+def is_log_dir_from_variable(job: Job) -> bool:
     """Return whether a variable sets the log folder: others may have set it, for all jobs of a machine."""
     names = {f"{prefix}LOG_DIR" for prefix in (PREFIX, TORCHRUN_PREFIX)}
     return job.files.log_dir is not None and job.origin("log_dir") in names
 
 
-def unknown_in_prefix(prefix: Fact[str | None]) -> Iterator[str]:
+def unknown_prefix_names(prefix: Setting[str | None]) -> Iterator[str]:
     """Yield a warning for each unknown name in the template, which is printed as it is."""
     if "$" not in (prefix.value or ""):
         return
@@ -104,25 +104,27 @@ def shows_colours(environ: Mapping[str, str]) -> bool:
 def find_coloured(
     process: ThisProcess,
     variables: Mapping[str, str],
-    cluster: Fact[str],
-    log_dir: Fact[str | None],
-) -> Fact[bool]:
+    cluster: Setting[str],
+    log_dir: Setting[str | None],
+) -> Setting[bool]:
     """Return whether workers may print colours: their output goes to a terminal only."""
     # mpirun gives each task a terminal, and merges their output.
     has_terminal = process.has_terminal and cluster.value != "openmpi"
     value = has_terminal and shows_colours(variables) and log_dir.value is None
-    return Fact(value, "the terminal")
+    return Setting(value, "the terminal")
 
 
-def find_kept_attempts(log_dir: Fact[str | None], run_id: str, *, is_torchrun: bool) -> Fact[int]:
+def find_kept_attempts(
+    log_dir: Setting[str | None], run_id: str, *, is_torchrun: bool
+) -> Setting[int]:
     """Return the number of attempts with log folders of this run: they are not written to again.
 
     torchrun's folders are new each time.
     """
     if log_dir.value is None or is_torchrun:
-        return Fact(0, "default")
+        return Setting(0, "default")
     folder = Path(log_dir.value) / run_id
     # Files and links, too: no folder can be made in their place.
     names = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*")]
     kept = [int(name) for name in names if name.isdecimal() and len(name) <= MAX_DIGITS]
-    return Fact(max(kept) + 1, str(folder)) if kept else Fact(0, "default")
+    return Setting(max(kept) + 1, str(folder)) if kept else Setting(0, "default")

@@ -9,8 +9,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from clusterrun.errors import UsageError
-from clusterrun.job.clusters.detection import NODE_STARTERS
-from clusterrun.job.declaring import Fact, Row
+from clusterrun.job.clusters.detection import TASK_LAUNCHERS
+from clusterrun.job.declarations import Row, Setting
 from clusterrun.job.file_kinds import FileKind, is_executable, kind_of
 from clusterrun.job.job import STANDARD_INPUT, ProgramKind, WorkerProgram
 from clusterrun.job.options import NAMES
@@ -39,12 +39,12 @@ DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipy
 
 
 def find_program(
-    words: Fact[tuple[str, ...]],
+    words: Setting[tuple[str, ...]],
     sources: Sequence[Layer],
     search_path: str,
     *,
     runs_packages: bool = False,
-) -> Fact[WorkerProgram]:
+) -> Setting[WorkerProgram]:
     """Return the workers' program; ``words`` are its name and its arguments.
 
     ``runs_packages``: a package typed without -m runs its ``__main__.py`` as a script, as torchrun
@@ -85,7 +85,7 @@ def find_program(
             from clusterrun.job.mistakes import package_without_m
 
             raise package_without_m(words.value, where)
-    return Fact(WorkerProgram(kind, name, tuple(args)), words.origin)
+    return Setting(WorkerProgram(kind, name, tuple(args)), words.origin)
 
 
 def check_script(words: Sequence[str], where: str, search_path: str) -> None:
@@ -98,7 +98,7 @@ def check_script(words: Sequence[str], where: str, search_path: str) -> None:
     name, kind = words[0], kind_of(words[0])
     if (
         (name.startswith(DESCRIPTORS) and name not in STANDARD_INPUT)
-        or place_of_launcher(words) is not None
+        or launcher_index(words) is not None
         or is_interpreter(name)
         or kind is FileKind.NOTHING
         or not os.access(name, os.R_OK, effective_ids=True)
@@ -110,7 +110,7 @@ def check_script(words: Sequence[str], where: str, search_path: str) -> None:
         raise wrong_script(words, where, search_path)
 
 
-def place_of_launcher(words: Sequence[str]) -> int | None:
+def launcher_index(words: Sequence[str]) -> int | None:
     """Return the index of the launcher with which ``words`` begin; None if they begin with none."""
     name = words[0].rpartition("/")[2]
     # A file of this folder with the name of a launcher is a script.
@@ -121,7 +121,7 @@ def place_of_launcher(words: Sequence[str]) -> int | None:
         # After an interpreter and perhaps its -u; further words may be arguments of a script.
         if word in TORCH_MODULES and index and words[index - 1] == "-m":
             return index
-    return 0 if name in {*OTHER_OPTIONS, *NODE_STARTERS} and is_command else None
+    return 0 if name in {*OTHER_OPTIONS, *TASK_LAUNCHERS} and is_command else None
 
 
 def is_interpreter(name: str) -> bool:
@@ -158,7 +158,7 @@ def find_executable(name: str, search_path: str) -> str:
     return next((path for path in paths if is_executable(path)), "")
 
 
-def find_interpreter(python: Fact[str], search_path: str) -> str:
+def find_interpreter(python: Setting[str], search_path: str) -> str:
     """Return the path of the interpreter ``python``, which may be a name on ``search_path``.
 
     Raises:
@@ -175,36 +175,36 @@ def find_interpreter(python: Fact[str], search_path: str) -> str:
 
 def default_interpreter(
     program: WorkerProgram, process: ThisProcess, variables: Mapping[str, str]
-) -> Fact[str]:
+) -> Setting[str]:
     """Return the interpreter of the workers if none is set: clusterrun's own, or the active environment's.
 
     The latter if clusterrun's own environment has no torch, and the active one has: clusterrun is then
     installed apart, by ``uv tool install`` or by a site. A program of clusterrun's own needs our own.
     """
     active = active_environment(process.python, variables)
-    if active and is_users_python(program) and not process.finds_torch():
+    if active and is_user_python(program) and not process.has_torch():
         # Few launches ask.
         from clusterrun.job.site_packages import has_package
 
         python = f"{active.value}/bin/python"
         if is_executable(python) and has_package(active.value, "torch"):
-            return Fact(python, active.origin)
-    return Fact(process.python, "default")
+            return Setting(python, active.origin)
+    return Setting(process.python, "default")
 
 
-def active_environment(python: str, variables: Mapping[str, str]) -> Fact[str] | None:
+def active_environment(python: str, variables: Mapping[str, str]) -> Setting[str] | None:
     """Return the folder of the active environment; None without one, or if ``python`` is in it.
 
     Of a virtual environment and one of conda, the innermost counts: its commands come first on PATH.
     """
     folders = variables.get("PATH", "").split(os.pathsep)
 
-    def place(active: Fact[str]) -> int:
+    def place(active: Setting[str]) -> int:
         commands = f"{active.value}/bin"
         return folders.index(commands) if commands in folders else len(folders)
 
     names = ("VIRTUAL_ENV", "CONDA_PREFIX")
-    found = [Fact(variables[name].rstrip("/"), name) for name in names if variables.get(name)]
+    found = [Setting(variables[name].rstrip("/"), name) for name in names if variables.get(name)]
     innermost = min(found, key=place, default=None)
     # bin/python is a link: environments differ by its folder, not by its target.
     if innermost and Path(python).parent.parent.resolve() == Path(innermost.value).resolve():
@@ -212,7 +212,7 @@ def active_environment(python: str, variables: Mapping[str, str]) -> Fact[str] |
     return innermost
 
 
-def is_users_python(program: WorkerProgram) -> bool:
+def is_user_python(program: WorkerProgram) -> bool:
     """Return whether it is a Python program, and not one of clusterrun's own."""
     if program.kind is ProgramKind.MODULE:
         return not program.name.startswith("clusterrun.")
@@ -220,7 +220,7 @@ def is_users_python(program: WorkerProgram) -> bool:
     return program.kind is not ProgramKind.EXECUTABLE and not program.name.startswith(ours)
 
 
-def another_environment(python: str, variables: Mapping[str, str]) -> Iterator[str]:
+def active_environment_warnings(python: str, variables: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning if the workers' ``python`` is not that of the active virtual environment."""
     active = active_environment(python, variables)
     if active is None or active.origin != "VIRTUAL_ENV":
@@ -233,7 +233,7 @@ def another_environment(python: str, variables: Mapping[str, str]) -> Iterator[s
         )
 
 
-def check_hook(hook: Fact[tuple[str, ...]], search_path: str) -> None:
+def check_hook(hook: Setting[tuple[str, ...]], search_path: str) -> None:
     """Check that the first word of ``hook``, a command or nothing, is a program.
 
     Raises:

@@ -12,37 +12,42 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.errors import UsageError
-from clusterrun.job.checks import check_possible
+from clusterrun.job.checks import check_compatible
 from clusterrun.job.clusters.found import Launch, Variables
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import OWN_SUBJECTS, Given, Job, ProgramKind, WorkerProgram
 from clusterrun.job.nested_launches import (
     NESTED_WARNING,
     STEP_VARIABLE,
     is_new_step,
-    left_by_outer_launch,
+    outer_launch_variables,
     slurm_step,
+)
+from clusterrun.job.node_layout import (
+    NodeLayout,
+    resolve_node_layout,
+    resolve_rendezvous,
+    working_nodes,
 )
 from clusterrun.job.options import OPTIONS, NodeLauncher
 from clusterrun.job.output import (
     find_coloured,
     find_kept_attempts,
     find_log_dir,
-    unknown_in_prefix,
-    where_logs_go,
+    log_dir_notices,
+    unknown_prefix_names,
 )
-from clusterrun.job.place import Shape, settle_rendezvous, settle_shape, working_nodes
 from clusterrun.job.program import (
     COMMAND_LINE,
-    another_environment,
+    active_environment_warnings,
     check_hook,
     default_interpreter,
     find_interpreter,
     find_program,
-    is_users_python,
+    is_user_python,
     misplaced_options,
 )
-from clusterrun.job.scheduler import default_run_id, end_warnings, scheduler_facts
+from clusterrun.job.scheduler import default_run_id, find_scheduler_job, no_end_warnings
 from clusterrun.job.sources import (
     PREFIX,
     TOKEN_VARIABLE,
@@ -64,12 +69,12 @@ from clusterrun.job.torchrun import ORIGIN, TORCHRUN, default_prefix, translate
 
 if TYPE_CHECKING:
     # Few jobs are started on other hosts.
-    from clusterrun.job.over_ssh import OverSsh
+    from clusterrun.job.ssh_targets import SshTargets
 
-TOPO = Fact(value=True, origin="clusterrun topo")
+TOPO = Setting(value=True, origin="clusterrun topo")
 """The command topo is a dry run by itself."""
 
-NO_SCRIPT = Fact(WorkerProgram(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
+NO_SCRIPT = Setting(WorkerProgram(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
 """Takes the script's place in a job that is drawn, never run."""
 
 
@@ -83,10 +88,10 @@ class Resolved(Struct, frozen=True):
     """One line each."""
     dry_run: bool
     as_json: bool
-    machine_root: Fact[Path | None]
+    machine_root: Setting[Path | None]
     """The captured machine to plan for; None: this machine."""
     verbose: bool
-    over_ssh: "OverSsh | None"
+    over_ssh: "SshTargets | None"
     """The hosts to reach by ssh; None: this process is the agent of one node."""
 
 
@@ -107,7 +112,7 @@ def resolve(
         UsageError: something is impossible; nothing has been started or written.
 
     """
-    left = left_by_outer_launch(environ)
+    left = outer_launch_variables(environ)
     variables = {name: value for name, value in environ.items() if name not in left}
     given, words, job_file = read_sources(line, variables)
     layers, warnings = translate(given, variables, called=process.called)
@@ -116,29 +121,29 @@ def resolve(
     chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
     known, launch = Variables({**variables, **chosen}), Launch(process, line, is_drawn=is_drawn)
     is_nested = bool(left) and not is_new_step(environ)
-    shape = settle_shape(layers, known, launch, is_nested=is_nested)
+    shape = resolve_node_layout(layers, known, launch, is_nested=is_nested)
     path = env["PATH"].value if "PATH" in env else variables.get("PATH", os.defpath)
     is_torchrun = process.called == TORCHRUN
     script = NO_SCRIPT if for_topo else find_program(words, layers, path, runs_packages=is_torchrun)
     # --rdzv-endpoint, perhaps for torchrun's backend that takes it for an address.
     at_endpoint = any("rdzv_endpoint" in layer for layer in given)
-    job = settle_job(shape, known, launch, script, env, at_endpoint=at_endpoint)
+    job = build_job(shape, known, launch, script, env, at_endpoint=at_endpoint)
     if job_file.services:
         from clusterrun.job.services import with_services
 
-        counts_main = find("nproc_per_node", layers) is not None
-        job = with_services(job, job_file, counts_main=counts_main)
+        has_main_count = find("nproc_per_node", layers) is not None
+        job = with_services(job, job_file, has_main_count=has_main_count)
     launcher, over_ssh = value_of("launcher", layers), None
     if launcher.value is not NodeLauncher.SSH:
         # What is on the hosts, ssh will show; here it may be absent.
         python = find_interpreter(job.fact("python"), path)
         job = replace(job, program=replace(job.program, python=python))
     elif not for_topo:
-        from clusterrun.job.over_ssh import find_over_ssh
+        from clusterrun.job.ssh_targets import find_ssh_targets
 
-        over_ssh = find_over_ssh(launcher, layers, shape.listed, line, process.called)
+        over_ssh = find_ssh_targets(launcher, layers, shape.listed, line, process.called)
     check_hook(job.fact("suspend_hook"), path)
-    check_possible(job)
+    check_compatible(job)
     if over_ssh is not None:
         over_ssh.check(job)
     dry_run = TOPO if for_topo else value_of("dry_run", layers)
@@ -163,7 +168,7 @@ def resolve(
 
 def read_sources(
     line: CommandLine, variables: Mapping[str, str]
-) -> tuple[tuple[Layer, ...], Fact[tuple[str, ...]], JobFile]:
+) -> tuple[tuple[Layer, ...], Setting[tuple[str, ...]], JobFile]:
     """Return what each source sets, the strongest first, the program with its arguments, and the job file.
 
     Raises:
@@ -176,17 +181,17 @@ def read_sources(
         from_variables(variables, TORCHRUN_PREFIX),
     )
     job_file = _job_file(value_of("config", stronger))
-    if job_file.words.value and line.follow_dashes:
+    if job_file.words.value and line.after_dashes:
         typed = line.words
         if job_file.services:
             # Of the file's words, $NAME is replaced; a shell has done that with what was typed.
             typed = tuple(word.replace("$", "$$") for word in typed)
         words = (*job_file.words.value, *typed)
-        return (*stronger, job_file.settings), Fact(words, job_file.words.origin), job_file
+        return (*stronger, job_file.settings), Setting(words, job_file.words.origin), job_file
     if line.words:
         # torchrun's parser drops a "--" after the script, and people's command lines have one.
         words = (line.words[0], *line.words[2:]) if _ends_options(line) else line.words
-        return (*stronger, job_file.without_program()), Fact(words, COMMAND_LINE), job_file
+        return (*stronger, job_file.without_program()), Setting(words, COMMAND_LINE), job_file
     return (*stronger, job_file.settings), job_file.words, job_file
 
 
@@ -194,7 +199,7 @@ def _ends_options(line: CommandLine) -> bool:
     return line.words[1:2] == ("--",)
 
 
-def _job_file(config: Fact[str]) -> JobFile:
+def _job_file(config: Setting[str]) -> JobFile:
     if not config.value:
         return JobFile()
     # Reads YAML.
@@ -203,22 +208,22 @@ def _job_file(config: Fact[str]) -> JobFile:
     return read_job_file(config)
 
 
-def environment(layers: Sequence[Layer]) -> dict[str, Fact[str]]:
+def environment(layers: Sequence[Layer]) -> dict[str, Setting[str]]:
     """Return the variables that the sources set; the strongest source of each name wins."""
     texts = [text for layer in reversed(layers) for text in layer.get("env", ())]
     return {
-        name: Fact(value, text.origin)
+        name: Setting(value, text.origin)
         for text in texts
         for name, value in [read_text(OPTIONS["env"], text)]
     }
 
 
-def settle_job(  # noqa: PLR0913 - a job is made of all that is known
-    shape: Shape,
+def build_job(  # noqa: PLR0913 - a job is made of all that is known
+    shape: NodeLayout,
     variables: Variables,
     launch: Launch,
-    script: Fact[WorkerProgram],
-    env: Mapping[str, Fact[str]],
+    script: Setting[WorkerProgram],
+    env: Mapping[str, Setting[str]],
     *,
     at_endpoint: bool,
 ) -> Job:
@@ -230,14 +235,16 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
     """
     called, found, options = launch.process.called, shape.found, shape.layers
     rank = found.tasks.value.rank if found.tasks else value_of("node_rank", options).value
-    of_scheduler, no_end = scheduler_facts(options, variables, launch.process, found.cluster, rank)
+    of_scheduler, no_end = find_scheduler_job(
+        options, variables, launch.process, found.cluster, rank
+    )
     run_id = find("run_id", options) or default_run_id(of_scheduler["scheduler"], options)
-    rendezvous, ports = settle_rendezvous(shape, variables, launch)
+    rendezvous, ports = resolve_rendezvous(shape, variables, launch)
     log_dir = find_log_dir(options)
     known = layer_of(
         cluster=found.cluster,
         log_dir=log_dir,
-        run_id=run_id or Fact(launch.process.run_id, "default"),
+        run_id=run_id or Setting(launch.process.run_id, "default"),
     )
     is_paddle, is_torchrun = found.cluster.value == "paddle", called == TORCHRUN
     weak = layer_of(
@@ -245,7 +252,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         base_port=variables.number("PADDLE_PORT", "PADDLE_START_PORT") if is_paddle else None,
     )
     layers = (rendezvous, working_nodes(shape), known, *options, weak)
-    facts: dict[str, Fact[Any] | None] = {
+    facts: dict[str, Setting[Any] | None] = {
         "script": script,
         "tasks": found.tasks,
         "numa_node": found.numa_node,
@@ -257,12 +264,12 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
         "kept_attempts": find_kept_attempts(log_dir, run_id.value, is_torchrun=is_torchrun)
         if run_id
         else None,
-        "is_merged": Fact(value=True, origin="the caller") if launch.process.is_merged else None,
+        "is_merged": Setting(value=True, origin="the caller") if launch.process.is_merged else None,
         "coloured": find_coloured(launch.process, variables, found.cluster, log_dir),
-        "workerlog": Fact(value=True, origin=found.cluster.origin)
+        "workerlog": Setting(value=True, origin=found.cluster.origin)
         if is_paddle and find("log_dir", options)
         else None,
-        "as_torchrun": Fact(value=True, origin=ORIGIN) if is_torchrun else None,
+        "as_torchrun": Setting(value=True, origin=ORIGIN) if is_torchrun else None,
         "signals_to_handle": value_of("signals_to_handle", layers),
     }
     prefix = find("log_line_prefix_template", layers) or default_prefix(called, layers)
@@ -298,7 +305,7 @@ def settle_job(  # noqa: PLR0913 - a job is made of all that is known
     )
 
 
-def _exports(shape: Shape, layers: Sequence[Layer]) -> tuple[str, ...]:
+def _exports(shape: NodeLayout, layers: Sequence[Layer]) -> tuple[str, ...]:
     """Return the variables of a script that say that there are several nodes, if no option does."""
     found, options = shape.found, shape.layers
     if found.cluster.value != "exports" or find("nnodes", options) or find("hosts", options):
@@ -308,35 +315,35 @@ def _exports(shape: Shape, layers: Sequence[Layer]) -> tuple[str, ...]:
     return tuple(fact.origin for fact in (found.nnodes, rank, address) if fact)
 
 
-def _default_token(shape: Shape, launch: Launch) -> Fact[str] | None:
+def _default_token(shape: NodeLayout, launch: Launch) -> Setting[str] | None:
     # Nodes that the cluster has not started do not know its secret.
     secret = shape.found.secret
     if secret is None or shape.agents == 1:
         return None
-    return Fact(f"{secret.value} of user {launch.process.user_id}", secret.origin)
+    return Setting(f"{secret.value} of user {launch.process.user_id}", secret.origin)
 
 
-def _outer_step(run_id: str, variables: Mapping[str, str]) -> dict[str, Fact[str]]:
+def _outer_step(run_id: str, variables: Mapping[str, str]) -> dict[str, Setting[str]]:
     """Return the variable by which a launch inside a worker knows our Slurm step, unless the run id is it."""
     step = slurm_step(variables)
-    return {STEP_VARIABLE: Fact(step, "Slurm")} if step and step != run_id else {}
+    return {STEP_VARIABLE: Setting(step, "Slurm")} if step and step != run_id else {}
 
 
 def _job_warnings(
     job: Job, variables: Variables, line: CommandLine, *, is_dry: bool
 ) -> Iterator[str]:
-    if is_users_python(job.script) and not job.given.python:
-        yield from another_environment(job.program.python, variables)
-    yield from unknown_in_prefix(job.fact("log_line_prefix_template"))
-    yield from end_warnings(job)
+    if is_user_python(job.script) and not job.given.python:
+        yield from active_environment_warnings(job.program.python, variables)
+    yield from unknown_prefix_names(job.fact("log_line_prefix_template"))
+    yield from no_end_warnings(job)
     if not is_dry:
-        yield from where_logs_go(job)
+        yield from log_dir_notices(job)
     # What stands after a -- is meant for the script.
-    if not (_ends_options(line) or line.follow_dashes):
+    if not (_ends_options(line) or line.after_dashes):
         yield from misplaced_options(job.script)
 
 
-def _of_a_plan(name: str, layers: Sequence[Layer], *, is_planned: bool) -> Fact[Any]:
+def _of_a_plan(name: str, layers: Sequence[Layer], *, is_planned: bool) -> Setting[Any]:
     asked = value_of(name, layers)
     if asked.value and not is_planned:
         raise UsageError(

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.errors import UsageError
-from clusterrun.job.clusters.detection import CLUSTERS, job_here
+from clusterrun.job.clusters.detection import CLUSTERS, current_scheduler_job
 from clusterrun.job.clusters.found import Variables
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job, SchedulerJob
 from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.this_process import ThisProcess
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from clusterrun.job.clusters.scheduler import Scheduler
 
 
-def scheduler_facts(
+def find_scheduler_job(
     sources: Sequence[Layer],
     variables: Variables,
     process: ThisProcess,
-    cluster: Fact[str],
+    cluster: Setting[str],
     agent_rank: int | None,
-) -> tuple[dict[str, Fact[Any]], str]:
+) -> tuple[dict[str, Setting[Any]], str]:
     """Return what is known of the scheduler's job; it is asked for the end if that is needed.
 
     By the names of ``Job``; and why the end is unknown, although it is needed, or "".
@@ -47,21 +47,23 @@ def scheduler_facts(
             " start it again",
             f"leave {requeue.origin} out, or submit the job to a scheduler",
         )
-    ends_at, no_end = Fact[float | None](None, "default"), ""
+    ends_at, no_end = Setting[float | None](None, "default"), ""
     if value_of("suspend_before", sources).value is not None:
         ends_at, no_end = _find_end(scheduler, job.value, variables, process, agent_rank)
-    resumed = starts or Fact(0, "default")
+    resumed = starts or Setting(0, "default")
     return {"scheduler": job, "ends_at": ends_at, "resumed": resumed}, no_end
 
 
-def default_run_id(job: Fact[SchedulerJob | None], sources: Sequence[Layer]) -> Fact[str] | None:
+def default_run_id(
+    job: Setting[SchedulerJob | None], sources: Sequence[Layer]
+) -> Setting[str] | None:
     """Return the scheduler's id for a job that is to be put back: it is the same the next time."""
     if not value_of("requeue", sources).value or job.value is None or not job.value.job_id:
         return None
-    return Fact(job.value.job_id, job.origin)
+    return Setting(job.value.job_id, job.origin)
 
 
-def end_warnings(job: Job) -> Iterator[str]:
+def no_end_warnings(job: Job) -> Iterator[str]:
     """Yield a warning if no end is known before which the job could be suspended.
 
     It runs nevertheless: the same command line also serves machines without a scheduler, and a job
@@ -73,18 +75,20 @@ def end_warnings(job: Job) -> Iterator[str]:
 
 
 def _find_job(
-    variables: Variables, cluster: Fact[str]
-) -> tuple["Scheduler | None", Fact[SchedulerJob | None]]:
+    variables: Variables, cluster: Setting[str]
+) -> tuple["Scheduler | None", Setting[SchedulerJob | None]]:
     """Return the scheduler in whose job this process runs, and that job."""
     is_ignored = cluster.value == "none" and cluster.origin != "default"
-    here = None if is_ignored else job_here(variables)
+    here = None if is_ignored else current_scheduler_job(variables)
     if here is None:
-        return None, Fact(None, "default")
+        return None, Setting(None, "default")
     scheduler, found = here[0].scheduler, here[1]
     job_id = found.value if scheduler.has_id else ""
-    ask_end = (*scheduler.ask_end, job_id) if scheduler.ask_end else ()
+    end_command = (*scheduler.end_command, job_id) if scheduler.end_command else ()
     requeue = (*scheduler.requeue, job_id) if scheduler.requeue else ()
-    return scheduler, Fact(SchedulerJob(scheduler.title, job_id, ask_end, requeue), found.origin)
+    return scheduler, Setting(
+        SchedulerJob(scheduler.title, job_id, end_command, requeue), found.origin
+    )
 
 
 def _find_end(
@@ -93,24 +97,24 @@ def _find_end(
     variables: Variables,
     process: ThisProcess,
     agent_rank: int | None,
-) -> tuple[Fact[float | None], str]:
+) -> tuple[Setting[float | None], str]:
     """Return when the job ends, and why that is unknown, although this node must know it."""
     if scheduler is None or job is None:
         return _unknown("no scheduler says when this job ends")
     if known := variables.number(scheduler.end):
-        return Fact(float(known.value), known.origin), ""
-    if not job.ask_end:
+        return Setting(float(known.value), known.origin), ""
+    if not job.end_command:
         return _unknown(f"{job} does not say when this job ends")
     if agent_rank not in {0, None}:
-        return Fact(None, "asked for by node 0"), ""
-    command = " ".join(job.ask_end)
+        return Setting(None, "asked for by node 0"), ""
+    command = " ".join(job.end_command)
     # As seconds since the epoch: scontrol has no time zone in its times.
-    answer = process.ask(job.ask_end, {**variables, "SLURM_TIME_FORMAT": "%s"})
+    answer = process.ask(job.end_command, {**variables, "SLURM_TIME_FORMAT": "%s"})
     if answer.failure:
         return _unknown(f"{command}: {answer.failure}")
     end = scheduler.read_end(answer.out, process.now())
-    return (Fact(end, command), "") if end else _unknown(f"{job} has no time limit ({command})")
+    return (Setting(end, command), "") if end else _unknown(f"{job} has no time limit ({command})")
 
 
-def _unknown(why: str) -> tuple[Fact[float | None], str]:
-    return Fact(None, f"unknown: {why}"), why
+def _unknown(why: str) -> tuple[Setting[float | None], str]:
+    return Setting(None, f"unknown: {why}"), why

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from clusterrun.bounds import counted
 from clusterrun.errors import UsageError
 from clusterrun.job import values
-from clusterrun.job.declaring import Fact, Option, Value, rows_of
+from clusterrun.job.declarations import Option, Setting, Value, rows_of
 from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
 from clusterrun.job.job_file import Entry, variables_of
 from clusterrun.job.options import OnFailure
@@ -183,7 +183,7 @@ def _service(entry: Entry) -> Service:
         if not each.is_empty:
             given[each.name] = each
     texts = {
-        key: Fact(_text(each), each.origin)
+        key: Setting(_text(each), each.origin)
         for key, each in given.items()
         if key in OPTIONS and not (key == "ready" and each.is_mapping)
     }
@@ -240,14 +240,14 @@ def _env(entry: Entry) -> dict[str, str]:
     return found
 
 
-def _ready_texts(entry: Entry) -> dict[str, Fact[str]]:
+def _ready_texts(entry: Entry) -> dict[str, Setting[str]]:
     keys = {"path": "ready", "timeout": "ready_timeout"}
     texts = {}
     for each in entry.entries("path: /health"):
         if each.name not in keys:
             raise UsageError(f"{each.origin}: there is no such key", "it has path and timeout")
-        texts[keys[each.name]] = Fact(each.text(), each.origin)
-    return {"ready": Fact("tcp", entry.origin), **texts}
+        texts[keys[each.name]] = Setting(each.text(), each.origin)
+    return {"ready": Setting("tcp", entry.origin), **texts}
 
 
 def _program(entry: Entry, given: Mapping[str, Entry]) -> WorkerProgram:
@@ -310,10 +310,10 @@ def _expect_no_circle(services: Iterable[Service]) -> None:
     raise UsageError(f"{left[following].origin('after')}: {waits}", "remove one of the after keys")
 
 
-def with_services(job: Job, job_file: JobFile, *, counts_main: bool) -> Job:
+def with_services(job: Job, job_file: JobFile, *, has_main_count: bool) -> Job:
     """Return the job with the services of its file.
 
-    ``counts_main``: an option says how many workers the main program has on each node. What a cluster or
+    ``has_main_count``: an option says how many workers the main program has on each node. What a cluster or
     ``--devices`` says of it counts the GPUs of all programs.
 
     Raises:
@@ -361,7 +361,7 @@ def with_services(job: Job, job_file: JobFile, *, counts_main: bool) -> Job:
     nodes: RankSet | None = read_text(OPTIONS["node_ranks"], main) if main else None
     if main and nodes and not any(rank in nodes for rank in range(job.nnodes)):
         raise _no_such_node(main.origin, nodes, job)
-    if not counts_main:
+    if not has_main_count:
         workers = replace(job.workers, nproc_per_node=WorkerCount.PER_GPU)
         origins = {name: text for name, text in job.origins.items() if name != "nproc_per_node"}
         job = replace(job, workers=workers, origins=origins)
@@ -377,7 +377,7 @@ def check_program(service: Service, search_path: str) -> None:
     """
     name, where = service.program.name, f"{service.where}: "
     if service.python:
-        find_interpreter(Fact(service.python, service.origin("python")), search_path)
+        find_interpreter(Setting(service.python, service.origin("python")), search_path)
     if "$" in name:
         # It is known when the worker starts.
         return
@@ -411,7 +411,7 @@ def _no_such_node(origin: str, ranks: object, job: Job) -> UsageError:
     )
 
 
-def _excluded(job: Job) -> Iterator[tuple[Fact[Any], str]]:
+def _excluded(job: Job) -> Iterator[tuple[Setting[Any], str]]:
     """Yield the options that a job with services can't have, each with what to do."""
     if job.is_elastic:
         yield job.fact("nnodes"), f"give one number of nodes: --nnodes {job.nnodes}"

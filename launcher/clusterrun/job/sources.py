@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.errors import UsageError, shell_line
-from clusterrun.job.declaring import Fact, Row, flag, rows_of, words_of
+from clusterrun.job.declarations import Row, Setting, flag, option_words, rows_of
 from clusterrun.job.nested_launches import RESUMED_VARIABLE, STEP_VARIABLE
 from clusterrun.job.options import NAMES, OPTIONS
 from clusterrun.job.suggestions import closest
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SubjectT = TypeVar("SubjectT", bound=Struct)
 
-Layer = Mapping[str, tuple[Fact[Any], ...]]
+Layer = Mapping[str, tuple[Setting[Any], ...]]
 """What one source sets, by the names of options; of several texts the last counts, of a repeated
 option all. What is not text, such as a number of nodes that a cluster knows, is a value already."""
 
@@ -51,7 +51,7 @@ class CommandLine(Struct, frozen=True):
     options: Layer = {}
     """The origin of each is its flag, or the name of an argument in Python."""
     words: tuple[str, ...] = ()
-    follow_dashes: bool = False
+    after_dashes: bool = False
     """A ``--`` stands before the words: they are arguments of the job file's program, if it has one."""
 
     def read(self, subject: type[SubjectT]) -> SubjectT:
@@ -82,9 +82,9 @@ class CommandLine(Struct, frozen=True):
             for name, texts in self.options.items()
             if name in OPTIONS
             for text in texts
-            for word in words_of(OPTIONS[name], text.value, _flag(name, text))
+            for word in option_words(OPTIONS[name], text.value, _flag(name, text))
         ]
-        return [*own, *more, *(["--"] if self.follow_dashes else []), *self.words]
+        return [*own, *more, *(["--"] if self.after_dashes else []), *self.words]
 
 
 class JobFile(Struct, frozen=True):
@@ -92,10 +92,10 @@ class JobFile(Struct, frozen=True):
 
     settings: Layer = {}
     """Has ``module`` if the program is one."""
-    words: Fact[tuple[str, ...]] = Fact((), "default")
+    words: Setting[tuple[str, ...]] = Setting((), "default")
     """The script or module and its arguments, as on a command line; () if the file has none."""
     services: "tuple[Service, ...]" = ()
-    main_nodes: Fact[str] | None = None
+    main_nodes: Setting[str] | None = None
     """The text of ``node_ranks``, the nodes of the main program beside services."""
 
     def without_program(self) -> Layer:
@@ -108,17 +108,17 @@ class JobFile(Struct, frozen=True):
 
 def typed(**texts: str) -> Layer:
     """Return what options with these names and texts set, as if they were typed."""
-    return {name: (Fact(text, flag(name)),) for name, text in texts.items()}
+    return {name: (Setting(text, flag(name)),) for name, text in texts.items()}
 
 
-def layer_of(**facts: Fact[Any] | None) -> Layer:
+def layer_of(**facts: Setting[Any] | None) -> Layer:
     """Return the layer of those that are known."""
     return {name: (fact,) for name, fact in facts.items() if fact is not None}
 
 
-def collected(found: Iterable[tuple[Row, Fact[str]]]) -> Layer:
+def collected(found: Iterable[tuple[Row, Setting[str]]]) -> Layer:
     """Return the layer of these texts, in their order."""
-    layer: dict[str, tuple[Fact[str], ...]] = {}
+    layer: dict[str, tuple[Setting[str], ...]] = {}
     for row, text in found:
         layer[row.name] = (*layer.get(row.name, ()), text)
     return layer
@@ -130,7 +130,7 @@ def from_variables(environ: Mapping[str, str], prefix: str) -> Layer:
     Of two names of one option the alias wins.
     """
     return collected(
-        (row, Fact(text, prefix + name.upper()))
+        (row, Setting(text, prefix + name.upper()))
         for name, row in NAMES.items()
         for text in _lines(row, environ.get(prefix + name.upper(), ""))
     )
@@ -139,7 +139,7 @@ def from_variables(environ: Mapping[str, str], prefix: str) -> Layer:
 def from_exports(environ: Mapping[str, str], besides: Collection[str] = ()) -> Layer:
     """Return the address and port that a job script has exported, but not the variables ``besides``."""
     return {
-        variable.lower(): (Fact(environ[variable], variable),)
+        variable.lower(): (Setting(environ[variable], variable),)
         for variable in EXPORTS
         if environ.get(variable) and variable not in besides
     }
@@ -157,17 +157,19 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
                 yield _unread(variable, prefix, names)
 
 
-def value_of(name: str, layers: Sequence[Layer]) -> Fact[Any]:
+def value_of(name: str, layers: Sequence[Layer]) -> Setting[Any]:
     """Return the value in the first layer that sets one, else the option's default.
 
     Raises:
         UsageError: the text that counts is not a value of the option.
 
     """
-    return find(name, layers) or Fact(OPTIONS[name].default, "default")
+    return find(name, layers) or Setting(OPTIONS[name].default, "default")
 
 
-def find(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS) -> Fact[Any] | None:
+def find(
+    name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS
+) -> Setting[Any] | None:
     """Return the value in the first layer that sets one; None if none does.
 
     The values of a repeated option add up, those of the weakest layer first.
@@ -182,8 +184,8 @@ def find(name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS) 
     row, strongest = rows[name], set_by[0][-1]
     if row.value.repeated:
         added = [text for texts in reversed(set_by) for text in texts]
-        return Fact(tuple(read_text(row, text) for text in added), strongest.origin)
-    return Fact(read_text(row, strongest), strongest.origin)
+        return Setting(tuple(read_text(row, text) for text in added), strongest.origin)
+    return Setting(read_text(row, strongest), strongest.origin)
 
 
 def read(subject: type[SubjectT], layers: Sequence[Layer]) -> SubjectT:
@@ -198,7 +200,7 @@ def read(subject: type[SubjectT], layers: Sequence[Layer]) -> SubjectT:
     return subject(**{name: fact.value for name, fact in found.items() if fact})
 
 
-def read_text(row: Row, text: Fact[Any]) -> Any:
+def read_text(row: Row, text: Setting[Any]) -> Any:
     """Return the value of ``text``, which may be one already.
 
     Raises:
@@ -215,17 +217,19 @@ def read_text(row: Row, text: Fact[Any]) -> Any:
         ) from None
 
 
-def _without_secret(text: Fact[str], message: str) -> str:
+def _without_secret(text: Setting[str], message: str) -> str:
     """Return the message on a value, which it quotes, or one without it if a variable may be secret."""
-    from clusterrun.job.secrets import HIDDEN, says_secret
+    from clusterrun.job.redaction import REDACTED, may_hold_secret
 
     is_variable = text.origin.startswith((PREFIX, TORCHRUN_PREFIX))
     return (
-        f"a value {HIDDEN} can't be read" if is_variable and says_secret(text.origin) else message
+        f"a value {REDACTED} can't be read"
+        if is_variable and may_hold_secret(text.origin)
+        else message
     )
 
 
-def _flag(name: str, text: Fact[str]) -> str:
+def _flag(name: str, text: Setting[str]) -> str:
     return text.origin if text.origin.startswith("--") else flag(name)
 
 
@@ -235,7 +239,7 @@ def _lines(row: Row, value: str) -> list[str]:
 
 
 def _unread(variable: str, prefix: str, known: Collection[str]) -> str:
-    from clusterrun.job.gone import GONE
+    from clusterrun.job.removed_options import GONE
 
     name = variable.removeprefix(prefix)
     if prefix == PREFIX and (instead := GONE.get(name.lower())):

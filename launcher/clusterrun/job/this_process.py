@@ -16,7 +16,7 @@ SECONDS_TO_ANSWER = 15.0
 """A busy controller takes seconds; the launch waits meanwhile."""
 
 
-class CommandAnswer(Struct, frozen=True):
+class CommandResult(Struct, frozen=True):
     """What a command has printed, and how it has ended."""
 
     out: str
@@ -59,10 +59,10 @@ def addresses_of(name: str) -> Collection[str]:
     return ()
 
 
-LOOPBACK_ADVICE = "as root: ip link set lo up"
+LOOPBACK_HINT = "as root: ip link set lo up"
 
 
-def loopback_trouble() -> str:
+def loopback_error() -> str:
     """Return why nothing on this machine can be reached at the loopback address; "" if it can."""
     # As for addresses.
     import socket
@@ -81,7 +81,7 @@ def ask(
     environ: Mapping[str, str],
     stdin: str = "",
     seconds: float = SECONDS_TO_ANSWER,
-) -> CommandAnswer:
+) -> CommandResult:
     """Run a scheduler's ``command`` with ``stdin`` as its standard input.
 
     It runs once and for a limited time, and no failure raises an exception.
@@ -99,14 +99,14 @@ def ask(
             check=False,
         )
     except OSError as error:
-        return CommandAnswer("", f"{command[0]}: {error.strerror}", None)
+        return CommandResult("", f"{command[0]}: {error.strerror}", None)
     except subprocess.TimeoutExpired:
-        return CommandAnswer("", f"{command[0]}: no answer in {seconds:g} s", None)
+        return CommandResult("", f"{command[0]}: no answer in {seconds:g} s", None)
     out, err = (stream.decode(errors="replace") for stream in (done.stdout, done.stderr))
-    return CommandAnswer(out, err, done.returncode)
+    return CommandResult(out, err, done.returncode)
 
 
-def finds_torch() -> bool:
+def has_torch() -> bool:
     """Return whether this interpreter could import torch; it does not."""
     # Few launches ask.
     from importlib.util import find_spec
@@ -147,9 +147,9 @@ class ThisProcess(Struct, frozen=True):
     user_id: int = 0
     addresses: Callable[[str], Collection[str]] = addresses_of
     """The addresses of a host by its name; this host's for ""."""
-    ask: Callable[[Sequence[str], Mapping[str, str]], CommandAnswer] = ask
+    ask: Callable[[Sequence[str], Mapping[str, str]], CommandResult] = ask
     """Runs a scheduler's command in an environment."""
-    finds_torch: Callable[[], bool] = finds_torch
+    has_torch: Callable[[], bool] = has_torch
     """Whether ``python`` could import torch."""
     is_under_shell: Callable[[], bool] = is_under_shell
     """Whether an interactive shell on a terminal started it, or started what has started it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from stat import S_IMODE, S_IRGRP, S_IROTH, S_ISREG, S_IWGRP, S_IWOTH
 
 from clusterrun.errors import UsageError, shell_line
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job
 from clusterrun.job.sources import TOKEN_VARIABLE, Layer, value_of
 from clusterrun.job.suggestions import did_you_mean_file
@@ -27,8 +27,8 @@ def find_token(
     flags: Layer,
     sources: Sequence[Layer],
     environ: Mapping[str, str],
-    default: Fact[str] | None,
-) -> Fact[str | None]:
+    default: Setting[str] | None,
+) -> Setting[str | None]:
     """Return the token from the flag ``--token-file``, else CLUSTERRUN_TOKEN, else another source's file.
 
     There is no flag for the token itself: every user of a machine can read command lines.
@@ -38,11 +38,11 @@ def find_token(
 
     """
     if TOKEN_VARIABLE in environ and not value_of("token_file", [flags]).value:
-        return Fact(_checked(environ[TOKEN_VARIABLE]), TOKEN_VARIABLE)
+        return Setting(_checked(environ[TOKEN_VARIABLE]), TOKEN_VARIABLE)
     file = value_of("token_file", sources)
     if file.value:
-        return Fact(_read(file), file.origin)
-    return default or Fact(None, "default")
+        return Setting(_read(file), file.origin)
+    return default or Setting(None, "default")
 
 
 def token_warnings(job: Job) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _checked(token: str) -> str:
     return token.strip()
 
 
-def _read(file: Fact[str]) -> str:
+def _read(file: Setting[str]) -> str:
     try:
         with Path(file.value).open(encoding="utf-8") as opened:
             mode = os.fstat(opened.fileno()).st_mode
@@ -104,7 +104,7 @@ def _read(file: Fact[str]) -> str:
     return token
 
 
-def _no_secret(file: Fact[str], what: str) -> UsageError:
+def _no_secret(file: Setting[str], what: str) -> UsageError:
     return UsageError(
         f"{file.origin}: {file.value} is {what}",
         f"create a secret:\n  {MAKE_ONE.format(file=shell_line([file.value]))}",

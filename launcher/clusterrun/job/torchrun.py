@@ -1,9 +1,9 @@
-"""torchrun's own options in terms of clusterrun's, and its defaults if clusterrun is called torchrun."""
+"""torchrun's own options in settings of clusterrun's, and its defaults if clusterrun is called torchrun."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.options import DEFAULT_LOGS_SPECS, OPTIONS
 from clusterrun.job.sources import Layer, find, value_of
 from clusterrun.job.values import Endpoint
@@ -13,7 +13,7 @@ TORCHRUN = "torchrun"
 ORIGIN = "torchrun's default"
 
 DEFAULTS: Layer = {
-    name: (Fact(text, ORIGIN),)
+    name: (Setting(text, ORIGIN),)
     for name, text in (
         ("numa_binding", "none"),
         ("gpus_per_worker", "0"),
@@ -25,7 +25,7 @@ DEFAULTS: Layer = {
 }
 """Defaults if clusterrun is called as torchrun."""
 
-ONE_WORKER: Layer = {"nproc_per_node": (Fact(1, ORIGIN),)}
+ONE_WORKER: Layer = {"nproc_per_node": (Setting(1, ORIGIN),)}
 """Its default that a cluster replaces, too."""
 
 TORCH_VARIABLES = {
@@ -54,7 +54,7 @@ OTHER_CONF_KEYS: Mapping[str, str] = {
 def translate(
     sources: Sequence[Layer], environ: Mapping[str, str], *, called: str
 ) -> tuple[tuple[Layer, ...], list[str]]:
-    """Return ``sources``, the strongest first, in terms of clusterrun's options; and warnings.
+    """Return ``sources``, the strongest first, in settings of clusterrun's options; and warnings.
 
     ``called`` is the name of the command, such as ``torchrun``.
 
@@ -65,12 +65,12 @@ def translate(
     conf = value_of("rdzv_conf", sources)
     texts = dict(conf.value)
     by_conf = {
-        name: (Fact(texts[key], f"{conf.origin} {key}"),)
+        name: (Setting(texts[key], f"{conf.origin} {key}"),)
         for key, name in CONF_KEYS.items()
         if key in texts
     }
     by_torch = {
-        name: (Fact(environ[variable], variable),)
+        name: (Setting(environ[variable], variable),)
         for name, variable in TORCH_VARIABLES.items()
         if environ.get(variable)
     }
@@ -87,16 +87,16 @@ def translate(
     return (*layers, _node_0_by_local_addr(layers)), warnings
 
 
-def default_prefix(called: str, sources: Sequence[Layer]) -> Fact[str | None]:
+def default_prefix(called: str, sources: Sequence[Layer]) -> Setting[str | None]:
     """Return the default template of the prefix of printed lines; None: clusterrun's own.
 
     torchrun puts a prefix only before lines that it prints for ``--tee`` (run.py of 2.13 and
     multiprocessing/tail_log.py): other lines stay as workers print them, and programs read them.
     """
     if called != TORCHRUN:
-        return Fact(None, "default")
+        return Setting(None, "default")
     is_teed = value_of("tee", sources).value is not None
-    return Fact("[${role_name}${local_rank}]:" if is_teed else "", ORIGIN)
+    return Setting("[${role_name}${local_rank}]:" if is_teed else "", ORIGIN)
 
 
 def _expect_possible(layers: Sequence[Layer]) -> None:
@@ -136,7 +136,7 @@ def _standalone(layers: Sequence[Layer]) -> tuple[Layer, ...]:
             f"leave {origin} out, and set where the nodes meet:\n"
             "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         )
-    one_node: Layer = {"nnodes": (Fact("1", origin),), "cluster": (Fact("none", origin),)}
+    one_node: Layer = {"nnodes": (Setting("1", origin),), "cluster": (Setting("none", origin),)}
     return (one_node, *_without(layers, "node_rank", "rdzv_endpoint"))
 
 
@@ -147,13 +147,13 @@ def _static(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
         return layers
     address = Endpoint.parse(endpoint.value)
     # As a text again, an IPv6 address has no brackets.
-    at_endpoint = {"master_addr": (Fact(address.host, endpoint.origin),)}
+    at_endpoint = {"master_addr": (Setting(address.host, endpoint.origin),)}
     if address.port is not None:
-        at_endpoint["master_port"] = (Fact(str(address.port), endpoint.origin),)
+        at_endpoint["master_port"] = (Setting(str(address.port), endpoint.origin),)
     return (at_endpoint, *_without(layers, "rdzv_endpoint"))
 
 
-def _c10d(layers: Sequence[Layer], backend: Fact[str]) -> tuple[tuple[Layer, ...], list[str]]:
+def _c10d(layers: Sequence[Layer], backend: Setting[str]) -> tuple[tuple[Layer, ...], list[str]]:
     """Return settings without a rank, as nodes are ranked by joining, and without a port in use.
 
     With a warning for each of the two that is ignored.
@@ -184,7 +184,7 @@ def _node_0_by_local_addr(layers: Sequence[Layer]) -> Layer:
     host = Endpoint.parse(endpoint.value).host if endpoint.value else master.value
     if own.value is None or own.value != host or find("node_rank", layers) is not None:
         return {}
-    return {"node_rank": (Fact("0", own.origin),)}
+    return {"node_rank": (Setting("0", own.origin),)}
 
 
 def _without(layers: Sequence[Layer], *names: str) -> tuple[Layer, ...]:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import SWITCH, Value
+from clusterrun.job.declarations import SWITCH, Value
 from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.nested_launches import WORKER_VARIABLES
 from clusterrun.job.suggestions import did_you_mean, did_you_mean_file
@@ -44,10 +44,10 @@ def choice(words: type[EnumT], what: str, others: Mapping[str, EnumT] | None = N
     return Value(read, "|".join(known))
 
 
-LONGEST_RUN_ID = 200
+MAX_RUN_ID_BYTES = 200
 """Bytes: file systems allow 255 in a name, and a folder's name has the run id and more."""
 
-LONGEST_ROLE = 255
+MAX_ROLE_LENGTH = 255
 """Characters: nodes send each other the name."""
 
 
@@ -56,18 +56,18 @@ def _run_id(text: str) -> str:
         raise UsageError(
             f"{text!r} can't be a run id, which also names a folder", "give a word without a /"
         )
-    if len(text.encode()) > LONGEST_RUN_ID:
+    if len(text.encode()) > MAX_RUN_ID_BYTES:
         raise UsageError(
             f"{text[:20]!r}... has {len(text.encode())} bytes, too many for the name of a folder",
-            f"give a name of at most {LONGEST_RUN_ID} bytes",
+            f"give a name of at most {MAX_RUN_ID_BYTES} bytes",
         )
     return text
 
 
 def _role(text: str) -> str:
-    if not text or not text.isprintable() or len(text) > LONGEST_ROLE:
+    if not text or not text.isprintable() or len(text) > MAX_ROLE_LENGTH:
         raise UsageError(
-            f"{text[:LONGEST_ROLE]!r} can't name a role", "give a word, such as trainer"
+            f"{text[:MAX_ROLE_LENGTH]!r} can't name a role", "give a word, such as trainer"
         )
     return text
 
@@ -270,12 +270,12 @@ def _port(text: str) -> int | None:
     return found or None
 
 
-LONGEST_WAIT = 604_800.0
+MAX_WAIT_SECONDS = 604_800.0
 """Seconds in a week: no grace period is longer, and the kernel's timers take no infinity."""
 
 SECONDS_OF = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
-SHORTEST_SILENCE = 0.5
+MIN_HEARTBEAT_TIMEOUT = 0.5
 """Seconds: the kernel may take that long to send a lost packet again."""
 
 
@@ -284,7 +284,7 @@ def _seconds(text: str) -> float:
         found = float(text)
     except ValueError:
         found = -1
-    if not 0 <= found <= LONGEST_WAIT:
+    if not 0 <= found <= MAX_WAIT_SECONDS:
         hint = "give a number of seconds, such as 25 or 0.5"
         if unit := re.fullmatch(r"([0-9]{1,5}) ?(s|min|m|h|d)", text.strip()):
             hint = f"give seconds: {int(unit[1]) * SECONDS_OF[unit[2]]}"
@@ -294,10 +294,10 @@ def _seconds(text: str) -> float:
 
 def _silence(text: str) -> float:
     found = _seconds(text)
-    if found < SHORTEST_SILENCE:
+    if found < MIN_HEARTBEAT_TIMEOUT:
         raise UsageError(
             f"{text!r} is too short to tell a lost node from a busy one",
-            f"give at least {SHORTEST_SILENCE:g}",
+            f"give at least {MIN_HEARTBEAT_TIMEOUT:g}",
         )
     return found
 
@@ -353,7 +353,7 @@ Port = Annotated[int | None, Value(_port, "PORT")]
 """None for 0, which has one chosen, as with torchrun."""
 SECONDS = Value(_seconds, "SECONDS")
 Seconds = Annotated[float, SECONDS]
-Silence = Annotated[float, Value(_silence, "SECONDS")]
+HeartbeatTimeout = Annotated[float, Value(_silence, "SECONDS")]
 """Seconds after which who is silent counts as lost."""
 ExitCodes = Annotated[tuple[int, ...], Value(_exit_codes, "CODES")]
 """In order, each once."""
@@ -444,11 +444,11 @@ def _endpoint(text: str) -> str:
 
 
 def _hosts(text: str) -> tuple[str, ...]:
-    from clusterrun.job.hosts import not_hosts, read_hosts, shown
+    from clusterrun.job.hosts import host_list_error, read_hosts, shown
 
     found = read_hosts(text.replace(" ", ""))
     if not all(found) or not found:
-        raise not_hosts(text)
+        raise host_list_error(text)
     once: set[str] = set()
     for host in found:
         if host in once:
@@ -694,19 +694,19 @@ LineFilters = Annotated[tuple[str, ...], Value(_line_filters, "TEXT,...")]
 
 # torchrun's own
 
-NEEDS_A_SERVER = ("etcd", "etcd-v2", "etcd_v2")
+UNSUPPORTED_BACKENDS = ("etcd", "etcd-v2", "etcd_v2")
 
 BACKENDS = ("static", "c10d")
 """torchrun's backends that need no server."""
 
-NO_HANDLER = (signal.SIGKILL, signal.SIGSTOP)
+UNCATCHABLE_SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 """Signals that no program can handle."""
 
 QUOTES = " \t\n'\""
 
 
 def _backend(text: str) -> str:
-    if text in NEEDS_A_SERVER:
+    if text in UNSUPPORTED_BACKENDS:
         raise UsageError(
             f"{text} needs a server of its own, and clusterrun has no such backend",
             "rendezvous on a node of the job instead:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
@@ -741,7 +741,7 @@ def _signal_names(text: str) -> str:
                 f"{name!r} is not the name of a signal",
                 did_you_mean(name, known) or "give names such as SIGTERM,SIGUSR1",
             )
-        if known[name] in NO_HANDLER:
+        if known[name] in UNCATCHABLE_SIGNALS:
             raise UsageError(f"no program can handle {name}", "leave it out")
     return ",".join(names)
 

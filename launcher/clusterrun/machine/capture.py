@@ -73,7 +73,7 @@ class _Head(Struct, frozen=True):
     clusterrun: str
 
 
-def written_capture(tree: Tree, environ: Mapping[str, str], allowed: CpuSet) -> bytes:
+def encode_capture(tree: Tree, environ: Mapping[str, str], allowed: CpuSet) -> bytes:
     """Return the capture of a machine as text; the same for the same machine.
 
     Args:
@@ -98,7 +98,7 @@ def written_capture(tree: Tree, environ: Mapping[str, str], allowed: CpuSet) -> 
     return json.dumps(msgspec.to_builtins(capture), indent=1, sort_keys=True).encode() + b"\n"
 
 
-def open_captured(
+def open_capture(
     root: Path, origin: str, environ: Mapping[str, str]
 ) -> tuple[Tree, CpuSet | None, Mapping[str, str]]:
     """Return a captured machine, the CPUs that the captured process could use, and its variables.

@@ -6,7 +6,7 @@ from typing import Self
 from msgspec import Struct
 
 from clusterrun.cpuset import CpuSet
-from clusterrun.machine.tree import Tree, number_of
+from clusterrun.machine.tree import Tree, parse_number
 
 _NO_LIMIT = 2**60
 """Version 1 writes "no limit" as the largest multiple of a page."""
@@ -123,14 +123,14 @@ def cpuset_of(tree: Tree) -> CpuSet:
 
 def _quota_1(tree: Tree, group: str) -> float | None:
     # -1 is not a limit.
-    quota = number_of(tree.text(f"{group}/cpu.cfs_quota_us"))
-    period = number_of(tree.text(f"{group}/cpu.cfs_period_us"))
+    quota = parse_number(tree.text(f"{group}/cpu.cfs_quota_us"))
+    period = parse_number(tree.text(f"{group}/cpu.cfs_period_us"))
     return quota / period if quota and period else None
 
 
 def _quota_2(tree: Tree, group: str) -> float | None:
     # "max 100000" is not a limit.
-    quota, period = map(number_of, tree.text(f"{group}/cpu.max").partition(" ")[::2])
+    quota, period = map(parse_number, tree.text(f"{group}/cpu.max").partition(" ")[::2])
     return quota / period if quota and period else None
 
 
@@ -196,7 +196,7 @@ def _memory_of_groups(tree: Tree, hierarchy: Hierarchy) -> tuple[GroupMemory, ..
 
 
 def _kills(tree: Tree, path: str) -> int | None:
-    return number_of(tree.facts(path, " ").get("oom_kill", ""))
+    return parse_number(tree.facts(path, " ").get("oom_kill", ""))
 
 
 def _ended(kills: int) -> str:

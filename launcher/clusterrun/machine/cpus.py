@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from clusterrun.cpuset import CpuSet
 from clusterrun.machine.machine import NumaNode
-from clusterrun.machine.tree import Tree, number_of
+from clusterrun.machine.tree import Tree, parse_number
 
 _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
@@ -18,7 +18,7 @@ class Processors(Struct, frozen=True):
     online: CpuSet
     allowed: CpuSet
     isolated: CpuSet
-    set_apart: CpuSet
+    excluded_cpus: CpuSet
     cores: tuple[CpuSet, ...]
     cores_known: bool
     packages: tuple[CpuSet, ...]
@@ -36,16 +36,16 @@ def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
     unbalanced = CpuSet(online & tree.cpu_list(f"{_CPUS}/isolated"))
     if allowed <= unbalanced:
         # Somebody has asked for just these, and knows that.
-        isolated, set_apart = CpuSet(), CpuSet(online - unbalanced)
+        isolated, excluded_cpus = CpuSet(), CpuSet(online - unbalanced)
     else:
-        isolated, set_apart = CpuSet(allowed & unbalanced), unbalanced
+        isolated, excluded_cpus = CpuSet(allowed & unbalanced), unbalanced
     cores, known = _cores(tree, online)
     packages, caches = _packages(tree, cores, online), _caches(tree, online)
     return Processors(
         online=online,
         allowed=CpuSet(allowed - isolated),
         isolated=isolated,
-        set_apart=set_apart,
+        excluded_cpus=excluded_cpus,
         cores=cores,
         cores_known=known,
         packages=packages,
@@ -99,7 +99,7 @@ def _hidden(tree: Tree, online: CpuSet) -> CpuSet:
 
 
 def _captured_affinity(tree: Tree, online: CpuSet) -> CpuSet:
-    allowed = tree.own_status("Cpus_allowed_list")
+    allowed = tree.status_cpus("Cpus_allowed_list")
     if allowed:
         return CpuSet(allowed & online) or online
     # A captured container may use what its /sys lists as online.
@@ -188,7 +188,9 @@ def _cpus_of_node(tree: Tree, number: int) -> CpuSet:
 
 
 def _distances(tree: Tree, number: int, ids: tuple[int, ...]) -> dict[int, int]:
-    columns = [number_of(column) for column in tree.text(f"{_NODES}/node{number}/distance").split()]
+    columns = [
+        parse_number(column) for column in tree.text(f"{_NODES}/node{number}/distance").split()
+    ]
     known = [column for column in columns if column is not None]
     # Each node that is online has a column, by id; other numbers of columns can't be matched.
     return dict(zip(ids, known, strict=True)) if len(ids) == len(columns) == len(known) else {}
@@ -199,7 +201,7 @@ def _with_memory(tree: Tree, memory: Mapping[int, int | None]) -> frozenset[int]
     if len(memory) == 1:
         # The only node has all memory.
         return frozenset(memory)
-    allowed = tree.own_status("Mems_allowed_list") or CpuSet(memory)
+    allowed = tree.status_cpus("Mems_allowed_list") or CpuSet(memory)
     listed = tree.cpu_list(f"{_NODES}/has_memory")
     known = {number for number, size in memory.items() if size is not None}
     others = listed - known if listed else allowed - known
@@ -209,5 +211,5 @@ def _with_memory(tree: Tree, memory: Mapping[int, int | None]) -> frozenset[int]
 def _memory(tree: Tree, number: int) -> int | None:
     # The line reads: Node 0 MemTotal: 8386704 kB.
     facts = tree.facts(f"{_NODES}/node{number}/meminfo", ":")
-    size = number_of(facts.get(f"Node {number} MemTotal", "").removesuffix(" kB"))
+    size = parse_number(facts.get(f"Node {number} MemTotal", "").removesuffix(" kB"))
     return None if size is None else size << 10

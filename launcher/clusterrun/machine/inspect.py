@@ -47,10 +47,10 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
         ),
         visible=visible.gpus,
         visible_origin=visible.origin,
-        visible_remark=visible.remark,
+        visible_warning=visible.remark,
         cpu_quota=cpu_quota(tree),
         cpuset=cpuset_of(tree),
         isolated=processors.isolated,
-        set_apart=processors.set_apart,
+        excluded_cpus=processors.excluded_cpus,
         accelerators=accelerators,
     )

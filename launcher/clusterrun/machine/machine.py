@@ -22,7 +22,7 @@ class NumaNode(Struct, frozen=True):
     """Bytes of memory of the node, whether this process may use it or not; None if unknown."""
 
 
-def nearest_with_cpus(node: NumaNode, nodes: Iterable[NumaNode]) -> list[NumaNode]:
+def nearest_nodes_with_cpus(node: NumaNode, nodes: Iterable[NumaNode]) -> list[NumaNode]:
     """Return those of ``nodes`` with CPUs that are nearest to ``node``; several may be equally near."""
     near = [other for other in nodes if other.cpus and other.id in node.distances]
     least = min((node.distances[other.id] for other in near), default=0)
@@ -121,7 +121,7 @@ class Machine(Struct, frozen=True):
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order: worker r gets ``visible[r]``."""
     visible_origin: str
     """``CUDA_VISIBLE_DEVICES=0,1``, or the source of the list (``NVML``, ``/proc/driver/nvidia``, ``sysfs``)."""
-    visible_remark: str
+    visible_warning: str
     """Which entry cut the list short or why no GPU is visible; "" if there is no remark."""
     cpu_quota: float | None
     """Limit of the cgroup in CPUs (cpu.max, cfs_quota); None: no limit."""
@@ -129,7 +129,7 @@ class Machine(Struct, frozen=True):
     """CPUs that the cgroup may use, of which ``allowed`` may be a part; empty if unknown."""
     isolated: CpuSet = CpuSet()
     """CPUs of the affinity that the kernel does not balance (isolcpus); empty if it has no others."""
-    set_apart: CpuSet = CpuSet()
+    excluded_cpus: CpuSet = CpuSet()
     """CPUs that jobs with this affinity do not use: all isolated ones, or, of a job that may use only
     such, all others."""
     accelerators: str = ""

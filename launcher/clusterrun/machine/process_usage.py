@@ -44,7 +44,7 @@ def usage_of(tree: Tree, pid: int, units: Units) -> ProcessUsage | None:
     )
 
 
-def why_silent(tree: Tree, pid: int) -> str:
+def why_unresponsive(tree: Tree, pid: int) -> str:
     """Return why a process may not answer, and what to do about it; "" if it has ended."""
     letter = tree.text(f"proc/{pid}/stat").rpartition(")")[2].split()[:1]
     if not letter:

@@ -128,7 +128,7 @@ class Tree:
         size = value.bit_length() if value.bit_length() <= MAX_CPUS else 0
         return CpuSet(bit for bit in range(size) if value >> bit & 1)
 
-    def own_status(self, name: str) -> CpuSet:
+    def status_cpus(self, name: str) -> CpuSet:
         """Return the CPUs or nodes of one line of /proc/self/status; none if it is missing."""
         return cpus_of(self.facts("proc/self/status", ":").get(name, ""))
 
@@ -140,7 +140,7 @@ class Tree:
     def numbers(self, path: str, prefix: str = "") -> list[int]:
         """Return in order the numbers of the names in a directory that are ``prefix`` and a number."""
         names = (name.removeprefix(prefix) for name in self.names(path) if name.startswith(prefix))
-        return sorted(number for name in names if (number := number_of(name)) is not None)
+        return sorted(number for name in names if (number := parse_number(name)) is not None)
 
     def parents(self, path: str) -> tuple[str, ...]:
         """Return the directories around the real place of ``path``, innermost first."""
@@ -208,6 +208,6 @@ def cpus_of(text: str) -> CpuSet:
         return CpuSet()
 
 
-def number_of(text: str) -> int | None:
+def parse_number(text: str) -> int | None:
     """Return a number that the kernel wrote, none of which is below 0; None if it isn't one."""
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None

@@ -24,22 +24,22 @@ from clusterrun.network.handshake import (
     MAC_BYTES,
     BadFrame,
     Fault,
+    FrameMacs,
     Handshake,
     HandshakeFailed,
-    Seals,
     Step,
     member_handshake,
     packed_address,
 )
 from clusterrun.policy.messages import FromCoordinator, FromMember
 
-LONGEST_FRAME = 4 << 20
+MAX_FRAME_BYTES = 4 << 20
 """Bytes of a body: above the longest of a member's, a report of 10,000 workers."""
 
-LONGEST_HELLO = 64 << 10
+MAX_HELLO_BYTES = 64 << 10
 """Bytes of the first body on a connection that may come from anywhere."""
 
-MAX_UNSENT = 8 << 20
+MAX_UNSENT_BYTES = 8 << 20
 """Bytes queued for a process that does not read; with more, the channel ends."""
 
 _LENGTH_BYTES = 4
@@ -110,9 +110,9 @@ class Channel(Generic[MessageT]):
         """How it ended; None while it is open."""
         self.trouble = ""
         """The system's words for that; "" if there are none."""
-        self.longest = LONGEST_FRAME
+        self.longest = MAX_FRAME_BYTES
         """Maximum bytes of a body from the other side."""
-        self.most_unsent: float = MAX_UNSENT
+        self.max_unsent: float = MAX_UNSENT_BYTES
         self._socket = sock
         self._decoder = decoder
         self._incoming = bytearray()
@@ -120,7 +120,7 @@ class Channel(Generic[MessageT]):
         self._after_handshake: list[bytes] = []
         self._was_reset = False
         self._forget: Callable[[int], object] = lambda _: None
-        self._seals: Seals | None = None
+        self._seals: FrameMacs | None = None
         self._handshake = handshake
         self._step = Step(b"", 0)
         if handshake is not None:
@@ -256,7 +256,7 @@ class Channel(Generic[MessageT]):
             return
         self._outgoing += data
         self.flush()
-        if len(self._outgoing) > self.most_unsent:
+        if len(self._outgoing) > self.max_unsent:
             self.end, self.trouble = ChannelEnd.SLOW, ChannelEnd.SLOW.value
 
     def _read(self) -> None:
@@ -324,7 +324,7 @@ class Channel(Generic[MessageT]):
         self.trouble = text[:1].lower() + text[1:]
 
 
-class Outgoing(Channel[FromCoordinator]):
+class OutgoingChannel(Channel[FromCoordinator]):
     """A member's channel to one address and port, from the moment at which it begins to connect.
 
     Raises:

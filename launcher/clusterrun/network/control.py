@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterrun.loop import NEVER, Loop, Priority
-from clusterrun.policy.events import Event, StopWanted, SuspensionWanted
-from clusterrun.policy.messages import BY_COMMAND
+from clusterrun.policy.events import Event, StopRequested, SuspensionRequested
+from clusterrun.policy.messages import SUSPEND_COMMAND
 from clusterrun.policy.queries import Query
-from clusterrun.processes import TimeLimited, boot_id
+from clusterrun.processes import TimeLimitedCalls, boot_id
 from clusterrun.user_sockets import (
-    HOW_TO_GET_ONE,
+    SOCKET_FOLDER_HINT,
     connect_to,
-    is_of_this_user,
+    is_peer_same_user,
     listen_at,
     remove_socket,
     socket_folder,
-    strange_places,
+    unusable_socket_folders,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PREFIX = "job-"
 
-LONGEST_REQUEST = 1 << 12
+MAX_REQUEST_BYTES = 1 << 12
 """Bytes."""
 
 SECONDS_TO_ASK = 5.0
@@ -66,7 +66,7 @@ AnswerQuery = Callable[[Query, Callable[[bytes], None], float], Iterable[Event]]
 """Takes a query and what takes its answer, now or later."""
 
 
-class ConnectedCommand:
+class CommandConnection:
     """A command that has connected: it sends one request, and gets one answer."""
 
     def __init__(self, connection: socket.socket, until: float) -> None:
@@ -75,9 +75,9 @@ class ConnectedCommand:
         from clusterrun.network.requests import REQUESTS
 
         self.channel: Channel[Request] = Channel(REQUESTS, connection, coordinator_handshake(b""))
-        self.channel.longest = LONGEST_REQUEST
+        self.channel.longest = MAX_REQUEST_BYTES
         # Of a large job; after some seconds it is dropped.
-        self.channel.most_unsent = NEVER
+        self.channel.max_unsent = NEVER
         self.until = until
         """When it is dropped."""
         self.has_asked = False
@@ -105,7 +105,7 @@ class ControlSocket:
         ask: AnswerQuery,
         environ: Mapping[str, str],
         *,
-        files: TimeLimited,
+        files: TimeLimitedCalls,
         remove_at_end: Callable[[Path], object],
         notice: Callable[[str], object],
         loop: Loop[Event],
@@ -128,7 +128,7 @@ class ControlSocket:
         self._loop = loop
         self._listener: socket.socket | None = None
         self._path: Path | None = None
-        self._callers: dict[ConnectedCommand, None] = {}
+        self._callers: dict[CommandConnection, None] = {}
         self._accept_again = NEVER
         opened = files.run(partial(_open_listener, environ))
         if opened is None:
@@ -159,7 +159,7 @@ class ControlSocket:
     def close(self) -> None:
         for caller in [*self._callers]:
             self._drop(caller)
-        self._loop.untime(self)
+        self._loop.remove_timer(self)
         if self._listener is not None and self._path is not None:
             self._loop.forget(self._listener.fileno())
             self._listener.close()
@@ -185,8 +185,8 @@ class ControlSocket:
                 # This process has no descriptor left: the listener would be ready for ever.
                 self._accept_again = now + SECONDS_WITHOUT_DESCRIPTORS
                 break
-            if is_of_this_user(connection):
-                caller = ConnectedCommand(connection, now + SECONDS_TO_ASK)
+            if is_peer_same_user(connection):
+                caller = CommandConnection(connection, now + SECONDS_TO_ASK)
                 self._callers[caller] = None
                 self._watch(caller)
             else:
@@ -194,12 +194,12 @@ class ControlSocket:
         self._listen()
         return ()
 
-    def _watch(self, caller: ConnectedCommand) -> None:
+    def _watch(self, caller: CommandConnection) -> None:
         """Wait for its request; then, until there is an answer, only for its end."""
         # Not as a stranger: its user is known, and a crowd at the joining port must not delay it.
         caller.channel.watch(self._loop, partial(self._serve, caller), reads=not caller.has_asked)
 
-    def _serve(self, caller: ConnectedCommand, now: float) -> Iterator[Event]:
+    def _serve(self, caller: CommandConnection, now: float) -> Iterator[Event]:
         if caller not in self._callers:
             return
         if not caller.has_asked:
@@ -212,7 +212,7 @@ class ControlSocket:
             self._drop(caller)
         self._settle(caller)
 
-    def _take(self, caller: ConnectedCommand, request: Request, now: float) -> Iterable[Event]:
+    def _take(self, caller: CommandConnection, request: Request, now: float) -> Iterable[Event]:
         import msgspec
 
         from clusterrun.network.requests import StopJob, Suspend
@@ -225,12 +225,12 @@ class ControlSocket:
         self._answer(caller, msgspec.msgpack.encode(described))
         match request:
             case Suspend() if not described.unsaved:
-                yield SuspensionWanted(BY_COMMAND, now)
+                yield SuspensionRequested(SUSPEND_COMMAND, now)
             case StopJob(at_once):
                 by = f"{BY_STOP} --now" if at_once else BY_STOP
-                yield StopWanted(by, at_once, now)
+                yield StopRequested(by, at_once, now)
 
-    def _answer(self, caller: ConnectedCommand, body: bytes) -> None:
+    def _answer(self, caller: CommandConnection, body: bytes) -> None:
         """Begin to send an answer; the caller may have gone."""
         if caller in self._callers:
             caller.until = self._loop.clock() + SECONDS_TO_READ
@@ -238,7 +238,7 @@ class ControlSocket:
             caller.channel.send_body(body)
             self._settle(caller)
 
-    def _settle(self, caller: ConnectedCommand) -> None:
+    def _settle(self, caller: CommandConnection) -> None:
         channel = caller.channel
         if caller not in self._callers:
             return
@@ -247,7 +247,7 @@ class ControlSocket:
         else:
             self._watch(caller)
 
-    def _drop(self, caller: ConnectedCommand) -> None:
+    def _drop(self, caller: CommandConnection) -> None:
         del self._callers[caller]
         caller.channel.close()
         self._listen()
@@ -262,7 +262,7 @@ class Opened(NamedTuple):
 
 
 def _open_listener(environ: Mapping[str, str]) -> Opened:
-    strange = strange_places(environ)
+    strange = unusable_socket_folders(environ)
     for _ in range(ATTEMPTS_TO_OPEN):
         folder = socket_folder(environ)
         if folder is None:
@@ -274,7 +274,7 @@ def _open_listener(environ: Mapping[str, str]) -> Opened:
             return Opened(listen_at(path), path, strange)
     why = strange or "no folder can be made for its socket"
     return Opened(
-        None, None, f"clusterrun ps and stop can't find this run: {why}; {HOW_TO_GET_ONE}"
+        None, None, f"clusterrun ps and stop can't find this run: {why}; {SOCKET_FOLDER_HINT}"
     )
 
 

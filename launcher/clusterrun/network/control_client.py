@@ -56,7 +56,7 @@ class NoAnswer(Exception):
     """An agent does not answer."""
 
 
-class OtherVersion(NoAnswer):
+class VersionMismatch(NoAnswer):
     """An agent has another version of clusterrun."""
 
 
@@ -75,7 +75,7 @@ def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> 
             case None:
                 if _lives(pid := pid_of(path)):
                     silent.append(SilentAgent(pid))
-            case OtherVersion() as why:
+            case VersionMismatch() as why:
                 silent.append(SilentAgent(pid_of(path), str(why)))
             case NoAnswer():
                 # It is about to end.
@@ -154,9 +154,9 @@ def _answer_of(channel: Channel[AnswerT]) -> AnswerT | NoAnswer | None:
     try:
         received = channel.receive()
     except HandshakeFailed as failure:
-        return OtherVersion(f"it {failure}")
+        return VersionMismatch(f"it {failure}")
     except BadFrame:
-        return OtherVersion("it has another version of clusterrun")
+        return VersionMismatch("it has another version of clusterrun")
     if received:
         return received[0]
     return None if channel.end is None else NoAnswer("it has closed the connection")

@@ -5,14 +5,14 @@ import os
 from clusterrun.errors import RendezvousError
 from clusterrun.loop import NEVER, Loop, Ready
 from clusterrun.network.addresses import Address
-from clusterrun.network.channel import Outgoing
+from clusterrun.network.channel import OutgoingChannel
 from clusterrun.network.handshake import BadFrame, HandshakeFailed
 from clusterrun.network.join_failures import (
     NOT_CLUSTERRUN,
     DialProgress,
+    connect_timeout_error,
     handshake_error,
-    not_connected,
-    not_connected_yet,
+    still_connecting_notice,
 )
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.resolver import Lookup
@@ -32,22 +32,27 @@ class Dialer:
     """Looks node 0 up and connects again and again, until it answers or the time to join is over."""
 
     def __init__(
-        self, node: JoiningNode, loop: Loop[Event], ready: Ready[Event], *, patiently: bool = False
+        self,
+        node: JoiningNode,
+        loop: Loop[Event],
+        ready: Ready[Event],
+        *,
+        retries_forever: bool = False,
     ) -> None:
         """Begin to look up; ``loop`` calls ``ready`` when there is something to do.
 
-        ``patiently``: without an end, and without notices that it still tries.
+        ``retries_forever``: without an end, and without notices that it still tries.
         """
         now = loop.clock()
         self._node = node
         self._loop = loop
         self._ready = ready
-        self._lookup = Lookup(node.terms.host.value, loop, ready, now, node.outside.resolve)
+        self._lookup = Lookup(node.settings.host.value, loop, ready, now, node.outside.resolve)
         self._began = now
-        self._gives_up = NEVER if patiently else now + node.terms.job.join.rdzv_timeout
-        self._next_notice = NEVER if patiently else now + SECONDS_TO_FIRST_NOTICE
+        self._gives_up = NEVER if retries_forever else now + node.settings.job.join.rdzv_timeout
+        self._next_notice = NEVER if retries_forever else now + SECONDS_TO_FIRST_NOTICE
         self._look_up_again = now + SECONDS_BETWEEN_LOOKUPS
-        self._outgoing: list[Outgoing] = []
+        self._outgoing: list[OutgoingChannel] = []
         self._answer_deadline = NEVER
         self._first_deadline = NEVER
         self._next_port = 0
@@ -87,7 +92,7 @@ class Dialer:
             self._check_time(now)
         return self.addresses
 
-    def dial(self, now: float) -> Outgoing | None:
+    def dial(self, now: float) -> OutgoingChannel | None:
         """Do what is possible now; return the channel that has answered, now the caller's.
 
         Raises:
@@ -103,7 +108,7 @@ class Dialer:
             self._check_time(now)
         return answered
 
-    def reject(self, outgoing: Outgoing, why: str, now: float) -> None:
+    def reject(self, outgoing: OutgoingChannel, why: str, now: float) -> None:
         """Close a channel that ``dial`` has returned, and try again."""
         self._fail(outgoing, why)
         self._go_to_next_port(now)
@@ -115,22 +120,22 @@ class Dialer:
 
     def _check_time(self, now: float) -> None:
         """Give up if it is time for that, or print that this node still tries."""
-        terms = self._node.terms
+        settings = self._node.settings
         progress = DialProgress(self.addresses, self._lookup.error, self._errors)
         if now >= self._gives_up:
-            raise not_connected(terms, progress, self._node.hello.rank)
+            raise connect_timeout_error(settings, progress, self._node.hello.rank)
         if now >= self._next_notice:
             self._next_notice = now + SECONDS_BETWEEN_NOTICES
-            elapsed = f"{self.elapsed(now):.0f} s of {terms.job.join.rdzv_timeout:g} s"
-            self._node.outside.notice(not_connected_yet(terms, progress, elapsed))
+            elapsed = f"{self.elapsed(now):.0f} s of {settings.job.join.rdzv_timeout:g} s"
+            self._node.outside.notice(still_connecting_notice(settings, progress, elapsed))
 
     def _connect_to_all(self, now: float) -> None:
-        port = self._node.terms.ports.value[self._next_port]
+        port = self._node.settings.ports.value[self._next_port]
         self._answer_deadline = now + self._node.outside.seconds_to_answer
         self._first_deadline = NEVER
         for address in self.addresses:
             try:
-                outgoing = Outgoing(address, port, self._node.token)
+                outgoing = OutgoingChannel(address, port, self._node.token)
             except OSError as error:
                 self._errors[address, port] = os.strerror(error.errno or 0).lower()
             else:
@@ -139,7 +144,7 @@ class Dialer:
         if not self._outgoing:
             self._go_to_next_port(now)
 
-    def _answered(self, now: float) -> Outgoing | None:
+    def _answered(self, now: float) -> OutgoingChannel | None:
         for outgoing in tuple(self._outgoing):
             error = self._advance(outgoing)
             if error:
@@ -157,12 +162,12 @@ class Dialer:
             self._go_to_next_port(now)
         return None
 
-    def _is_chosen(self, outgoing: Outgoing, now: float) -> bool:
+    def _is_chosen(self, outgoing: OutgoingChannel, now: float) -> bool:
         """Return whether no address before this one can still answer in time."""
         self._first_deadline = min(self._first_deadline, now + SECONDS_FOR_THE_FIRST)
         return outgoing is self._outgoing[0] or now >= self._first_deadline
 
-    def _advance(self, outgoing: Outgoing) -> str:
+    def _advance(self, outgoing: OutgoingChannel) -> str:
         """Continue the handshake; return why it failed, "" if it did not."""
         try:
             outgoing.receive()
@@ -176,22 +181,22 @@ class Dialer:
         return ""
 
     def _handshake_failed(self, failure: HandshakeFailed) -> str:
-        terms = self._node.terms
-        error: RendezvousError | None = handshake_error(terms, failure)
+        settings = self._node.settings
+        error: RendezvousError | None = handshake_error(settings, failure)
         if error is None:
             return NOT_CLUSTERRUN
-        if len(terms.ports.value) == 1:
+        if len(settings.ports.value) == 1:
             raise error
         return error.message
 
-    def _fail(self, outgoing: Outgoing, why: str) -> None:
+    def _fail(self, outgoing: OutgoingChannel, why: str) -> None:
         self._errors[outgoing.address, outgoing.port] = why
         outgoing.close()
         if outgoing in self._outgoing:
             self._outgoing.remove(outgoing)
 
     def _go_to_next_port(self, now: float) -> None:
-        self._next_port = (self._next_port + 1) % len(self._node.terms.ports.value)
+        self._next_port = (self._next_port + 1) % len(self._node.settings.ports.value)
         if self._next_port > 0:
             self._resume = now
             return

@@ -3,7 +3,7 @@
 from clusterrun.errors import RendezvousError
 from clusterrun.loop import NEVER, Loop, Ready
 from clusterrun.network.addresses import is_own
-from clusterrun.network.channel import Outgoing
+from clusterrun.network.channel import OutgoingChannel
 from clusterrun.network.dialer import Dialer
 from clusterrun.network.handshake import BadFrame
 from clusterrun.network.joining_node import JoiningNode
@@ -21,14 +21,14 @@ class DuplicateCheck:
 
     def __init__(self, node: JoiningNode, loop: Loop[Event], ready: Ready[Event]) -> None:
         self.failure: RendezvousError | None = None
-        self.master_addr = node.terms.host.value
+        self.master_addr = node.settings.host.value
         """The name, or an address of this machine if the name has addresses of others, too."""
         self._node = node
         self._loop = loop
         self._ready = ready
-        self._dialer: Dialer | None = Dialer(node, loop, ready, patiently=True)
+        self._dialer: Dialer | None = Dialer(node, loop, ready, retries_forever=True)
         self._has_looked = False
-        self._outgoing: Outgoing | None = None
+        self._outgoing: OutgoingChannel | None = None
         self._warning = ""
         self._warning_due = loop.clock() + SECONDS_TO_FIRST_NOTICE
 
@@ -74,7 +74,7 @@ class DuplicateCheck:
         if own:
             self.close()
             return
-        host, address = self._node.terms.host, dialer.addresses[0].text
+        host, address = self._node.settings.host, dialer.addresses[0].text
         resolves = "" if host.value == address else f" resolves to {address}, which"
         self._warning = (
             f"{self._node.hello.host} is node 0, but {host}{resolves} is none of its addresses"
@@ -93,7 +93,9 @@ class DuplicateCheck:
             messages, why = [], f"it {error}"
         for message in messages:
             match message:
-                case Refused(Refusal.TRY_ELSEWHERE, text) if len(self._node.terms.ports.value) > 1:
+                case Refused(Refusal.TRY_NEXT_PORT, text) if (
+                    len(self._node.settings.ports.value) > 1
+                ):
                     why = text
                 case Refused(refusal, text, hint):
                     if refusal is Refusal.GIVE_UP:

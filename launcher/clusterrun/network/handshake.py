@@ -82,7 +82,7 @@ class HandshakeFailed(BadFrame):
         self.version = version
 
 
-class Seal:
+class FrameMac:
     """Makes the MACs of one direction of a connection.
 
     The counter of frames is part of each, so that none can be repeated, dropped or moved.
@@ -107,11 +107,11 @@ class Seal:
         return _same(self.mac(body), mac)
 
 
-class Seals(NamedTuple):
+class FrameMacs(NamedTuple):
     """Those of both directions, as one side has them."""
 
-    sent: Seal
-    received: Seal
+    sent: FrameMac
+    received: FrameMac
 
 
 class Step(NamedTuple):
@@ -123,7 +123,7 @@ class Step(NamedTuple):
     """The first of these bytes: the handshake fails at the first one that differs."""
 
 
-Handshake = Generator[Step, bytes, Seals | None]
+Handshake = Generator[Step, bytes, FrameMacs | None]
 """One side of a handshake: it yields steps and is sent the expected bytes. It returns the seals, None
 without a token, when both sides agree; otherwise it raises ``HandshakeFailed``."""
 
@@ -160,7 +160,7 @@ def member_handshake(
         raise HandshakeFailed(Fault.RELAYED)
     if not _same(answer, _GRANTED + derived(_COORDINATOR)):
         raise HandshakeFailed(Fault.WRONG_TOKEN)
-    return Seals(Seal(derived(_FROM_MEMBER)), Seal(derived(_FROM_COORDINATOR)))
+    return FrameMacs(FrameMac(derived(_FROM_MEMBER)), FrameMac(derived(_FROM_COORDINATOR)))
 
 
 def coordinator_handshake(
@@ -199,7 +199,7 @@ def coordinator_handshake(
         yield Step(_RELAYED + derived(_REFUSAL), 0)
         raise HandshakeFailed(Fault.RELAYED, dialed=_in_words(dialed))
     yield Step(_GRANTED + derived(_COORDINATOR), 0)
-    return Seals(Seal(derived(_FROM_COORDINATOR)), Seal(derived(_FROM_MEMBER)))
+    return FrameMacs(FrameMac(derived(_FROM_COORDINATOR)), FrameMac(derived(_FROM_MEMBER)))
 
 
 def packed_address(where: object) -> bytes:

@@ -6,12 +6,12 @@ from typing import assert_never
 from msgspec import Struct
 
 from clusterrun.errors import LauncherError, MachineError, RendezvousError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.values import Endpoint
 from clusterrun.network.addresses import Address
 from clusterrun.network.handshake import VERSION, Fault, HandshakeFailed
 from clusterrun.policy.messages import Refusal, Refused
-from clusterrun.policy.terms import Terms
+from clusterrun.policy.settings import RendezvousSettings
 from clusterrun.ports import port_option
 
 NOT_CLUSTERRUN = "another program answers there, not clusterrun"
@@ -44,46 +44,52 @@ class DialProgress(Struct, frozen=True):
     """The last error of each address and port."""
 
 
-def not_connected_yet(terms: Terms, progress: DialProgress, elapsed: str) -> str:
+def still_connecting_notice(
+    settings: RendezvousSettings, progress: DialProgress, elapsed: str
+) -> str:
     """Return the notice of a node that tries again; ``elapsed`` as in "30 s of 600 s"."""
     if progress.addresses:
-        why = f"can't connect to {terms.first} at {_place(terms)} yet: {_errors(terms, progress)}"
+        why = f"can't connect to {settings.first} at {_place(settings)} yet: {_errors(settings, progress)}"
     else:
-        why = f"{terms.host} does not resolve yet: {_lookup_error(progress)}"
-    exports = f"; {terms.exports}" if terms.exports else ""
+        why = f"{settings.host} does not resolve yet: {_lookup_error(progress)}"
+    exports = f"; {settings.exports}" if settings.exports else ""
     return f"{why} ({elapsed}){exports}"
 
 
-def not_connected(terms: Terms, progress: DialProgress, rank: int | None) -> RendezvousError:
+def connect_timeout_error(
+    settings: RendezvousSettings, progress: DialProgress, rank: int | None
+) -> RendezvousError:
     """Return the error of the node ``rank`` (None: without a rank) that has tried long enough."""
-    within = f"within {terms.job.join.rdzv_timeout:g} s"
-    one_node = f"if this is one node: {terms.exports}\n" if terms.exports else ""
+    within = f"within {settings.job.join.rdzv_timeout:g} s"
+    one_node = f"if this is one node: {settings.exports}\n" if settings.exports else ""
     if not progress.addresses:
         return RendezvousError(
-            f"{terms.host} did not resolve on this node {within}: {_lookup_error(progress)}",
-            f"{one_node}set {_option(terms)} to a host name that every node can resolve,"
-            f" or to {terms.first}'s IP address",
+            f"{settings.host} did not resolve on this node {within}: {_lookup_error(progress)}",
+            f"{one_node}set {_option(settings)} to a host name that every node can resolve,"
+            f" or to {settings.first}'s IP address",
         )
-    errors = _errors(terms, progress)
+    errors = _errors(settings, progress)
     return RendezvousError(
-        f"could not connect to {terms.first} at {_place(terms)} {within}: {errors}",
-        one_node + _hint(terms, progress, rank),
+        f"could not connect to {settings.first} at {_place(settings)} {within}: {errors}",
+        one_node + _hint(settings, progress, rank),
     )
 
 
-def node_zero_silent(terms: Terms) -> RendezvousError:
+def node_zero_silent_error(settings: RendezvousSettings) -> RendezvousError:
     """Return the error of a member that receives nothing from node 0 any more."""
     return RendezvousError(
-        f"{terms.first} at {_place(terms)} stopped responding before all"
-        f" {terms.job.agent_noun}s had joined",
-        f"see what clusterrun has printed {'on' if terms.job.tasks is None else 'in'} {terms.first}",
+        f"{settings.first} at {_place(settings)} stopped responding before all"
+        f" {settings.job.agent_unit}s had joined",
+        f"see what clusterrun has printed {'on' if settings.job.tasks is None else 'in'} {settings.first}",
     )
 
 
-def handshake_error(terms: Terms, failure: HandshakeFailed) -> RendezvousError | None:
+def handshake_error(
+    settings: RendezvousSettings, failure: HandshakeFailed
+) -> RendezvousError | None:
     """Return the error of a failed handshake; None if the other side is not clusterrun."""
-    place, option = terms.place, port_option(terms.ports.origin)
-    first, this = terms.first, f"this {terms.job.agent_noun}"
+    place, option = settings.place, port_option(settings.ports.origin)
+    first, this = settings.first, f"this {settings.job.agent_unit}"
     match failure.fault:
         case Fault.NOT_CLUSTERRUN:
             return None
@@ -105,26 +111,26 @@ def handshake_error(terms: Terms, failure: HandshakeFailed) -> RendezvousError |
     return RendezvousError(text, _SAME_PROOF.format(option))
 
 
-def _place(terms: Terms) -> Fact[str]:
-    return Fact(terms.place, terms.host.origin)
+def _place(settings: RendezvousSettings) -> Setting[str]:
+    return Setting(settings.place, settings.host.origin)
 
 
-def _option(terms: Terms) -> str:
+def _option(settings: RendezvousSettings) -> str:
     """Return the option that sets another address of node 0."""
-    return "--rdzv-endpoint" if terms.job.given.at_endpoint else "--master-addr"
+    return "--rdzv-endpoint" if settings.job.given.at_endpoint else "--master-addr"
 
 
 def _lookup_error(progress: DialProgress) -> str:
     return progress.lookup_error or "no answer yet"
 
 
-def _errors(terms: Terms, progress: DialProgress) -> str:
+def _errors(settings: RendezvousSettings, progress: DialProgress) -> str:
     if not progress.errors:
         return "no answer yet"
-    one_port = len(terms.ports.value) == 1
+    one_port = len(settings.ports.value) == 1
     return ", ".join(
         error
-        if one_port and address.text == terms.host.value
+        if one_port and address.text == settings.host.value
         else f"{_where(address, None if one_port else port)}: {error}"
         for (address, port), error in progress.errors.items()
     )
@@ -135,36 +141,36 @@ def _where(address: Address, port: int | None) -> str:
     return f"{where} (this machine itself)" if address.is_loopback else where
 
 
-def _hint(terms: Terms, progress: DialProgress, rank: int | None) -> str:
-    tasks = terms.job.tasks
+def _hint(settings: RendezvousSettings, progress: DialProgress, rank: int | None) -> str:
+    tasks = settings.job.tasks
     if NOT_CLUSTERRUN in progress.errors.values():
         check = "--nnodes" if tasks is None else tasks.all_tasks
         return (
             "the port may be another program's: set another one on all nodes with"
-            f" {port_option(terms.ports.origin)}\n"
-            f"or the job has started without this {terms.job.agent_noun}: check {check}"
+            f" {port_option(settings.ports.origin)}\n"
+            f"or the job has started without this {settings.job.agent_unit}: check {check}"
         )
     if all(address.is_loopback for address in progress.addresses):
-        return _loopback_hint(terms, progress.addresses[0].text)
+        return _loopback_hint(settings, progress.addresses[0].text)
     which = "the machine with that address" if rank is None else "node 0 (--node-rank 0)"
     start = f"start the same command on {which}"
     if tasks is not None:
         start = f"start all tasks at once:\n  {tasks.all_tasks}"
     return (
         f"{start}\nif it is already running there, a firewall may block the port, or the job has"
-        f" started without this {terms.job.agent_noun}"
+        f" started without this {settings.job.agent_unit}"
     )
 
 
-def _loopback_hint(terms: Terms, address: str) -> str:
-    host, option = terms.host.value, _option(terms)
+def _loopback_hint(settings: RendezvousSettings, address: str) -> str:
+    host, option = settings.host.value, _option(settings)
     if host == address:
-        start = "start it here with --node-rank 0, or " if terms.job.tasks is None else ""
+        start = "start it here with --node-rank 0, or " if settings.job.tasks is None else ""
         return (
-            f"{host} is this machine, and {terms.first} does not run here:\n"
+            f"{host} is this machine, and {settings.first} does not run here:\n"
             f"{start}set {option} to its machine's address"
         )
     return (
-        f"on this node {host} resolves to {address}, which is this machine and not {terms.first}:\n"
-        f"correct /etc/hosts, or set {option} to {terms.first}'s IP address"
+        f"on this node {host} resolves to {address}, which is this machine and not {settings.first}:\n"
+        f"correct /etc/hosts, or set {option} to {settings.first}'s IP address"
     )

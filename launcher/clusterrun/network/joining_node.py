@@ -15,12 +15,12 @@ from clusterrun.network.addresses import Interfaces, Resolve, all_addresses, own
 from clusterrun.network.resolver import resolves_for_others
 from clusterrun.policy.joining import VERSION
 from clusterrun.policy.messages import ARGUMENTS, MAX_KEPT_ATTEMPTS, Hello
-from clusterrun.policy.terms import Terms
+from clusterrun.policy.settings import RendezvousSettings
 
 DIGITS = 8
 """Length of a digest: a longer one would confirm a guess at a short secret beyond doubt."""
 
-LONGEST_VALUE = 2000
+MAX_VALUE_CHARACTERS = 2000
 
 
 def seconds_since_boot() -> float:
@@ -53,7 +53,7 @@ class JoinContext(NamedTuple):
 class JoiningNode(NamedTuple):
     """What a node needs to join."""
 
-    terms: Terms
+    settings: RendezvousSettings
     hello: Hello
     token: bytes
     """b"" if the job has none."""
@@ -87,7 +87,7 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
             **{
                 row.name: row.in_words(job.fact(row.name).value)
                 for row in OPTIONS.values()
-                if row.option.agree and (job.outlives_nodes or row.subject is not Elasticity)
+                if row.option.agree and (job.survives_node_loss or row.subject is not Elasticity)
             },
         },
         should={
@@ -111,9 +111,9 @@ def bounded_value(value: str) -> str:
     # A path is bytes, and need not be UTF-8.
     encoded = value.encode(errors="backslashreplace")
     text = as_line(encoded.decode())
-    if len(text) <= LONGEST_VALUE:
+    if len(text) <= MAX_VALUE_CHARACTERS:
         return text
-    return f"{text[:LONGEST_VALUE]}... ({len(text)} characters, {crc32(encoded):08x})"
+    return f"{text[:MAX_VALUE_CHARACTERS]}... ({len(text)} characters, {crc32(encoded):08x})"
 
 
 def _digest(arguments: Sequence[str]) -> str:

@@ -8,22 +8,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 
 from clusterrun.errors import RendezvousError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.network.addresses import Address
 from clusterrun.ports import (
-    bound_at,
-    bound_everywhere,
+    bind_socket,
+    bind_wildcard,
+    port_error_text,
     port_option,
-    port_trouble,
+    port_permission_error,
     program,
-    refused_port,
 )
 
 _BACKLOG = 4096
 _CREDENTIALS = struct.Struct("iII")
 
 
-class PortBusy(RendezvousError):
+class PortInUse(RendezvousError):
     """None of the ports that the coordinator may use is free."""
 
 
@@ -80,7 +80,7 @@ class JoiningPort:
 
 
 def open_joining_port(
-    ports: Fact[tuple[int, ...]],
+    ports: Setting[tuple[int, ...]],
     host: str,
     only_at: Sequence[Address] = (),
     *,
@@ -95,7 +95,7 @@ def open_joining_port(
         is_task: a scheduler has set this agent's rank, and no option can.
 
     Raises:
-        PortBusy: no port can be used.
+        PortInUse: no port can be used.
         MachineError: this user may not listen at one.
 
     """
@@ -109,10 +109,10 @@ def open_joining_port(
                 hint = "\nor, if that is node 0 of this job, give this node another --node-rank"
         except OSError as error:
             if error.errno == errno.EACCES:
-                raise refused_port(port, ports.origin, host) from error
-            troubles.append(port_trouble(port, ports.origin, host, error))
+                raise port_permission_error(port, ports.origin, host) from error
+            troubles.append(port_error_text(port, ports.origin, host, error))
     option = port_option(ports.origin)
-    raise PortBusy(
+    raise PortInUse(
         "; ".join(troubles),
         f"stop that program, or set another port on all nodes with {option}{hint}",
     )
@@ -128,7 +128,7 @@ def _open(port: int, only_at: Sequence[Address]) -> JoiningPort:
         if claim is not None:
             undo.callback(claim.close)
         # At every address, since that is where the workers' store will listen.
-        holder = undo.enter_context(bound_everywhere(port))
+        holder = undo.enter_context(bind_wildcard(port))
         listeners = [undo.enter_context(each) for each in _bound(port, only_at)]
         for listener in listeners:
             listener.settimeout(0)
@@ -140,9 +140,9 @@ def _open(port: int, only_at: Sequence[Address]) -> JoiningPort:
 
 def _bound(port: int, only_at: Sequence[Address]) -> Iterator[socket.socket]:
     if not only_at:
-        yield bound_everywhere(port)
+        yield bind_wildcard(port)
     for address in only_at:
-        listener = bound_at(address.family, address.at(port))
+        listener = bind_socket(address.family, address.at(port))
         if listener is None:
             raise OSError(errno.EADDRNOTAVAIL, f"this machine has no address {address.text}")
         yield listener

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from clusterrun.bounds import MAX_WORKERS
 from clusterrun.job.job import MAIN
-from clusterrun.network.channel import ChannelEnd, Outgoing
+from clusterrun.network.channel import ChannelEnd, OutgoingChannel
 from clusterrun.network.handshake import BadFrame
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.planning.plan import World
@@ -32,7 +32,7 @@ from clusterrun.policy.messages import (
     WorldFormed,
 )
 from clusterrun.policy.queries import Answer, EndOfAnswers, Query
-from clusterrun.policy.terms import Terms, silence
+from clusterrun.policy.settings import RendezvousSettings, silence
 
 
 class MemberPhase(Enum):
@@ -68,7 +68,9 @@ class Loss(Struct, frozen=True):
 class Member:
     """One that has introduced itself to node 0, until either ends."""
 
-    def __init__(self, channel: Outgoing, node: JoiningNode, hello: Hello, now: float) -> None:
+    def __init__(
+        self, channel: OutgoingChannel, node: JoiningNode, hello: Hello, now: float
+    ) -> None:
         """Introduce the node; ``now`` is by the clock of the agent's loop."""
         self.channel = channel
         self.phase = MemberPhase.JOINING
@@ -76,12 +78,12 @@ class Member:
         self._hello = hello
         self._attempt = -1
         """That of the newest world."""
-        self._has_lease = node.terms.job.outlives_nodes
+        self._has_lease = node.settings.job.survives_node_loss
         self._clock = node.outside.lease_clock
-        self._lease = MemberLease(node.terms.rhythm)
+        self._lease = MemberLease(node.settings.rhythm)
         self._offset = ClockOffset()
-        self._heartbeat = HeartbeatTimer(node.terms.rhythm, now)
-        channel.give_up_after(node.terms.node_zero_silence)
+        self._heartbeat = HeartbeatTimer(node.settings.rhythm, now)
+        channel.give_up_after(node.settings.node_zero_silence)
         channel.send(hello)
 
     @property
@@ -113,7 +115,7 @@ class Member:
                 case KeepWaiting():
                     self.phase = MemberPhase.WAITING
                 case WorldFormed(world) | NextAttempt(world):
-                    check_world(world, self._hello, self._node.terms, self._attempt)
+                    check_world(world, self._hello, self._node.settings, self._attempt)
                     self._attempt, self.phase = world.attempt, MemberPhase.WORKING
                 case _:
                     pass
@@ -122,10 +124,10 @@ class Member:
     def _has_place(self, message: FromCoordinator) -> bool:
         """Return whether node 0 may send this now, in such a job."""
         needs_others = isinstance(message, KeepWaiting | GivenUp)
-        may_come = not needs_others or self._node.terms.job.outlives_nodes
+        may_come = not needs_others or self._node.settings.job.survives_node_loss
         return may_come and isinstance(message, ALLOWED[self.phase])
 
-    def begins_to_work(self, now: float) -> None:
+    def begin_work(self, now: float) -> None:
         """Let workers run for the first time, after what may have taken seconds."""
         self._heartbeat.received(now)
         if self._has_lease:
@@ -149,7 +151,7 @@ class Member:
         if self.channel.end not in {None, ChannelEnd.UNREACHABLE}:
             return Loss(ChannelEnd.CLOSED.value)
         if self.channel.end is ChannelEnd.UNREACHABLE or self._heartbeat.is_silent(now):
-            return Loss(silence(self._node.terms.node_zero_silence), is_silent=True)
+            return Loss(silence(self._node.settings.node_zero_silence), is_silent=True)
         return None
 
     def _answered(self, answer: HeartbeatAnswer) -> None:
@@ -162,7 +164,7 @@ class Member:
             self._node.outside.renew_lease(self._lease.ends)
 
 
-def check_world(world: World, hello: Hello, terms: Terms, attempt: int) -> None:
+def check_world(world: World, hello: Hello, settings: RendezvousSettings, attempt: int) -> None:
     """Check that this node can be in a world that has come; ``attempt``: the last one, -1 for none.
 
     Raises:
@@ -171,23 +173,23 @@ def check_world(world: World, hello: Hello, terms: Terms, attempt: int) -> None:
     """
     fits = (
         world.local_size == hello.workers
-        and world.node_rank < world.nodes <= terms.nodes
+        and world.node_rank < world.nodes <= settings.nodes
         and world.first_rank + world.local_size <= world.size <= world.nodes * MAX_WORKERS
         and world.first_role_rank + world.local_size <= world.role_size <= world.size
         and world.run_id == (hello.run_id or world.run_id)
         and attempt in {-1, world.attempt - 1}
-        and (terms.job.outlives_nodes or world.attempt <= terms.job.failures.max_restarts)
+        and (settings.job.survives_node_loss or world.attempt <= settings.job.failures.max_restarts)
         and world.kept_attempts <= MAX_KEPT_ATTEMPTS
         and world.master_port is not None
-        and _has_programs(world, hello, terms)
+        and _has_programs(world, hello, settings)
     )
     if not fits:
         raise BadFrame("sent a world in which this node has no place")
 
 
-def _has_programs(world: World, hello: Hello, terms: Terms) -> bool:
+def _has_programs(world: World, hello: Hello, settings: RendezvousSettings) -> bool:
     """Return whether a world has the job's programs, with the workers that this node has of each."""
-    services = terms.job.services
+    services = settings.job.services
     names = [MAIN, *(each.name for each in services)] if services else []
     if [each.name for each in world.programs] != names:
         return False

@@ -10,12 +10,12 @@ from clusterrun.errors import LauncherError
 from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.addresses import Address, interface_of, is_own
-from clusterrun.network.channel import ChannelEnd, Outgoing
+from clusterrun.network.channel import ChannelEnd, OutgoingChannel
 from clusterrun.network.dialer import Dialer
 from clusterrun.network.handshake import BadFrame
-from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, error_of, node_zero_silent
+from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, error_of, node_zero_silent_error
 from clusterrun.network.joining_node import JoiningNode
-from clusterrun.network.joining_port import PortBusy
+from clusterrun.network.joining_port import PortInUse
 from clusterrun.network.member import Loss, Member
 from clusterrun.network.server import CoordinatorServer, open_ports
 from clusterrun.planning.plan import World
@@ -24,8 +24,8 @@ from clusterrun.policy.events import (
     CoordinatorLost,
     CoordinatorSent,
     Event,
-    PlaceAwaited,
     QueryReceived,
+    WaitListed,
     WorldJoined,
 )
 from clusterrun.policy.messages import (
@@ -71,7 +71,7 @@ class Dialing(Struct, eq=False):
     dialer: Dialer
     has_no_rank: bool = False
     """If node 0's address belongs to this machine, it is node 0."""
-    busy: PortBusy | None = None
+    busy: PortInUse | None = None
     """Why it is not, though the address does: another program has the port."""
     busy_until: float = NEVER
     """Until then that program must turn out to be node 0."""
@@ -86,7 +86,7 @@ class Dialing(Struct, eq=False):
         self.dialer.close()
 
 
-class Introduced(Struct, eq=False):
+class HelloSent(Struct, eq=False):
     """It has introduced itself to what may be node 0 of its job; if not, it dials on."""
 
     member: Member
@@ -118,7 +118,7 @@ class Joined(Struct, eq=False):
         self.member.channel.shut_down()
 
 
-State = Dialing | Introduced | Joined | CoordinatorServer
+State = Dialing | HelloSent | Joined | CoordinatorServer
 
 
 class Membership:
@@ -128,14 +128,14 @@ class Membership:
         """Begin to join.
 
         Raises:
-            PortBusy: this is node 0, and no port is free for the coordinator.
+            PortInUse: this is node 0, and no port is free for the coordinator.
             RendezvousError: another program listens on the port that was given for the workers.
             MachineError: this is node 0, and may not open a file for each node.
 
         """
         self._node = node
         self._loop = loop
-        self._terms = node.terms
+        self._terms = node.settings
         self._outside = node.outside
         self._world: World | None = None
         """This node's part in the newest attempt, as seen from here; None: it has had none."""
@@ -178,7 +178,7 @@ class Membership:
         match self._state:
             case Dialing() as dialing:
                 yield from self._dial(dialing, now)
-            case Introduced() | Joined() as connected:
+            case HelloSent() | Joined() as connected:
                 yield from self._exchange(connected, now)
             case CoordinatorServer():
                 pass
@@ -219,7 +219,7 @@ class Membership:
         self._node = self._node._replace(hello=hello)
         self._world, self._given_up, self._has_ended = None, True, False
         self._outside.renew_lease(None)
-        dialer = Dialer(self._node, self._loop, self.events, patiently=True)
+        dialer = Dialer(self._node, self._loop, self.events, retries_forever=True)
         until = self._loop.clock() + self._terms.rhythm.timeout
         self._state = Dialing(dialer, latest_end=until)
 
@@ -241,12 +241,12 @@ class Membership:
     def _node_zero_state(self) -> CoordinatorServer:
         node, now = self._node, self._loop.clock()
         port, workers = open_ports(node)
-        terms, number = node.terms, (workers or port).number
-        coordinator = Coordinator(terms, node.hello, number, now, has_token=bool(node.token))
+        settings, number = node.settings, (workers or port).number
+        coordinator = Coordinator(settings, node.hello, number, now, has_token=bool(node.token))
         server = CoordinatorServer(
             node, self._loop, coordinator, self._event, port=port, workers=workers
         )
-        server.look_for_another()
+        server.check_for_duplicate()
         return server
 
     def _dial(self, dialing: Dialing, now: float) -> Iterable[Event]:
@@ -262,7 +262,7 @@ class Membership:
             if any(is_own(address.text, interfaces) for address in addresses):
                 try:
                     self._state = self._node_zero_state()
-                except PortBusy as busy:
+                except PortInUse as busy:
                     dialing.busy, dialing.busy_until = busy, now + SECONDS_TO_FIND_NODE_ZERO_HERE
                 else:
                     dialing.dialer.close()
@@ -273,7 +273,7 @@ class Membership:
         elif dialing.busy is not None and now >= dialing.busy_until:
             raise dialing.busy
 
-    def _introduce(self, dialing: Dialing, channel: Outgoing, now: float) -> Iterable[Event]:
+    def _introduce(self, dialing: Dialing, channel: OutgoingChannel, now: float) -> Iterable[Event]:
         # Now, while nothing waits for it: later, the workers would.
         self._interface = interface_of(channel.local_address, self._outside.interfaces())
         addresses = dialing.dialer.addresses
@@ -282,13 +282,13 @@ class Membership:
         hello = replace(self._node.hello, waited=waited, at=sent)
         member = Member(channel, self._node, hello, now)
         until = now + self._terms.job.join.rdzv_timeout + SECONDS_AFTER_TIMEOUT
-        introduced = Introduced(member, dialing, min(until, dialing.latest_end))
+        introduced = HelloSent(member, dialing, min(until, dialing.latest_end))
         self._state = introduced
         yield from self._exchange(introduced, now)
 
     # A member.
 
-    def _exchange(self, connected: Introduced | Joined, now: float) -> Iterable[Event]:
+    def _exchange(self, connected: HelloSent | Joined, now: float) -> Iterable[Event]:
         """Read what node 0 has sent, send a heartbeat if it is due, and notice its loss."""
         member, why = connected.member, ""
         try:
@@ -300,22 +300,22 @@ class Membership:
                 if self._has_ended or not self._is_with(member):
                     return
         except BadFrame as error:
-            why = f"it {error}" if isinstance(self._state, Introduced) else str(error)
+            why = f"it {error}" if isinstance(self._state, HelloSent) else str(error)
         member.beat(now)
         loss = Loss(why) if why else member.loss(now)
         if loss is not None:
             yield from self._lose(loss, now)
             return
-        if isinstance(self._state, Introduced) and now >= self._state.latest_end:
+        if isinstance(self._state, HelloSent) and now >= self._state.latest_end:
             if self._given_up:
                 yield from self._end_without_place(now)
                 return
-            raise node_zero_silent(self._terms)
+            raise node_zero_silent_error(self._terms)
         member.channel.watch(self._loop, self.events)
 
     def _is_with(self, member: Member) -> bool:
         """Return whether this node is still the same member."""
-        return isinstance(self._state, Introduced | Joined) and self._state.member is member
+        return isinstance(self._state, HelloSent | Joined) and self._state.member is member
 
     def _refused(self, refused: Refused) -> str:
         """Return why to call another port.
@@ -324,19 +324,19 @@ class Membership:
             LauncherError: this is its job, and it can't join.
 
         """
-        if isinstance(self._state, Introduced):
+        if isinstance(self._state, HelloSent):
             self._state.is_refused = True
         if self._given_up:
             return refused.text
         several = len(self._terms.ports.value) > 1
-        if refused.refusal is not Refusal.TRY_ELSEWHERE or not several:
+        if refused.refusal is not Refusal.TRY_NEXT_PORT or not several:
             raise error_of(refused)
         return refused.text
 
     def _lose(self, loss: Loss, now: float) -> Iterable[Event]:
         """Call again, if this was not yet node 0 of the job; or end."""
         match self._state:
-            case Introduced(member, dialing, is_refused=is_refused):
+            case HelloSent(member, dialing, is_refused=is_refused):
                 channel = member.channel
                 how = loss.how
                 if loss.is_silent:
@@ -350,7 +350,7 @@ class Membership:
                 self._state = dialing
             case Joined(member):
                 self._has_ended = True
-                at_once = loss.is_silent and self._terms.job.outlives_nodes
+                at_once = loss.is_silent and self._terms.job.survives_node_loss
                 # Node 0, if it runs, notices at once; or when the fork server lets go of the connection.
                 member.channel.close()
                 yield CoordinatorLost(self._node_zero_lost(loss.how), now, at_once)
@@ -377,7 +377,7 @@ class Membership:
                 self.node_zero = host
                 self._has_found_its_job()
                 self._print(ELASTIC if self._terms.job.is_elastic else SPARE, now)
-                yield PlaceAwaited(now)
+                yield WaitListed(now)
             case WorldFormed(world, host):
                 self.node_zero = host
                 self._has_found_its_job()
@@ -411,7 +411,7 @@ class Membership:
 
     def _has_found_its_job(self) -> None:
         """Stay with this node 0."""
-        if isinstance(self._state, Introduced):
+        if isinstance(self._state, HelloSent):
             self._state.dialing.close()
             self._state = Joined(self._state.member)
 
@@ -428,7 +428,7 @@ class Membership:
             self._interface = ""
         if isinstance(state, Joined):
             # Now: the look-up of this node's name may have taken seconds.
-            state.member.begins_to_work(self._loop.clock())
+            state.member.begin_work(self._loop.clock())
         return self._begin(formed)
 
     def _begin(self, world: World) -> World:
@@ -451,7 +451,7 @@ class Membership:
     def _end(self) -> None:
         """Expect nothing more."""
         self._has_ended = True
-        self._loop.untime(self)
+        self._loop.remove_timer(self)
         if isinstance(self._state, CoordinatorServer):
             has_begun = self._world is not None
             self._state.finish(SECONDS_FOR_VERDICT if has_begun else SECONDS_TO_FINISH)

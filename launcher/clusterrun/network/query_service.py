@@ -23,13 +23,13 @@ SECONDS_FOR_COORDINATOR = 0.3
 SECONDS_BETWEEN_QUERIES = 0.1
 """Queries of commands that come sooner wait."""
 
-MAX_OPEN = 4
+MAX_OPEN_QUERIES = 4
 """Different queries of commands at a time."""
 
-MAX_OF_ANSWERS = 256 << 20
+MAX_ANSWER_BYTES = 256 << 20
 """Bytes that are kept for one query; more are ignored."""
 
-OF_EACH = 512
+ANSWER_OVERHEAD = 512
 """Bytes of an answer beside its body, at most."""
 
 NOT_REACHED = "does not answer: nodes that are not shown can't be asked"
@@ -41,7 +41,7 @@ Then = Callable[[Answer], Iterable[Event]]
 """Takes this node's answer; returns what follows."""
 
 
-class NodePorts(Struct, frozen=True):
+class AgentCallbacks(Struct, frozen=True):
     """What the service needs of the agent."""
 
     send: Callable[[AgentMessage], Iterable[Event]]
@@ -69,15 +69,15 @@ class _OpenQuery(Struct):
 
     def take(self, answer: Answer) -> None:
         """Keep another node's answer."""
-        self.size += OF_EACH + len(answer.body) + len(answer.problem)
-        if self.size <= MAX_OF_ANSWERS:
+        self.size += ANSWER_OVERHEAD + len(answer.body) + len(answer.problem)
+        if self.size <= MAX_ANSWER_BYTES:
             self.answers.append(answer)
 
 
 class QueryService:
     """Acts when it is asked, and at its times."""
 
-    def __init__(self, ports: NodePorts) -> None:
+    def __init__(self, ports: AgentCallbacks) -> None:
         self._ports = ports
         self._queued: list[_OpenQuery] = []
         self._open: dict[int, _OpenQuery] = {}
@@ -86,7 +86,7 @@ class QueryService:
 
     @property
     def due(self) -> float:
-        waits = self._queued and len(self._open) < MAX_OPEN
+        waits = self._queued and len(self._open) < MAX_OPEN_QUERIES
         return min([self._next_at if waits else NEVER, *(it.until for it in self._open.values())])
 
     def ask(self, query: Query, reply: Reply, now: float) -> Iterator[Event]:
@@ -127,7 +127,7 @@ class QueryService:
         yield from self._begin_queued(now)
 
     def _begin_queued(self, now: float) -> Iterator[Event]:
-        while self._queued and now >= self._next_at and len(self._open) < MAX_OPEN:
+        while self._queued and now >= self._next_at and len(self._open) < MAX_OPEN_QUERIES:
             opened = self._queued.pop(0)
             self._last += 1
             self._next_at = now + SECONDS_BETWEEN_QUERIES

@@ -16,7 +16,7 @@ from clusterrun.network.addresses import (
     is_own,
     numeric_address,
 )
-from clusterrun.processes import AskedChild
+from clusterrun.processes import TimeLimitedChild
 
 SECONDS_FOR_AN_ANSWER = 15
 """Then the child is killed and another one tries again: pods get their names late."""
@@ -57,7 +57,7 @@ class Lookup:
         self._watch: Callable[[int], None] = lambda pipe: loop.watch(pipe, ready)
         self._forget = loop.forget
         self._pause = FIRST_PAUSE
-        self._child: AskedChild | None = None
+        self._child: TimeLimitedChild | None = None
         if not self.addresses:
             self._start(now)
 
@@ -83,7 +83,7 @@ class Lookup:
     def _start(self, now: float) -> None:
         try:
             ask = partial(_look_up, self.host, self._resolve)
-            self._child = AskedChild(ask, SECONDS_FOR_AN_ANSWER, now=now)
+            self._child = TimeLimitedChild(ask, SECONDS_FOR_AN_ANSWER, now=now)
         except OSError as error:
             # Limits of processes or files, which other jobs may have reached.
             self._fail(f"the lookup could not start: {error.strerror}", now)
@@ -91,7 +91,7 @@ class Lookup:
         self._watch(self._child.fileno())
         self.due = now + SECONDS_FOR_AN_ANSWER
 
-    def _take_answer(self, child: AskedChild, now: float) -> None:
+    def _take_answer(self, child: TimeLimitedChild, now: float) -> None:
         data = child.answer(now)
         if data is None:
             return

@@ -18,8 +18,8 @@ from clusterrun.loop import NEVER, Loop, Priority, Ready
 from clusterrun.network.addresses import is_own, loopback_address, plain_address
 from clusterrun.network.channel import (
     FROM_MEMBERS,
-    LONGEST_FRAME,
-    LONGEST_HELLO,
+    MAX_FRAME_BYTES,
+    MAX_HELLO_BYTES,
     Channel,
     ChannelEnd,
 )
@@ -49,9 +49,9 @@ from clusterrun.policy.messages import (
     Refused,
     WorldFormed,
 )
-from clusterrun.policy.terms import SILENT_NODE_ZERO
-from clusterrun.ports import WorkersPort
-from clusterrun.processes import allow_descriptors
+from clusterrun.policy.settings import NODE_ZERO_SILENCE_INTERVALS
+from clusterrun.ports import MasterPort
+from clusterrun.processes import raise_descriptor_limit
 
 SECONDS_TO_SEND_HELLO = 10.0
 SECONDS_TO_READ_A_REFUSAL = 2.0
@@ -85,7 +85,7 @@ class Connection(Struct, eq=False):
     """It ends once all that was sent has left; what comes by it counts no more."""
 
     def watch(self, loop: Loop[Event]) -> None:
-        rank = Priority.KNOWN if self.is_member else Priority.STRANGERS
+        rank = Priority.KNOWN if self.is_member else Priority.UNAUTHENTICATED
         self.channel.watch(loop, self.serve, rank)
 
 
@@ -100,7 +100,7 @@ class CoordinatorServer:
         event: Callable[[FromCoordinator, float], Iterable[Event]],
         *,
         port: JoiningPort,
-        workers: WorkersPort | None = None,
+        workers: MasterPort | None = None,
     ) -> None:
         """Listen.
 
@@ -116,14 +116,14 @@ class CoordinatorServer:
             MachineError: the limit of open files is too low for a connection to each node.
 
         """
-        terms = coordinator.terms
-        allow_connections(terms.nodes, 2 * MAX_STRANGERS)
+        settings = coordinator.settings
+        allow_connections(settings.nodes, 2 * MAX_STRANGERS)
         self.coordinator = coordinator
         self.reached_at = ""
         """This node's address that the first member from another machine connected to."""
         self._node = node
         self._loop = loop
-        self._terms = terms
+        self._terms = settings
         self._event = event
         self._port = port
         self._workers = workers
@@ -139,13 +139,13 @@ class CoordinatorServer:
         self._closing: dict[int, Connection] = {}
         self._last_number = OWN
         now = loop.clock()
-        self._silence_watch = SilenceWatch(terms.rhythm, now)
+        self._silence_watch = SilenceWatch(settings.rhythm, now)
         self._accept_again = NEVER
         self._last_turn = now
         loop.time(self)
         self._listen()
 
-    def look_for_another(self) -> None:
+    def check_for_duplicate(self) -> None:
         """Find out whether another machine at node 0's address is node 0, too."""
         self._duplicate_check = DuplicateCheck(self._node, self._loop, self._look)
 
@@ -189,7 +189,7 @@ class CoordinatorServer:
 
     def abandon(self, why: str, now: float, hint: str = "") -> None:
         """Tell all members that the job does not begin."""
-        self.handle(job_events.Abandoned(why, now, hint))
+        self.handle(job_events.JoinAbandoned(why, now, hint))
 
     def handle(self, event: job_events.CoordinatorEvent) -> None:
         """Take an event of the job."""
@@ -207,7 +207,7 @@ class CoordinatorServer:
             if self._loop.clock() >= deadline:
                 break
             self._loop.turn(deadline)
-        self._loop.untime(self)
+        self._loop.remove_timer(self)
         for connection in [*self._connections.values()]:
             self._close(connection)
         self._forget_port()
@@ -328,7 +328,7 @@ class CoordinatorServer:
         own_end = packed_address(sock.getsockname())
         handshake = coordinator_handshake(self._node.token, own_end, self._is_own)
         channel = Channel(FROM_MEMBERS, sock, handshake)
-        channel.longest = LONGEST_HELLO
+        channel.longest = MAX_HELLO_BYTES
         self._last_number = number = self._last_number + 1
         serve, deadline = partial(self._serve, number), now + SECONDS_TO_SEND_HELLO
         connection = Connection(number, channel, peer, deadline, serve)
@@ -352,7 +352,7 @@ class CoordinatorServer:
         del self._strangers[connection.number]
         connection.is_member = True
         connection.deadline = NEVER
-        connection.channel.longest = LONGEST_FRAME
+        connection.channel.longest = MAX_FRAME_BYTES
         connection.channel.give_up_after(self._terms.member_silence)
         self._silence_watch.received(connection.number, now)
         self._answer(connection.number, hello.at)
@@ -366,8 +366,8 @@ class CoordinatorServer:
         """Let the coordinator know if this process was stopped for so long that others give it up."""
         seconds, self._last_turn = now - self._last_turn, now
         # Others may have heard it an interval before its last turn.
-        if seconds > self._terms.rhythm.after(SILENT_NODE_ZERO - 1.0):
-            self.handle(job_events.WasStopped(seconds, now))
+        if seconds > self._terms.rhythm.after(NODE_ZERO_SILENCE_INTERVALS - 1.0):
+            self.handle(job_events.NodeZeroWasStopped(seconds, now))
 
     def _serve(self, number: int, now: float) -> Iterable[Event]:
         """Send what is queued for a connection, and read what it has sent."""
@@ -433,13 +433,13 @@ class CoordinatorServer:
             return
         why = f"{connection.peer}: {refused}" if refused else ""
         if was_stranger:
-            self.handle(job_events.CallerGone(why, now))
+            self.handle(job_events.CallerDisconnected(why, now))
             return
         end = connection.channel.end
         # A reset tells nothing of the workers: see ``policy/leases.py``.
         has_ended = end is ChannelEnd.CLOSED
         is_unreachable = end is ChannelEnd.UNREACHABLE
-        gone = job_events.MemberGone(connection.number, why, now, has_ended, is_unreachable)
+        gone = job_events.MemberDisconnected(connection.number, why, now, has_ended, is_unreachable)
         self.handle(gone)
         if not self.coordinator.is_lost(connection.number):
             # It had no place, and no workers.
@@ -472,24 +472,24 @@ class CoordinatorServer:
             self._refuse_oldest(f"it sent nothing for {SECONDS_TO_SEND_HELLO:g} s", now)
 
 
-def open_ports(node: JoiningNode) -> tuple[JoiningPort, WorkersPort | None]:
+def open_ports(node: JoiningNode) -> tuple[JoiningPort, MasterPort | None]:
     """Return where the other nodes join, and where the workers meet if that is another port.
 
     Raises:
-        PortBusy: no port is free for the coordinator.
+        PortInUse: no port is free for the coordinator.
         RendezvousError: another program listens on the port that was given for the workers.
         MachineError: this user may not listen at a port that was given.
 
     """
-    terms = node.terms
+    settings = node.settings
     # At a loopback address no other machine needs to reach the coordinator.
-    only_at = loopback_address(terms.host.value)
-    is_task = terms.job.tasks is not None
-    joining = open_joining_port(terms.ports, node.hello.host, only_at, is_task=is_task)
-    if not terms.keeps_joining_port:
+    only_at = loopback_address(settings.host.value)
+    is_task = settings.job.tasks is not None
+    joining = open_joining_port(settings.ports, node.hello.host, only_at, is_task=is_task)
+    if not settings.keeps_rendezvous_port:
         return joining, None
     try:
-        return joining, WorkersPort(terms.workers_port)
+        return joining, MasterPort(settings.workers_port)
     except LauncherError:
         joining.release()
         raise
@@ -502,7 +502,7 @@ def allow_connections(nodes: int, strangers: int) -> None:
         MachineError: the hard limit is too low for all nodes.
 
     """
-    allowed, needed = allow_descriptors(nodes + strangers), nodes + OTHER_DESCRIPTORS
+    allowed, needed = raise_descriptor_limit(nodes + strangers), nodes + OTHER_DESCRIPTORS
     if allowed < needed:
         raise MachineError(
             f"node 0 keeps connections to {nodes} nodes and needs {needed} open files,"

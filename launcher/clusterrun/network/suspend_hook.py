@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from clusterrun.errors import shell_line
 from clusterrun.loop import Loop
-from clusterrun.policy.events import Event, SuspensionWanted
-from clusterrun.processes import become_keeper, end_children, forked, status_of
+from clusterrun.policy.events import Event, SuspensionRequested
+from clusterrun.processes import become_subreaper, end_children, forked, status_of
 
 READY = b"ready\n"
 """To the hook's process: all ranks have saved."""
@@ -61,14 +61,14 @@ class SuspendHook:
         loop.watch(self._socket.fileno(), self.events)
 
     def events(self, now: float) -> Iterable[Event]:
-        """Return a ``SuspensionWanted`` once the hook has exited with 0; print any other end."""
+        """Return a ``SuspensionRequested`` once the hook has exited with 0; print any other end."""
         for phase, how in self._ends():
             if phase == "wait":
                 self._is_waited_for = False
                 if how:
                     self._warn(how)
                 else:
-                    yield SuspensionWanted(f"--suspend-hook {self._words}", now)
+                    yield SuspensionRequested(f"--suspend-hook {self._words}", now)
         if self.lost:
             self._loop.forget(self._socket.fileno())
             if self._is_waited_for:
@@ -124,7 +124,7 @@ def _live_as_hook_process(
 ) -> NoReturn:
     """Run the hook until the agent closes its socket; never return to the agent's code."""
     try:
-        become_keeper(agent.fileno())
+        become_subreaper(agent.fileno())
         _HookProcess(agent, command, environ).run()
     finally:
         end_children()

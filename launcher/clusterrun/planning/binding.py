@@ -29,11 +29,11 @@ Group = tuple[CpuSet, ...]
 
 def place(machine: Machine, request: BindingRequest) -> tuple[Placement, ...]:
     """Return the workers of this agent, by local rank, each with its GPUs, CPUs and memory."""
-    placed = zip(request.seats, place_all(machine, request), strict=True)
+    placed = zip(request.seats, bind_workers(machine, request), strict=True)
     return tuple(placement for seat, placement in placed if seat.is_ours)
 
 
-def place_all(machine: Machine, request: BindingRequest) -> list[Placement]:
+def bind_workers(machine: Machine, request: BindingRequest) -> list[Placement]:
     """Return the worker of each seat.
 
     All are planned together, so that jobs and tasks that share a node stay apart, and use its CPUs

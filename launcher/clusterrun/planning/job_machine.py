@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from clusterrun.cpuset import CpuSet, runs
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job
 from clusterrun.job.values import MappedGpu
 from clusterrun.machine.machine import Gpu, Machine
-from clusterrun.planning.seats import why_none
-from clusterrun.planning.variables import goes_by_id
+from clusterrun.planning.variables import uses_uuids
+from clusterrun.planning.worker_slots import why_no_gpu
 
 
 def machine_for(job: Job, machine: Machine) -> Machine:
@@ -25,11 +25,11 @@ def machine_for(job: Job, machine: Machine) -> Machine:
         UsageError: --numa-map or --devices names a GPU, a node or a CPU that is not on the machine.
 
     """
-    machine = with_map(machine, job.fact("numa_map"))
+    machine = with_numa_map(machine, job.fact("numa_map"))
     return _on_assigned_node(job, _with_devices(machine, job.fact("devices")))
 
 
-def with_map(machine: Machine, numa_map: Fact[tuple[MappedGpu, ...]]) -> Machine:
+def with_numa_map(machine: Machine, numa_map: Setting[tuple[MappedGpu, ...]]) -> Machine:
     """Return the machine with its GPUs placed as the user's map has them.
 
     Raises:
@@ -115,7 +115,7 @@ def _expect_cpus(machine: Machine, entry: MappedGpu, cpus: CpuSet, origin: str) 
     return cpus
 
 
-def _with_devices(machine: Machine, chosen: Fact[tuple[str, ...]]) -> Machine:
+def _with_devices(machine: Machine, chosen: Setting[tuple[str, ...]]) -> Machine:
     """Return the machine with only the GPUs of ``--devices`` visible, if any (docs/binding.md S2).
 
     GPUs keep their names: of 4,5,6,7 one may choose 6,4. Intel's runtime keeps the bus order.
@@ -131,22 +131,22 @@ def _with_devices(machine: Machine, chosen: Fact[tuple[str, ...]]) -> Machine:
             )
     if gpus[0].vendor == "intel":
         gpus.sort(key=lambda gpu: gpu.index)
-    visible_remark = machine.visible_remark
-    if goes_by_id(machine, gpus):
+    visible_warning = machine.visible_warning
+    if uses_uuids(machine, gpus):
         # The runtime finds them by UUID, in whichever order it would number them.
         known = {gpu.uuid: gpu for gpu in machine.gpus}
-        gpus, visible_remark = [known.get(gpu.uuid, gpu) for gpu in gpus], ""
+        gpus, visible_warning = [known.get(gpu.uuid, gpu) for gpu in gpus], ""
     origin = f"{chosen.origin} {','.join(chosen.value)}"
     return replace(
-        machine, visible=tuple(gpus), visible_origin=origin, visible_remark=visible_remark
+        machine, visible=tuple(gpus), visible_origin=origin, visible_warning=visible_warning
     )
 
 
-def _named(machine: Machine, name: str, chosen: Fact[tuple[str, ...]]) -> Gpu:
+def _named(machine: Machine, name: str, chosen: Setting[tuple[str, ...]]) -> Gpu:
     origin = chosen.origin
     if not machine.visible:
         raise UsageError(
-            f"{origin}: no GPU is visible ({why_none(machine)})",
+            f"{origin}: no GPU is visible ({why_no_gpu(machine)})",
             f"leave {origin} out; to choose GPUs that clusterrun does not find, set their variable:\n"
             "  --env CUDA_VISIBLE_DEVICES=0,1 --nproc-per-node 2",
         )

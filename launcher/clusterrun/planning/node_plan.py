@@ -9,11 +9,11 @@ from clusterrun.bounds import GlobalRank, LocalRank, counted
 from clusterrun.job.job import MAIN, Job, ProgramKind, TaskLayout, WorkerProgram
 from clusterrun.machine.machine import Machine
 from clusterrun.planning import variables
-from clusterrun.planning.binding import place_all, threads_per_worker
+from clusterrun.planning.binding import bind_workers, threads_per_worker
+from clusterrun.planning.node_warnings import idle_cpus_warning, require_binding, warnings_for
 from clusterrun.planning.placement import BindingRequest, Placement
-from clusterrun.planning.plan import NodePlan, Seat, WorkerPlan, World
-from clusterrun.planning.remarks import remark_on_idle_cpus, remarks_on, require_binding
-from clusterrun.planning.seats import has_own_cpus, has_own_gpus
+from clusterrun.planning.plan import NodePlan, WorkerPlan, WorkerSlot, World
+from clusterrun.planning.worker_slots import has_own_cpus, has_own_gpus
 
 RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """What torchrun's ``run_script_path`` does, in an interpreter of its own (torch/distributed/run.py)."""
@@ -27,7 +27,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     unset: Sequence[str],
     error_files: str | None,
     before: Mapping[str, str],
-    seats: Sequence[Seat],
+    seats: Sequence[WorkerSlot],
 ) -> NodePlan:
     """Return the plan of this node.
 
@@ -38,7 +38,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         unset: variables that the workers must not inherit.
         error_files: folder of the files that TORCHELASTIC_ERROR_FILE names, whose own folders are
             made when a worker starts. None in a dry run.
-        before: the job's environment as its user made it, see ``environment_before``.
+        before: the job's environment as its user made it, see ``user_environment``.
         seats: the workers of this node, see ``seats``.
 
     Raises:
@@ -46,7 +46,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
 
     """
     request = BindingRequest(seats, job.placing.numa_binding, job.placing.numa_memory)
-    placed = place_all(machine, request)
+    placed = bind_workers(machine, request)
     own = [(seat, it) for seat, it in zip(seats, placed, strict=True) if seat.is_ours]
     placements = [placement for _, placement in own]
     threads = _threads(job, machine, [it for it in placed if not it.is_other])
@@ -58,7 +58,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     if job.tasks is None or has_own_cpus(job.tasks, machine):
         # CPUs that a task does not use may be another task's.
         others = [it for it in placed if it.is_other]
-        idle_cpus = remark_on_idle_cpus(machine, request, placements, others)
+        idle_cpus = idle_cpus_warning(machine, request, placements, others)
     env = {
         **variables.job_variables(job, before, threads, world, len(placements)),
         **variables.chosen_gpus_variables(job, machine, before),
@@ -81,7 +81,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         env=env,
         unset=tuple(unset),
         workers=workers,
-        remarks=remarks_on(job, machine, placements, idle_cpus, before),
+        remarks=warnings_for(job, machine, placements, idle_cpus, before),
         visible_origin=machine.visible_origin,
     )
 

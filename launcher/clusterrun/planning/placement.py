@@ -11,13 +11,13 @@ from clusterrun.cpuset import CpuSet
 from clusterrun.job.job import MAIN
 from clusterrun.job.options import NumaBinding, NumaMemory
 from clusterrun.machine.machine import Gpu, Machine, NumaNode, PciGpu
-from clusterrun.planning.plan import MemoryPolicy, Seat
+from clusterrun.planning.plan import MemoryPolicy, WorkerSlot
 
 
 class BindingRequest(Struct, frozen=True):
     """The workers of a node, and the job's options for their binding."""
 
-    seats: Sequence[Seat]
+    seats: Sequence[WorkerSlot]
     mode: NumaBinding
     memory: NumaMemory = NumaMemory.NONE
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct, field
 
 from clusterrun.bounds import (
-    COUNTED,
+    NON_NEGATIVE,
     Count,
     GlobalRank,
     Line,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class ProgramOnNode(Struct, frozen=True):
     """The workers of one program on one node."""
 
-    node_rank: Annotated[NodeRank, COUNTED]
+    node_rank: Annotated[NodeRank, NON_NEGATIVE]
     address: Name
     """Where other nodes reach it."""
     workers: Size
@@ -99,14 +99,14 @@ class World(Struct, frozen=True):
     """Node 0's name for the job, the same on all nodes: TORCHELASTIC_RUN_ID."""
     attempt: Count
     """Number of the attempt, from 0: TORCHELASTIC_RESTART_COUNT."""
-    node_rank: Annotated[NodeRank, COUNTED]
+    node_rank: Annotated[NodeRank, NON_NEGATIVE]
     nodes: Size
-    first_rank: Annotated[GlobalRank, COUNTED]
+    first_rank: Annotated[GlobalRank, NON_NEGATIVE]
     """Global rank of this node's local rank 0: the sum of the workers of all nodes before."""
     local_size: Count
     """0 on a node that has services alone."""
     size: Size
-    first_role_rank: Annotated[GlobalRank, COUNTED]
+    first_role_rank: Annotated[GlobalRank, NON_NEGATIVE]
     """As ``first_rank``, counted among the nodes of this node's role alone."""
     role_size: Size
     """Workers of this role on all nodes."""
@@ -131,7 +131,7 @@ class World(Struct, frozen=True):
         return next(own, NumberedProgram(MAIN, 0, self.size))
 
 
-class Seat(Struct, frozen=True):
+class WorkerSlot(Struct, frozen=True):
     """One worker of a node, and its GPUs."""
 
     gpus: tuple[Gpu, ...] | None
@@ -207,7 +207,7 @@ class NodePlan(Struct, frozen=True):
     visible_origin: str = ""
     """``Machine.visible_origin``."""
 
-    def all_remarks(self) -> Iterator[str]:
+    def all_warnings(self) -> Iterator[str]:
         """Yield what is remarkable about the node, and about its workers: equal remarks once."""
         yield from self.remarks
         for remark in dict.fromkeys(worker.remark for worker in self.workers if worker.remark):

@@ -36,7 +36,7 @@ class Preparation(Struct, frozen=True):
     """A worker that can't be forked is not started at all."""
     known_variables: Mapping[str, str]
     """Variables that are equal for all workers, and known already."""
-    later_variables: tuple[str, ...]
+    per_worker_variables: tuple[str, ...]
     """Names of the variables that differ per worker, or that the other nodes decide."""
     workers: int
     """Number of workers; a single one has no other to share its imports with."""
@@ -72,7 +72,7 @@ def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Pr
         preload=job.starting.preload,
         must_fork=method is StartMethod.FORK,
         known_variables=known,
-        later_variables=tuple(sorted(of_clusterrun | per_worker | found_later)),
+        per_worker_variables=tuple(sorted(of_clusterrun | per_worker | found_later)),
         workers=len(workers),
         cpus=workers[0].cpus,
         has_gpus=any(worker.gpus for worker in workers),

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank, counted
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
 from clusterrun.job.program import COMMAND_LINE
 from clusterrun.job.services import SHELL, Service
@@ -17,10 +17,10 @@ from clusterrun.machine.machine import Gpu, Machine
 from clusterrun.planning import variables
 from clusterrun.planning.node_plan import command_of
 from clusterrun.planning.placement import Placement
-from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, Seat, WorkerPlan, World
-from clusterrun.planning.seats import first_slice, local_size
+from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, WorkerPlan, WorkerSlot, World
+from clusterrun.planning.worker_slots import first_slice, local_size
 
-LONGEST_LIST = 100_000
+MAX_LIST_LENGTH = 100_000
 """Characters of a variable that lists addresses: execve takes 131,072 (MAX_ARG_STRLEN)."""
 
 KNOWN_LATER = frozenset({"PORT", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
@@ -29,13 +29,13 @@ KNOWN_LATER = frozenset({"PORT", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
 TYPED = ("--env", "CLUSTERRUN_ENV", "PET_ENV")
 """Where a shell has replaced $NAME already."""
 
-OF_A_WORLD = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
+WORLD_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
 """Variables that a service has only with ``world: true``: libraries form a group of processes with them."""
 
 _REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|(\$))")
 
 
-def with_old_values(job: Job, inherited: Mapping[str, str]) -> Job:
+def with_inherited_values(job: Job, inherited: Mapping[str, str]) -> Job:
     """Return the job where ``PATH: /x:$PATH`` in its variables has the value that is inherited."""
     env = (
         (name, _with_old_value(name, text, inherited[name]))
@@ -51,7 +51,7 @@ def _with_old_value(name: str, text: str, old: str) -> str:
     return re.sub(rf"\$(?:{name}\b|{{{name}}})", lambda _: old.replace("$", "$$"), text)
 
 
-def node_rank_of(job: Job) -> int:
+def known_node_rank(job: Job) -> int:
     """Return the rank of this node, whose services depend on it.
 
     Raises:
@@ -68,14 +68,14 @@ def node_rank_of(job: Job) -> int:
     return job.workers.node_rank
 
 
-def service_seats(job: Job, machine: Machine) -> list[Seat]:
+def service_slots(job: Job, machine: Machine) -> list[WorkerSlot]:
     """Return the workers of services on this node, in the order of the file: they have the last GPUs that are left.
 
     Raises:
         UsageError: there are fewer GPUs than they ask for.
 
     """
-    rank = node_rank_of(job)
+    rank = known_node_rank(job)
     here = [each for each in job.services if rank in each.nodes(job.nnodes)]
     with_gpus = next((each for each in here if each.gpus_per_worker or each.devices), None)
     if with_gpus is not None and first_slice(machine):
@@ -97,7 +97,7 @@ def service_seats(job: Job, machine: Machine) -> list[Seat]:
         if len(own) < workers * each or (service.devices and len(own) != workers * each):
             raise _too_few(service, here, machine)
         blocks = (own[at * each :][:each] for at in range(workers))
-        found += [Seat(block, program=service.name) for block in blocks]
+        found += [WorkerSlot(block, program=service.name) for block in blocks]
     return found
 
 
@@ -132,14 +132,14 @@ def _too_few(service: Service, here: Sequence[Service], machine: Machine) -> Usa
     )
 
 
-def main_workers(job: Job, machine: Machine, services: Sequence[Seat]) -> int:
+def main_workers(job: Job, machine: Machine, services: Sequence[WorkerSlot]) -> int:
     """Return how many workers the main program has on this node; 0: no GPU is left, or it has others.
 
     Raises:
         UsageError: as ``local_size``; or the node has no program at all, or the job no main program.
 
     """
-    rank, taken = node_rank_of(job), len({gpu for seat in services for gpu in seat.gpus or ()})
+    rank, taken = known_node_rank(job), len({gpu for seat in services for gpu in seat.gpus or ()})
     if job.main_nodes is not None:
         is_here = rank in job.main_nodes
     else:
@@ -168,7 +168,7 @@ def assumed_programs(job: Job, workers: int) -> tuple[ProgramWorld, ...]:
     Where this one has none, the others may have any number, and are taken to have one each.
     """
     main = [rank for rank in range(job.nnodes) if job.main_nodes is None or rank in job.main_nodes]
-    here = node_rank_of(job)
+    here = known_node_rank(job)
     counts = {MAIN: {rank: workers or int(rank != here) for rank in main}}
     for each in job.services:
         counts[each.name] = dict.fromkeys(each.nodes(job.nnodes), each.nproc_per_node)
@@ -224,7 +224,7 @@ def addresses_of(programs: Sequence[ProgramWorld]) -> dict[str, str]:
         found |= {
             f"CLUSTERRUN_{name}_{what}": text
             for what, text in texts.items()
-            if len(text) <= LONGEST_LIST
+            if len(text) <= MAX_LIST_LENGTH
         }
     return found
 
@@ -237,7 +237,7 @@ def worker_plans(  # noqa: PLR0913 - as a plan
     job: Job,
     machine: Machine,
     world: World,
-    own: Sequence[tuple[Seat, Placement]],
+    own: Sequence[tuple[WorkerSlot, Placement]],
     *,
     error_files: str | None,
     env: Mapping[str, str],
@@ -306,7 +306,7 @@ def _variables(
     if service is not None:
         found["ROLE_NAME"] = service.name
         if not service.world:
-            found = {name: text for name, text in found.items() if name not in OF_A_WORLD}
+            found = {name: text for name, text in found.items() if name not in WORLD_VARIABLES}
     ports = program.nodes[program.place(world.node_rank)[0]].ports
     return {**found, "PORT": str(ports[index])} if ports else found
 
@@ -320,7 +320,7 @@ def _seen(
         UsageError: its service's own variables choose others.
 
     """
-    found = variables.seen_gpus(machine, gpus, env)
+    found = variables.visible_gpus_variables(machine, gpus, env)
     other = next((name for name in found if service and name in service.env), None)
     if service is None or other is None:
         return found
@@ -335,11 +335,11 @@ def _own_env(
     job: Job, service: Service | None, environment: Mapping[str, str], later: Collection[str]
 ) -> dict[str, str]:
     """Return the variables of the job and of a service, with ``$NAME`` replaced: the latter are stronger."""
-    found = {name: Fact(text, job.origin(f"env.{name}")) for name, text in job.env.items()}
+    found = {name: Setting(text, job.origin(f"env.{name}")) for name, text in job.env.items()}
     texts = {name: it for name, it in found.items() if "$" in it.value and it.origin not in TYPED}
     if service is not None:
         texts |= {
-            name: Fact(text, f"{service.where}.env.{name}") for name, text in service.env.items()
+            name: Setting(text, f"{service.where}.env.{name}") for name, text in service.env.items()
         }
     return {
         name: replaced(text.value, environment, later, text.origin) for name, text in texts.items()

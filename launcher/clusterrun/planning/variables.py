@@ -32,7 +32,7 @@ _RAS_ENABLED = "NCCL_RAS_ENABLE"
 GPU_VARIABLES = frozenset({_COMMON, *_GPU_VARIABLES.values()})
 
 
-def environment_before(
+def user_environment(
     job: Job, environ: Mapping[str, str], unset: Collection[str]
 ) -> dict[str, str]:
     """Return the job's environment as its user made it: inherited, then the job's own ``env``.
@@ -56,7 +56,7 @@ def job_variables(
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         _SIGNALS: job.signals_to_handle,
         **(dict.fromkeys(INTERFACE_VARIABLES, world.interface) if world.interface else {}),
-        **screen_variables(job, workers, before),
+        **terminal_variables(job, workers, before),
     }
     asked = {_SIGNALS} if job.given.signals_to_handle else set()
     return {
@@ -117,16 +117,16 @@ def files_of(
     }
 
 
-def screen_variables(job: Job, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:
+def terminal_variables(job: Job, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:
     """Return the variables for ``workers`` whose lines are mixed on one terminal."""
-    if not job.coloured or has_output_to_itself(job, workers) or before.get("NO_COLOR"):
+    if not job.coloured or is_sole_writer(job, workers) or before.get("NO_COLOR"):
         return {}
     # Read by rich, loguru, termcolor, Python itself from 3.13 on, and others (force-color.org). rich
     # would take it for a terminal on which it can draw a block of lines again and again.
     return {"FORCE_COLOR": "1", "TTY_INTERACTIVE": "0"}
 
 
-def has_output_to_itself(job: Job, workers: int) -> bool:
+def is_sole_writer(job: Job, workers: int) -> bool:
     """Return whether one worker alone prints to our output.
 
     A scheduler merges that of all tasks, and ``--launcher ssh`` that of all nodes.
@@ -158,7 +158,9 @@ def chosen_gpus_variables(job: Job, machine: Machine, before: Mapping[str, str])
     return variables
 
 
-def seen_gpus(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -> dict[str, str]:
+def visible_gpus_variables(
+    machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]
+) -> dict[str, str]:
     """Return the variables by which a worker of a job with services sees these GPUs, and no other."""
     if not machine.visible:
         return {}
@@ -195,7 +197,7 @@ def own_gpus_variables(
 def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -> dict[str, str]:
     variable = _GPU_VARIABLES.get(gpus[0].vendor, _COMMON)
     if variable == _COMMON:
-        by_id = goes_by_id(machine, machine.visible)
+        by_id = uses_uuids(machine, machine.visible)
         return {variable: ",".join(gpu.uuid if by_id else str(gpu.index) for gpu in gpus)}
     if variable != _OF_HIP:
         return {variable: ",".join(str(gpu.index) for gpu in gpus)}
@@ -205,7 +207,7 @@ def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -
     return dict.fromkeys((variable, *({_COMMON} & before.keys())), value)
 
 
-def goes_by_id(machine: Machine, gpus: Sequence[Gpu]) -> bool:
+def uses_uuids(machine: Machine, gpus: Sequence[Gpu]) -> bool:
     """Return whether CUDA is to find these GPUs by their UUIDs, and not by their numbers."""
     if gpus[0].vendor in _GPU_VARIABLES:
         return False
@@ -242,7 +244,7 @@ def _unseen(index: int, before: Mapping[str, str]) -> dict[str, str]:
     return dict.fromkeys((_COMMON, origin), entries[index].strip()) if index < len(entries) else {}
 
 
-def serves_ras(environment: Mapping[str, str]) -> bool:
+def is_ras_enabled(environment: Mapping[str, str]) -> bool:
     """Return whether NCCL answers queries in such an environment: it does by default.
 
     Any other number than 1 switches that off (``ncclParamRasEnable`` in NCCL's src/bootstrap.cc).
@@ -257,7 +259,7 @@ def needs_ras_port(job: Job, gpus: Sequence[Gpu], environment: Mapping[str, str]
     there reaches any of them, even one of another job. With ``--exec`` no agent is left to ask.
     """
     has_nccl = any(gpu.vendor == "nvidia" for gpu in gpus) and not job.starting.exec
-    return has_nccl and RAS_VARIABLE not in environment and serves_ras(environment)
+    return has_nccl and RAS_VARIABLE not in environment and is_ras_enabled(environment)
 
 
 def paddle_variables(job: Job, world: World, local_rank: LocalRank) -> dict[str, str]:

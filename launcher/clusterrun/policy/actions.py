@@ -23,7 +23,7 @@ class StartWorkers(Struct, frozen=True):
     local_ranks: frozenset[LocalRank]
 
 
-class EndLeft(Struct, frozen=True):
+class KillLeftovers(Struct, frozen=True):
     """Kill what these workers of services have left, which have ended."""
 
     local_ranks: frozenset[LocalRank]
@@ -35,7 +35,7 @@ class RestartWorker(Struct, frozen=True):
     local_rank: LocalRank
 
 
-class AskWhetherReady(Struct, frozen=True):
+class ProbeReadiness(Struct, frozen=True):
     """Ask this worker of a service now and then; ``WorkerReady`` follows, or ``WorkerNotReady``."""
 
     local_rank: LocalRank
@@ -79,15 +79,15 @@ class CleanUp(Struct, frozen=True):
     """Kill what the workers of the attempt left behind."""
 
 
-class AwaitLeft(Struct, frozen=True):
-    """Have a ``NothingLeft`` once nothing runs any more that the workers have started."""
+class AwaitLeftovers(Struct, frozen=True):
+    """Have a ``NoLeftovers`` once nothing runs any more that the workers have started."""
 
 
-class NameLeft(Struct, frozen=True):
+class NameLeftovers(Struct, frozen=True):
     """Have a ``Left`` that names what the workers have left running."""
 
 
-class SignalLeft(Struct, frozen=True):
+class SignalLeftovers(Struct, frozen=True):
     """Send signal ``number`` to all that the workers have left running."""
 
     number: int
@@ -117,7 +117,7 @@ class ReleaseRanks(Struct, frozen=True):
     mark: int
 
 
-class LetRanksLeave(Struct, frozen=True):
+class LetRanksExit(Struct, frozen=True):
     """Let ranks that have saved exit; those that are held go on."""
 
 
@@ -162,19 +162,19 @@ class Finish(Struct, frozen=True):
 WorkersAction = (
     SignalWorkers
     | StartWorkers
-    | EndLeft
+    | KillLeftovers
     | RestartWorker
     | ForwardSignal
     | CollectOutput
     | CleanUp
-    | AwaitLeft
-    | NameLeft
-    | SignalLeft
+    | AwaitLeftovers
+    | NameLeftovers
+    | SignalLeftovers
     | Resume
     | ExpectNoStacks
     | HoldRanks
     | ReleaseRanks
-    | LetRanksLeave
+    | LetRanksExit
     | WatchActivity
     | PrintNotice
 )
@@ -182,7 +182,7 @@ WorkersAction = (
 
 Action = (
     WorkersAction
-    | AskWhetherReady
+    | ProbeReadiness
     | SendToCoordinator
     | ReportFailure
     | ReportExits

@@ -12,7 +12,7 @@ from clusterrun.policy.queries import Answer, Answers, MissingNode
 from clusterrun.policy.samples import NodeSamples
 from clusterrun.policy.stacks import StackGroup
 
-LONGEST_LAST_LINE = 400
+MAX_LAST_LINE = 400
 """Characters of a worker's last line."""
 
 MAX_RANKS = 4096
@@ -38,7 +38,7 @@ class RankState(Struct, frozen=True):
     cpus: Line
     """"0-7"; "" if it is not bound."""
     last_line: Line
-    """The last line that it has printed, at most ``LONGEST_LAST_LINE`` of it; "" if it has printed
+    """The last line that it has printed, at most ``MAX_LAST_LINE`` of it; "" if it has printed
     nothing, or prints to the terminal itself."""
     quiet_for: Seconds | None
     """Since it has printed something; None where ``last_line`` is not known."""

@@ -54,7 +54,7 @@ CONSEQUENCE = (
 """What gloo, NCCL and torch's TCPStore print on a rank whose peer is gone (seen in torch 2.13); then
 what http.client, requests, aiohttp, httpx and openai print where a service is gone."""
 
-OUR_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGKILL})
+LAUNCHER_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGKILL})
 
 ReasonToStop = WorkerResult | ExternalCause | NodeLost | Hung
 
@@ -74,7 +74,7 @@ class FailureEvidence(Struct):
     """The nodes that were lost while their workers ran, in that order: no report of them will come."""
     stopped: NodeLost | None = None
     """Node 0 itself, if it was stopped for so long that others have given it up."""
-    leases_over: list[NodeLost] = field(default_factory=list)
+    expired_leases: list[NodeLost] = field(default_factory=list)
     """Those whose workers were ended by their lease, and that are members still."""
     lost_at: float = NEVER
     """When the first of these last sent something."""
@@ -112,8 +112,8 @@ class FailureEvidence(Struct):
         if self.lost and not (cause and self._failed_before_the_loss(cause, failed_at)):
             return _loss_of(self.lost[0])
         began_with_it = cause is not None and cause == self.first and not is_consequence(cause)
-        if self.leases_over and not began_with_it:
-            return self.leases_over[0]
+        if self.expired_leases and not began_with_it:
+            return self.expired_leases[0]
         if isinstance(self.first, Hung):
             # Ranks that fail when they are stopped have no other reason for it. A worker that even
             # SIGKILL did not end has no result.
@@ -237,7 +237,7 @@ def _weight_of_stopped(result: WorkerResult) -> Weight | None:
         case Killed(signal.SIGKILL) if result.killed_by_others:
             # While the kernel takes a large process apart, its peers fail, and all are being stopped.
             return Weight.FAILED_WHILE_STOPPED
-        case Killed(number) if number not in OUR_SIGNALS and not is_consequence(result):
+        case Killed(number) if number not in LAUNCHER_SIGNALS and not is_consequence(result):
             return Weight.FAILED_WHILE_STOPPED
         case Exited() if _has_traceback(result) and not is_consequence(result):
             return Weight.FAILED_WHILE_STOPPED

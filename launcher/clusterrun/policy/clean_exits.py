@@ -18,7 +18,7 @@ from clusterrun.policy.outcome import MAX_RANKS, EarlierExits, Exited, Killed, W
 SECONDS_UNTIL_NAMED = 60.0
 """From the first exit: in most jobs the other ranks exit within this time."""
 
-SECONDS_OF_A_RACE = 0.25
+MIN_SECONDS_WAITED = 0.25
 """An exit so close to a failure of another kind was not waited for: both ranks had just begun, or ended."""
 
 MAX_RUNS = 8
@@ -109,7 +109,7 @@ class CleanExits:
             if first <= cause.rank < first + world.program.size:
                 times = {rank: at for rank, at in world.times.items() if at <= latest}
                 seconds = max(0.0, failed_at - max(times.values(), default=-NEVER))
-                is_shortly = SECONDS_OF_A_RACE <= seconds <= SECONDS_UNTIL_NAMED
+                is_shortly = MIN_SECONDS_WAITED <= seconds <= SECONDS_UNTIL_NAMED
                 if times and (lost_peer or is_shortly):
                     ranks, more = first_ranks(number - first for number in times)
                     more += len(ranks[MAX_RANKS:])

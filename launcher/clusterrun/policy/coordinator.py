@@ -1,6 +1,6 @@
 """The coordinator, which decides for the whole job: four states, and what leads from one to the next.
 
-    Gathering --all have joined--> Running --an attempt ends--> Reforming --all places taken--> Running
+    Gathering --all have joined--> Running --an attempt ends--> Restarting --all places taken--> Running
         |                             |                            |
         +--------- mismatch ----------+--------- verdict ----------+---------> Over
 
@@ -22,8 +22,9 @@ from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NumberedProgram, ProgramWorld, World
 from clusterrun.policy import job_events as events
 from clusterrun.policy import joining, messages, notices
+from clusterrun.policy.assignment import Places, elastic_size, programs_in, worlds
 from clusterrun.policy.cause import FailureEvidence, ReasonToStop
-from clusterrun.policy.hangs import STACKS_FOLLOW, HangWatch, Response
+from clusterrun.policy.hangs import STACKS_FOLLOW, HangResponse, HangWatch
 from clusterrun.policy.job_events import (
     Action,
     CoordinatorEvent,
@@ -32,7 +33,7 @@ from clusterrun.policy.job_events import (
     StopListening,
 )
 from clusterrun.policy.joining import Gathering, Mismatch, Rejection
-from clusterrun.policy.leases import FORK_SERVER, Grants
+from clusterrun.policy.leases import FORK_SERVER_KILL_INTERVALS, GrantedLeases
 from clusterrun.policy.members import OWN, Members, Node, NodeReport
 from clusterrun.policy.messages import AgentMessage, AttemptMessage, Hello, Refusal
 from clusterrun.policy.notices import LineLimit, listed, process
@@ -50,12 +51,11 @@ from clusterrun.policy.outcome import (
     WorkerFailed,
     WorkerResult,
 )
-from clusterrun.policy.places import Places, elastic_size, programs_in, worlds
 from clusterrun.policy.queries import Answer, Query
 from clusterrun.policy.query_rounds import QueryRounds
 from clusterrun.policy.restarts import Restarts
+from clusterrun.policy.settings import RendezvousSettings, silence
 from clusterrun.policy.suspension import Suspension
-from clusterrun.policy.terms import Terms, silence
 
 if TYPE_CHECKING:
     from clusterrun.job.services import Service
@@ -77,7 +77,7 @@ MAX_REFUSALS_PRINTED = 16
 SECONDS_TO_REPORT = 20.0
 """After the grace period: an agent whose workers even SIGKILL does not end reports within 14 s."""
 
-SECONDS_BETWEEN_PAUSES = 10.0
+SECONDS_BETWEEN_PAUSE_NOTICES = 10.0
 """Between two lines about pauses of one node."""
 
 LEASE_OVER = "was stopped, or cut off, for too long: its workers' lease had expired"
@@ -108,12 +108,12 @@ class Running(Struct):
         return self.services is not None and self.services.work_is_done
 
 
-class Reforming(Struct):
+class Restarting(Struct):
     """All workers have ended; the next attempt begins when all its places are taken."""
 
     attempt: int
     """The one that has ended."""
-    looks_again_at: float
+    recheck_at: float
     """When to see whether the next attempt may begin; NEVER: as soon as its places are taken."""
     not_before: float = 0.0
     """It begins no earlier, whatever is known of lost nodes by then."""
@@ -133,38 +133,44 @@ class Over(Struct):
     """Why it cannot."""
 
 
-State = Gathering | Running | Reforming | Over
+State = Gathering | Running | Restarting | Over
 
 
 class Coordinator:
     """What holds in every state of the job, and the state."""
 
     def __init__(
-        self, terms: Terms, hello: Hello, port: int, at: float, *, has_token: bool = False
+        self,
+        settings: RendezvousSettings,
+        hello: Hello,
+        port: int,
+        at: float,
+        *,
+        has_token: bool = False,
     ) -> None:
         """Begin with node 0's own agent.
 
         Args:
-            terms: node 0's.
+            settings: node 0's.
             hello: node 0's.
             port: where the workers of the first attempt meet.
             at: now, in seconds of the coordinator's clock.
             has_token: callers have proved that they hold the job's token.
 
         """
-        self.terms = terms
+        self.settings = settings
         self.members = members = Members(Node(OWN, hello))
-        self.grants = Grants(terms.rhythm)
-        self.state: State = Gathering(terms, members, at, has_token=has_token)
+        self.grants = GrantedLeases(settings.rhythm)
+        self.state: State = Gathering(settings, members, at, has_token=has_token)
         self.port = port
         """Where the workers of the attempt meet."""
-        self._places = Places(members, terms)
-        self._restarts = Restarts(terms.job.failures)
-        self._suspension = Suspension(members, terms.job.suspending)
+        self._places = Places(members, settings)
+        self._restarts = Restarts(settings.job.failures)
+        self._suspension = Suspension(members, settings.job.suspending)
         self._queries = QueryRounds(members, self._suspension)
         self._settles_at = 0.0
         """A node was found silent: until then others are, too, if they were cut off together."""
-        self._stopped = events.WasStopped(0.0, -NEVER)
+        self._stopped = events.NodeZeroWasStopped(0.0, -NEVER)
         """The last time at which this agent itself was stopped for long."""
         self._lines = LineLimit()
         """Of each address from which members have connected."""
@@ -185,7 +191,7 @@ class Coordinator:
         match event:
             case events.HelloReceived(address=address):
                 return address
-            case events.MessageReceived(connection) | events.MemberGone(connection):
+            case events.MessageReceived(connection) | events.MemberDisconnected(connection):
                 node = self.members.find(connection)
                 return "" if node is None else node.address
             case _:
@@ -217,8 +223,8 @@ class Coordinator:
                     suspends_at,
                     services,
                 )
-            case Reforming() as reforming:
-                at = min(reforming.looks_again_at, reforming.rejoin_ends)
+            case Restarting() as reforming:
+                at = min(reforming.recheck_at, reforming.rejoin_ends)
             case Over():
                 at = NEVER
             case _:
@@ -233,7 +239,7 @@ class Coordinator:
     @property
     def size(self) -> int:
         """How many nodes work; before the job begins, how many are expected."""
-        return len(self.members.places) or self.terms.nodes
+        return len(self.members.places) or self.settings.nodes
 
     @property
     def attempt(self) -> int:
@@ -243,7 +249,7 @@ class Coordinator:
     @property
     def all_are_informed(self) -> bool:
         """Whether all nodes know that the job cannot begin."""
-        return isinstance(self.state, Over) and self.state.informed >= self.terms.nodes
+        return isinstance(self.state, Over) and self.state.informed >= self.settings.nodes
 
     def is_paused(self, connection: int) -> bool:
         """Return whether a member is paused, and sends nothing until it continues."""
@@ -260,7 +266,7 @@ class Coordinator:
             case events.CallerConnected():
                 self._count_callers(1)
                 return self.state
-            case events.CallerGone(refused, at):
+            case events.CallerDisconnected(refused, at):
                 self._count_callers(-1)
                 self._print_refusal(refused)
                 if isinstance(self.state, Gathering):
@@ -272,28 +278,28 @@ class Coordinator:
                 return self._introduced(node, at)
             case events.MessageReceived(connection, message, at):
                 return self._dispatch(self.members.find(connection), connection, message, at)
-            case events.MemberGone(connection, refused, at):
+            case events.MemberDisconnected(connection, refused, at):
                 self._print_refusal(refused)
                 return self._gone(self.members.find(connection), event)
             case events.MemberSilent(connection, at):
                 return self._silent(self.members.find(connection), connection, at)
-            case events.WasStopped():
+            case events.NodeZeroWasStopped():
                 return self._was_stopped(event)
             case events.TimePassed(at):
                 if at >= self._queries.due:
                     self._queries.time_passed(at)
                     return self._take_answers(self.state, at)
                 return self._time_passed(at)
-            case events.PortReady(port, at) if isinstance(self.state, Reforming):
+            case events.PortReady(port, at) if isinstance(self.state, Restarting):
                 return self._begin(self.state, port, at)
             case events.PortReady():
                 return self.state
-            case events.Abandoned(why, _, hint):
+            case events.JoinAbandoned(why, _, hint):
                 return self._give_up(Mismatch(why, hint))
             case _:
                 assert_never(event)
 
-    def _was_stopped(self, stop: events.WasStopped) -> State:
+    def _was_stopped(self, stop: events.NodeZeroWasStopped) -> State:
         self._stopped = stop
         if isinstance(self.state, Running):
             # The others may have been stopped, too: they have as long as before to report.
@@ -325,10 +331,10 @@ class Coordinator:
         return self._judge(gathering, node, at)
 
     def _judge(self, gathering: Gathering, node: Node, at: float) -> State:
-        terms, own, newcomer = self.terms, self.own_hello, node.hello
-        if rejection := joining.rejection(terms, own, newcomer):
+        settings, own, newcomer = self.settings, self.own_hello, node.hello
+        if rejection := joining.rejection(settings, own, newcomer):
             return self._refuse(node, rejection)
-        mismatch = joining.mismatch(terms, own, newcomer)
+        mismatch = joining.mismatch(settings, own, newcomer)
         mismatch = mismatch or gathering.objection(newcomer)
         if mismatch is None:
             if newcomer.fault:
@@ -368,9 +374,9 @@ class Coordinator:
 
     def _newcomer(self, node: Node) -> State:
         """Let a node join while the job runs: it waits for a place."""
-        state, terms, own = self.state, self.terms, self.own_hello
-        rejection = joining.rejection(terms, own, node.hello) or self._too_late()
-        if rejection is None and (why := joining.mismatch(terms, own, node.hello)):
+        state, settings, own = self.state, self.settings, self.own_hello
+        rejection = joining.rejection(settings, own, node.hello) or self._too_late()
+        if rejection is None and (why := joining.mismatch(settings, own, node.hello)):
             rejection = why.rejection
         if rejection is None and node.hello.fault:
             rejection = joining.failed_check(node.hello)
@@ -382,25 +388,28 @@ class Coordinator:
         if self._suspension.is_possible:
             self.members.send([node], messages.SuspensionPossible())
         self.members.print(f"{process(node.hello)} has joined and {self._waits_for()}")
-        return self._go_on(state) if isinstance(state, Reforming) else state
+        return self._go_on(state) if isinstance(state, Restarting) else state
 
     def _waits_for(self) -> str:
         """Return when the node comes in that has joined last."""
-        terms, here = self.terms, len(self.members.present)
-        if terms.job.is_elastic and elastic_size(here + len(self.members.waiting), terms) > here:
+        settings, here = self.settings, len(self.members.present)
+        if (
+            settings.job.is_elastic
+            and elastic_size(here + len(self.members.waiting), settings) > here
+        ):
             return "joins when all workers restart"
         return "waits to take the place of a lost node"
 
     def _too_late(self) -> Rejection | None:
         """Return why no node can join a job that has begun; None if it may wait for a place."""
-        terms, place = self.terms, self.terms.place
+        settings, place = self.settings, self.settings.place
         if isinstance(self.state, Over):
             if self.state.mismatch.text:
                 why = self.state.mismatch
                 return Rejection(why.refusal, why.text, why.hint, "")
-        elif terms.job.outlives_nodes:
+        elif settings.job.survives_node_loss:
             # Each node may come back once at a time.
-            most = max(self.size + terms.elasticity.spares, terms.job.nnodes)
+            most = max(self.size + settings.elasticity.spares, settings.job.nnodes)
             if len(self.members.waiting) < most:
                 return None
             names = listed(each.hello.host for each in self.members.waiting)
@@ -446,21 +455,21 @@ class Coordinator:
         )
         self._send_refusal(everyone, why.rejection)
         self._disconnect([each for each in everyone if each is not self.members.own])
-        return Over(0, self.terms.nodes if newcomer is None else len(everyone) + informed, why)
+        return Over(0, self.settings.nodes if newcomer is None else len(everyone) + informed, why)
 
     def _begin_if_complete(self, gathering: Gathering, at: float) -> State:
         """Begin if all nodes have joined, or if it is too late for the others."""
         if at < gathering.settled_at:
             return gathering
-        nodes, terms = gathering.in_order(), self.terms
+        nodes, settings = gathering.in_order(), self.settings
         if not any(each.hello.workers for each in nodes):
             return self._give_up(joining.NO_WORKER)
-        if not terms.keeps_joining_port:
+        if not settings.keeps_rendezvous_port:
             # The workers' port must be free before any node can start a worker.
             self.members.out.append(StopListening())
-        if len(nodes) != terms.nodes:
+        if len(nodes) != settings.nodes:
             self.members.print(gathering.begins_without())
-        working = terms.nodes - terms.elasticity.spares
+        working = settings.nodes - settings.elasticity.spares
         places, self.members.waiting = nodes[:working], nodes[working:]
         running = self._enter(places, 0, at)
         host = self.own_hello.host
@@ -476,18 +485,18 @@ class Coordinator:
         """Take note that an attempt begins in these places."""
         first = 0
         for rank, node in enumerate(places):
-            node.rank, node.first_rank, node.knows_attempts = rank, first, True
+            node.rank, node.first_rank, node.had_rank = rank, first, True
             first += node.hello.workers
         for each in self.members.by_connection.values():
             each.failure = each.report = None
         self.members.places = places
         self._suspension.begin_attempt(attempt)
-        services, programs = self.terms.job.services, tuple[ProgramWorld, ...]()
+        services, programs = self.settings.job.services, tuple[ProgramWorld, ...]()
         if services:
             names = (MAIN, *(each.name for each in services))
-            programs = programs_in(places, names, self.terms.host.value)
+            programs = programs_in(places, names, self.settings.host.value)
         numbered = (each.numbered for each in programs)
-        job, respond = self.terms.job, self._response_to_hang
+        job, respond = self.settings.job, self._response_to_hang
         running = Running(
             attempt, at, HangWatch(self.members, self._queries, job, numbered, respond)
         )
@@ -504,8 +513,8 @@ class Coordinator:
 
     def _worlds(self, running: Running, port: int) -> list[World]:
         """Return each node's part in the attempt that begins, by rank."""
-        master = self.terms.host.value, port
-        run_id = self.terms.job.join.run_id
+        master = self.settings.host.value, port
+        run_id = self.settings.job.join.run_id
         return worlds(self.members.places, run_id, running.attempt, master, running.programs)
 
     def _dispatch(
@@ -541,7 +550,7 @@ class Coordinator:
                 node
             ) and not isinstance(state, Over):
                 return self._lost(state, node, at, how=_without_helper(cause))
-            case messages.EndedExternally(_, cause) if isinstance(state, Reforming):
+            case messages.EndedExternally(_, cause) if isinstance(state, Restarting):
                 return self._end(state, cause)
             case _ if not isinstance(state, Running) or message.attempt < state.attempt:
                 # That attempt is over on all nodes already.
@@ -571,7 +580,12 @@ class Coordinator:
             case messages.WorkersReady() | messages.WorkerStartsAgain() | messages.ProgramEnded():
                 if running.services is not None and evidence.first is None:
                     self._services_go_on(running, running.services, node, message)
-            case messages.RankAsks() | messages.Held() | messages.Saves() | messages.RankLeft():
+            case (
+                messages.RankCallsSuspend()
+                | messages.Held()
+                | messages.Saves()
+                | messages.RankExitedEarly()
+            ):
                 if evidence.first is None:
                     return self._stop(
                         running, self._suspension.received(node, message, at), own, at
@@ -646,9 +660,9 @@ class Coordinator:
             failed = None
         if evidence.first is None and not (cause or failed):
             _add_exits(running, node.ranks, at)
-        if done.lease_over and self._outlives(node):
+        if done.lease_expired and self._outlives(node):
             failed = self._loss(node, LEASE_OVER)
-            evidence.leases_over.append(failed)
+            evidence.expired_leases.append(failed)
         self._stop(running, cause or failed, node.hello.host, at)
         return self._end_if_all_have_reported(running, at)
 
@@ -669,15 +683,15 @@ class Coordinator:
         if cause is None or (evidence.first is not None and (running.is_killed or not at_once)):
             return running
         evidence.first, running.is_killed = evidence.first or cause, at_once
-        if not self.terms.job.failures.pdb:
-            grace = 0.0 if at_once else self.terms.job.failures.shutdown_timeout
+        if not self.settings.job.failures.pdb:
+            grace = 0.0 if at_once else self.settings.job.failures.shutdown_timeout
             running.overdue_at = min(running.overdue_at, at + grace + SECONDS_TO_REPORT)
         running.hangs.end_attempt()
         why = notices.why_all_stop(cause, host)
         external = cause if isinstance(cause, ExternalCause) else None
-        spares_saved = isinstance(cause, Suspended | NotSuspended)
-        order = messages.Stop(running.attempt, why, external, at_once, spares_saved)
-        self.members.send([each for each in self.members.places if each.is_reached], order)
+        lets_saved_ranks_exit = isinstance(cause, Suspended | NotSuspended)
+        order = messages.Stop(running.attempt, why, external, at_once, lets_saved_ranks_exit)
+        self.members.send([each for each in self.members.places if each.is_reachable], order)
         return running
 
     def _note_no_restart(self, running: Running, node: Node, cause: ExternalCause) -> None:
@@ -714,9 +728,9 @@ class Coordinator:
             # A service failed before it knew that it was to end.
             why = Succeeded()
         if not isinstance(why, ReasonToRestart) or not self._may_restart(why):
-            if isinstance(why, Hung) and self.terms.job.failures.on_hang is OnHang.RESTART:
+            if isinstance(why, Hung) and self.settings.job.failures.on_hang is OnHang.RESTART:
                 # The report of a failed worker says it all; that of a hang does not.
-                most = self.terms.job.failures.max_restarts
+                most = self.settings.job.failures.max_restarts
                 no_restart = f"no restart is left (--max-restarts {most})"
             return self._end(running, why, no_restart)
         if external_cause := evidence.external_cause():
@@ -727,15 +741,15 @@ class Coordinator:
     def _may_restart(self, why: ReasonToRestart) -> bool:
         """Return whether an attempt that ended so may be followed by another, as the options say."""
         if isinstance(why, NodeLost):
-            return self.terms.job.outlives_nodes and why.node_rank > 0
-        acts = isinstance(why, WorkerFailed) or self.terms.job.failures.on_hang is OnHang.RESTART
+            return self.settings.job.survives_node_loss and why.node_rank > 0
+        acts = isinstance(why, WorkerFailed) or self.settings.job.failures.on_hang is OnHang.RESTART
         return acts and self._restarts.one_is_left
 
-    def _response_to_hang(self) -> Response:
+    def _response_to_hang(self) -> HangResponse:
         # A suspension has its own time limit, and a rank that saves may print nothing.
-        if self.terms.job.failures.on_hang is OnHang.REPORT or self._suspension.goes_on:
-            return Response.REPORT
-        return Response.RESTART if self._may_restart(Hung(0.0, (), "")) else Response.STOP
+        if self.settings.job.failures.on_hang is OnHang.REPORT or self._suspension.goes_on:
+            return HangResponse.REPORT
+        return HangResponse.RESTART if self._may_restart(Hung(0.0, (), "")) else HangResponse.STOP
 
     def _suspension_wanted(self, state: State, node: Node, by: str, at: float) -> State:
         again = self._suspension.wanted(by, node, at)
@@ -761,19 +775,19 @@ class Coordinator:
             # It has as long as the others to report its end.
             self.state.overdue_at += at - node.paused_at
         then = "is paused: the job waits until it is continued" if paused else "continues"
-        if paused and self.terms.job.outlives_nodes:
+        if paused and self.settings.job.survives_node_loss:
             # Of node 0 all others' leases end.
-            longest = self.terms.rhythm.after(FORK_SERVER)
+            longest = self.settings.rhythm.after(FORK_SERVER_KILL_INTERVALS)
             then += f"; if that takes longer than {longest:.0f} s, all workers start again"
         text = f"node {node.rank} ({node.hello.host}) {then}"
         if paused:
             # A node may do so again and again.
-            node.pause_is_named = at >= node.next_pause_line
-        if paused and node.pause_is_named:
-            node.next_pause_line = at + SECONDS_BETWEEN_PAUSES
+            node.pause_is_printed = at >= node.next_pause_notice
+        if paused and node.pause_is_printed:
+            node.next_pause_notice = at + SECONDS_BETWEEN_PAUSE_NOTICES
         if node is not self.members.own and self._is_large:
             # Without a look at each member: a scheduler may stop all nodes at once.
-            self.members.note(text, None if node.pause_is_named else ())
+            self.members.note(text, None if node.pause_is_printed else ())
             return
         everyone = (*self.members.places, *self.members.waiting)
         others = [each for each in everyone if each is not node]
@@ -781,7 +795,7 @@ class Coordinator:
             self.members.send(others, messages.Paused(paused))
             # Their next heartbeats, and new leases, come before the next attempt.
             self._settle_later(at)
-        if node.pause_is_named:
+        if node.pause_is_printed:
             self._notify(others, text)
 
     def _notify(self, nodes: Iterable[Node], text: str) -> None:
@@ -835,10 +849,10 @@ class Coordinator:
                 return self._time_passed_while_gathering(gathering, at)
             case Running() as running:
                 return self._time_passed_while_running(running, at)
-            case Reforming() as reforming if at >= reforming.looks_again_at:
-                reforming.looks_again_at = NEVER
+            case Restarting() as reforming if at >= reforming.recheck_at:
+                reforming.recheck_at = NEVER
                 return self._look_again(reforming, at)
-            case Reforming() as reforming if at >= reforming.rejoin_ends:
+            case Restarting() as reforming if at >= reforming.rejoin_ends:
                 return self._end_for(reforming, self._places.why_empty())
             case _:
                 return self.state
@@ -890,7 +904,7 @@ class Coordinator:
 
     # Nodes are lost.
 
-    def _gone(self, node: Node | None, gone: events.MemberGone) -> State:
+    def _gone(self, node: Node | None, gone: events.MemberDisconnected) -> State:
         """Take note that the connection to a member is closed."""
         state = self.state
         match state:
@@ -916,11 +930,11 @@ class Coordinator:
 
     @property
     def _silence(self) -> str:
-        return silence(self.terms.member_silence)
+        return silence(self.settings.member_silence)
 
     def _outlives(self, node: Node) -> bool:
         """Return whether the job may go on without this node."""
-        return self.terms.job.outlives_nodes and node is not self.members.own
+        return self.settings.job.survives_node_loss and node is not self.members.own
 
     def _silent(self, node: Node | None, connection: int, at: float) -> State:
         """Take note that a member is silent for too long."""
@@ -929,10 +943,10 @@ class Coordinator:
             case Gathering() if node is not None and node is not self.members.own:
                 self._remove(state, node, self._silence, at)
                 self._disconnect([node])
-            case Running() | Reforming() if node is not None and node.rank is None:
+            case Running() | Restarting() if node is not None and node.rank is None:
                 state = self._waiting_node_lost(state, node, self._silence, at, has_ended=False)
                 self._give_node_up(node, self._silence)
-            case Running() | Reforming() if node is not None:
+            case Running() | Restarting() if node is not None:
                 return self._lose(state, node, self._silence, at, is_silent=True)
             case _:
                 self.members.out.append(Disconnect((connection,)))
@@ -940,7 +954,7 @@ class Coordinator:
 
     def _lose(
         self,
-        state: Running | Reforming,
+        state: Running | Restarting,
         node: Node,
         how: str,
         at: float,
@@ -962,7 +976,7 @@ class Coordinator:
 
     def _lost(
         self,
-        state: Running | Reforming,
+        state: Running | Restarting,
         node: Node,
         at: float,
         *,
@@ -983,25 +997,25 @@ class Coordinator:
                 self._settle_later(at)
             if isinstance(state, Running) and node.report is None:
                 return self._lost_while_it_ran(state, node, node.lost, at, is_silent=is_silent)
-        return self._look_again(state, at) if isinstance(state, Reforming) else state
+        return self._look_again(state, at) if isinstance(state, Restarting) else state
 
     def _loss(self, node: Node, how: str | None) -> NodeLost:
-        is_task = self.terms.job.tasks is not None
+        is_task = self.settings.job.tasks is not None
         lost = NodeLost(node.rank or 0, node.hello.host, is_task=is_task)
         return lost if how is None else replace(lost, how=as_line(how))
 
     def _lost_while_it_ran(
         self, running: Running, node: Node, lost: NodeLost, at: float, *, is_silent: bool
     ) -> State:
-        if self.terms.job.outlives_nodes:
+        if self.settings.job.survives_node_loss:
             self.grants.lost(node.connection)
         evidence = running.evidence
-        if not is_silent and at - self._stopped.at <= self.terms.rhythm.interval:
+        if not is_silent and at - self._stopped.at <= self.settings.rhythm.interval:
             # It has given up this node, which was stopped.
             how = f"was stopped for {self._stopped.seconds:.0f} s"
             evidence.stopped = evidence.stopped or self._loss(self.members.own, how)
         evidence.lost.append(node)
-        last_sent = at - (self.terms.member_silence if is_silent else 0.0)
+        last_sent = at - (self.settings.member_silence if is_silent else 0.0)
         evidence.lost_at = min(evidence.lost_at, last_sent)
         self._stop(running, evidence.stopped or lost, node.hello.host, at)
         return self._end_if_all_have_reported(running, at)
@@ -1030,7 +1044,7 @@ class Coordinator:
         if not has_ended:
             self._settle_later(at)
         self.members.print(f"{process(node.hello)}, which waited for a place, {why}")
-        return self._look_again(state, at) if isinstance(state, Reforming) else state
+        return self._look_again(state, at) if isinstance(state, Restarting) else state
 
     def _waiting_node_ends(self, node: Node, cause: ExternalCause, at: float) -> State:
         """Let a node go whose user has ended it, as one may end a node that never had a place."""
@@ -1039,7 +1053,7 @@ class Coordinator:
         return self._waiting_node_lost(self.state, node, "has left", at, has_ended=True)
 
     def _settle_later(self, at: float) -> None:
-        self._settles_at = at + HEARTBEATS_TO_SETTLE * self.terms.rhythm.interval
+        self._settles_at = at + HEARTBEATS_TO_SETTLE * self.settings.rhythm.interval
 
     # Between two attempts.
 
@@ -1050,17 +1064,17 @@ class Coordinator:
         if no_restart := self._why_no_places() or restarts.why_not():
             return self._end_for(running, no_restart)
         pause, patience = restarts.begin(), places.patience
-        state = Reforming(running.attempt, NEVER, not_before=at + pause)
+        state = Restarting(running.attempt, NEVER, not_before=at + pause)
         state.rejoin_ends = at + pause + patience if patience else NEVER
         self._settle(state, at)
-        if isinstance(why, WorkerFailed) and self.terms.job.join.check:
+        if isinstance(why, WorkerFailed) and self.settings.job.join.check:
             self._check(state, why.cause)
         if pause:
             quick = f"within 10 s of their start {restarts.quick} times in a row"
             self.members.note(f"restarting in {pause:g} s, since workers have failed {quick}")
         return self._go_on(state)
 
-    def _check(self, state: Reforming, cause: WorkerResult) -> None:
+    def _check(self, state: Restarting, cause: WorkerResult) -> None:
         """Have the node check itself whose worker has failed."""
         for each in self.members.present:
             if each.owns((cause.rank,)):
@@ -1069,7 +1083,7 @@ class Coordinator:
 
     def _checked(self, state: State, node: Node, fault: str, at: float) -> State:
         """Go on once a node has checked itself: without it, if it may not work."""
-        if not isinstance(state, Reforming) or node is not state.checks:
+        if not isinstance(state, Restarting) or node is not state.checks:
             return state
         self._end_check(state, at)
         if not fault:
@@ -1077,7 +1091,7 @@ class Coordinator:
         node.hello = replace(node.hello, fault=fault)
         self._restarts.fails_check()
         node.lost = self._loss(node, f"fails its check: {fault}")
-        if node is self.members.own or not self.terms.job.outlives_nodes:
+        if node is self.members.own or not self.settings.job.survives_node_loss:
             self.members.lost.append(node)
             return self._end_for(state, "")
         self.members.send(
@@ -1090,7 +1104,7 @@ class Coordinator:
         self._queries.lost(node)
         return self._look_again(state, at)
 
-    def _end_check(self, state: Reforming, at: float) -> None:
+    def _end_check(self, state: Restarting, at: float) -> None:
         state.checks = None
         if self._places.patience:
             state.rejoin_ends = max(at, state.not_before) + self._places.patience
@@ -1102,15 +1116,15 @@ class Coordinator:
         may_stay_empty = self._places.patience > 0
         return "" if may_stay_empty or self._places.next() else self._places.why_empty()
 
-    def _settle(self, state: Reforming, at: float) -> None:
+    def _settle(self, state: Restarting, at: float) -> None:
         """Begin no attempt before all members that were cut off together have been found silent.
 
         Nor while a worker of one that is lost may run.
         """
         settled = max(state.not_before, self._settles_at, self.grants.begins_after)
-        state.looks_again_at = settled if at < settled else NEVER
+        state.recheck_at = settled if at < settled else NEVER
 
-    def _look_again(self, state: Reforming, at: float) -> State:
+    def _look_again(self, state: Restarting, at: float) -> State:
         """Begin the next attempt, or end the job, now that another member is lost."""
         if state.checks is not None and not state.checks.here:
             self._end_check(state, at)
@@ -1119,14 +1133,14 @@ class Coordinator:
         self._settle(state, at)
         return self._go_on(state)
 
-    def _go_on(self, state: Reforming) -> State:
+    def _go_on(self, state: Restarting) -> State:
         """Begin the next attempt if all its places are taken, and there is no pause or check."""
-        may_begin = state.looks_again_at == NEVER and state.checks is None
+        may_begin = state.recheck_at == NEVER and state.checks is None
         if may_begin and self._places.next():
             self.members.out.append(PreparePort())
         return state
 
-    def _begin(self, state: Reforming, port: int, at: float) -> State:
+    def _begin(self, state: Restarting, port: int, at: float) -> State:
         """Begin the next attempt on all nodes; its workers meet at ``port``."""
         members, why, places = self.members, self._restarts.ended_by, self._places.next()
         if places is None:
@@ -1135,7 +1149,7 @@ class Coordinator:
         progress = self._places.count_losses(places, self._restarts.count)
         self._forget_lost()
         members.waiting = [each for each in members.waiting if each not in chosen]
-        knew = {each for each in places if each.knows_attempts}
+        knew = {each for each in places if each.had_rank}
         running = self._enter(places, attempt, at)
         host = self.own_hello.host
         for each, world in zip(places, self._worlds(running, port), strict=True):
@@ -1156,18 +1170,18 @@ class Coordinator:
 
     # The end.
 
-    def _end_for(self, state: Running | Reforming, no_restart: str) -> Over:
+    def _end_for(self, state: Running | Restarting, no_restart: str) -> Over:
         """End the job although what ended the last attempt allows another; ``no_restart`` says why."""
         unfit = (each.lost for each in self.members.lost if each.lost and each.hello.fault)
         reasons = (*map(notices.lost, unfit), no_restart)
         return self._end(state, self._restarts.ended_by, as_line("; ".join(filter(None, reasons))))
 
-    def _end(self, state: Running | Reforming, why: Reason, no_restart: str = "") -> Over:
+    def _end(self, state: Running | Restarting, why: Reason, no_restart: str = "") -> Over:
         """Send the verdict to all members, also to those that wait for a place."""
         members = self.members
         if isinstance(why, HelperFailed) and self._restarts.one_is_left:
             no_restart = as_line(f"no other attempt can start without its {why.name}")
-        reached = [each for each in members.places if each.is_reached]
+        reached = [each for each in members.places if each.is_reachable]
         members.send([*reached, *members.waiting], messages.Verdict(why, no_restart))
         # The other members disconnect once they have the verdict.
         self._disconnect([each for each in members.lost if each.may_continue])

@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from clusterrun.bounds import (
     Count,
-    ExitStatus,
     Name,
-    NoSignalOrNumber,
     ProcessId,
+    SignalNumberOrZero,
+    StatusCode,
     Text,
     as_name,
     as_text,
@@ -28,7 +28,7 @@ SHOW_OUTPUT = 0
 """A byte of the caller's; no signal has this number."""
 
 
-def shown_line(mark: str) -> bytes:
+def output_shown_line(mark: str) -> bytes:
     """Return the answer to ``SHOW_OUTPUT``."""
     return b"%b%b shown\n" % (BEGIN, mark.encode())
 
@@ -36,7 +36,7 @@ def shown_line(mark: str) -> bytes:
 class EndReport(Struct, frozen=True, omit_defaults=True):
     """How the command ended; of a job whose worker failed, also which one."""
 
-    code: ExitStatus
+    code: StatusCode
     """The command's exit code."""
     reason: Name
     """The class of the outcome's reason (``clusterrun.policy.outcome``), or of an error of ours."""
@@ -45,9 +45,9 @@ class EndReport(Struct, frozen=True, omit_defaults=True):
     rank: Count | None = None
     host: Name = ""
     pid: ProcessId = 0
-    exit_code: ExitStatus | None = None
+    exit_code: StatusCode | None = None
     """Of the worker."""
-    signal: NoSignalOrNumber = 0
+    signal: SignalNumberOrZero = 0
     """What killed the worker, or interrupted the job; 0: none did."""
     message: Text = ""
     """Of an error of ours."""
@@ -88,7 +88,7 @@ class EndReport(Struct, frozen=True, omit_defaults=True):
         return b"%b%b %b\n" % (BEGIN, mark.encode(), msgspec.json.encode(self))
 
 
-def report_in(received: bytes, mark: str) -> EndReport | None:
+def parse_report(received: bytes, mark: str) -> EndReport | None:
     """Return the report in what a caller has received; None: there is no whole one, or it is not ours."""
     _, found, rest = received.rpartition(BEGIN + mark.encode() + b" ")
     line, ended, _ = rest.partition(b"\n")

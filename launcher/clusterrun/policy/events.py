@@ -70,7 +70,7 @@ class WorkerStopped(Struct, frozen=True):
     at: float
 
 
-class SuspensionWanted(Struct, frozen=True):
+class SuspensionRequested(Struct, frozen=True):
     """All ranks of the job are to save at one step and end: the seam for all kinds of requests."""
 
     by: str
@@ -78,7 +78,7 @@ class SuspensionWanted(Struct, frozen=True):
     at: float
 
 
-class StopWanted(Struct, frozen=True):
+class StopRequested(Struct, frozen=True):
     """The job is to end, by a user's command or with its caller: also one that may be suspended."""
 
     by: str
@@ -88,7 +88,7 @@ class StopWanted(Struct, frozen=True):
     at: float
 
 
-class RankAsked(Struct, frozen=True):
+class RankCalledSuspend(Struct, frozen=True):
     """The rank has called ``suspend.requested`` for the first time."""
 
     local_rank: LocalRank
@@ -110,7 +110,7 @@ class RankSaved(Struct, frozen=True):
     at: float
 
 
-RankEvent = RankAsked | RanksHeld | RankSaved
+RankEvent = RankCalledSuspend | RanksHeld | RankSaved
 
 
 class SignalNotHandled(Struct, frozen=True):
@@ -134,13 +134,13 @@ class CleanedUp(Struct, frozen=True):
     at: float
 
 
-class NothingLeft(Struct, frozen=True):
+class NoLeftovers(Struct, frozen=True):
     """No process is left that the workers have started."""
 
     at: float
 
 
-class LeftProcess(Struct, frozen=True):
+class LeftoverProcess(Struct, frozen=True):
     """A process that a worker has started, and that still runs when the worker has ended."""
 
     pid: int
@@ -153,7 +153,7 @@ class LeftProcess(Struct, frozen=True):
 class Left(Struct, frozen=True):
     """What the workers have left running: those whose parents have ended, not their children."""
 
-    processes: tuple[LeftProcess, ...]
+    processes: tuple[LeftoverProcess, ...]
     at: float
 
 
@@ -216,7 +216,7 @@ class WorldJoined(Struct, frozen=True):
     at: float
 
 
-class PlaceAwaited(Struct, frozen=True):
+class WaitListed(Struct, frozen=True):
     """The job runs, and this node waits for a place in it."""
 
     at: float
@@ -245,7 +245,7 @@ class WorkersIdle(Struct, frozen=True):
     at: float
 
 
-class MainThreadsStill(Struct, frozen=True):
+class MainThreadsBlocked(Struct, frozen=True):
     """No main thread of this node's workers has run for ``seconds``; 0: one has now."""
 
     seconds: float
@@ -288,7 +288,7 @@ Seen = Mapping[LocalRank, LastLine] | WorkerStacks
 """What a relay has of its workers, for one question each; of those that have printed something."""
 
 
-class RelaySaw(Struct, frozen=True):
+class RelayAnswered(Struct, frozen=True):
     """The relay's answer to the question with this number."""
 
     number: int
@@ -296,7 +296,7 @@ class RelaySaw(Struct, frozen=True):
     at: float
 
 
-QueryEvent = QueryReceived | RelaySaw
+QueryEvent = QueryReceived | RelayAnswered
 """Belongs to no attempt, and never reaches one."""
 
 Event = (
@@ -308,13 +308,13 @@ Event = (
     | WorkerNotReady
     | WorkerStopped
     | SignalReceived
-    | SuspensionWanted
-    | StopWanted
+    | SuspensionRequested
+    | StopRequested
     | RankEvent
     | SignalNotHandled
     | DeadlinePassed
     | CleanedUp
-    | NothingLeft
+    | NoLeftovers
     | Left
     | OutputEnded
     | OutputClosed
@@ -323,11 +323,11 @@ Event = (
     | HelperLost
     | NodeChecked
     | WorldJoined
-    | PlaceAwaited
+    | WaitListed
     | CoordinatorSent
     | CoordinatorLost
     | WorkersIdle
-    | MainThreadsStill
+    | MainThreadsBlocked
     | StacksCollected
     | QueryEvent
 )

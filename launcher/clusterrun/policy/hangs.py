@@ -31,17 +31,17 @@ from clusterrun.policy.outcome import MAX_RANKS, HangSign, Hung
 from clusterrun.policy.query_rounds import QueryRounds
 from clusterrun.policy.stacks import (
     StackGroup,
-    in_words_exited,
-    lacks_stack,
-    waited_for,
+    describe_differences,
+    exited_clause,
+    runs_without_stack,
+    stragglers,
     waits_in_torch,
-    who_differs,
 )
 
 if TYPE_CHECKING:
     # Few jobs need them.
     from clusterrun.policy.nccl import NcclState
-    from clusterrun.policy.nccl_question import NcclQuestion
+    from clusterrun.policy.nccl_query import NcclQuery
     from clusterrun.policy.stack_report import StackReport
 
 STACKS_FOLLOW = "the Python stacks of all ranks follow"
@@ -49,10 +49,10 @@ STACKS_FOLLOW = "the Python stacks of all ranks follow"
 PATIENCE = 0.125
 """Of the timeout: all ranks may be about to count as silent, too, and then that is what is said."""
 
-QUESTIONS_TO_NCCL = 3
+NCCL_QUERIES_PER_TIMEOUT = 3
 """In the timeout."""
 
-SHORTEST_PAUSE = 2.0
+MIN_SECONDS_BETWEEN_NCCL_QUERIES = 2.0
 """Seconds between two questions to NCCL."""
 
 IN_WORDS = {
@@ -62,7 +62,7 @@ IN_WORDS = {
 }
 
 
-class Response(Enum):
+class HangResponse(Enum):
     """What is done about a hang now; the value says it."""
 
     REPORT = "the job keeps running"
@@ -70,7 +70,7 @@ class Response(Enum):
     STOP = "then the job is stopped (--on-hang)"
 
 
-class NodesAtRest:
+class IdleNodes:
     """Since when the workers of each node do nothing, in one respect."""
 
     def __init__(self, members: Members) -> None:
@@ -119,8 +119,8 @@ class Hangs:
         self._members = members
         self._acts = acts
         self._runs = True
-        self._silent = NodesAtRest(members)
-        self._still = NodesAtRest(members)
+        self._silent = IdleNodes(members)
+        self._still = IdleNodes(members)
         self._nccl: NcclState | None = None
         """The first one of those in which the same ranks are behind; None: none is."""
         self._behind_since = NEVER
@@ -171,7 +171,7 @@ class Hangs:
             self._timeout = self._timeout or timeout
             self._suspect(HangSign.BEHIND, at)
 
-    def report(self, response: Response, at: float) -> str | None:
+    def report(self, response: HangResponse, at: float) -> str | None:
         """Return why all stacks are to be collected; "": not to be said yet. None: they are not."""
         sign, self._suspected, self._due = self._suspected, None, NEVER
         if sign is None or not self._lasts(sign):
@@ -183,7 +183,7 @@ class Hangs:
         self._told = sign
         return self._headline(sign, response)
 
-    def collected(self, report: "StackReport", response: Response, at: float) -> Hung | None:
+    def collected(self, report: "StackReport", response: HangResponse, at: float) -> Hung | None:
         """Name those for whom the others wait; return that the attempt is to be stopped for the hang.
 
         ``report`` has the stacks that have come; a user may have asked for them, too.
@@ -197,13 +197,13 @@ class Hangs:
                 return None
             report.is_wanted, self._told = True, sign
             self._members.note(self._headline(sign, response))
-        ranks = waited_for(known)[:MAX_RANKS]
+        ranks = stragglers(known)[:MAX_RANKS]
         if ranks:
-            exited = in_words_exited(known, ranks)
+            exited = exited_clause(known, ranks)
             self._members.note(f"the other ranks wait for {named_ranks(ranks)}{exited}")
-        if response is not Response.REPORT:
-            return Hung(self._seconds, ranks, as_line(who_differs(known)), sign)
-        if self._acts or (sign is HangSign.SILENT and any(map(lacks_stack, known))):
+        if response is not HangResponse.REPORT:
+            return Hung(self._seconds, ranks, as_line(describe_differences(known)), sign)
+        if self._acts or (sign is HangSign.SILENT and any(map(runs_without_stack, known))):
             self._suspect(sign, at + self._timeout)
         return None
 
@@ -239,8 +239,8 @@ class Hangs:
                 # They have printed until now.
                 self._suspect(HangSign.SILENT, at + self._timeout)
 
-    def _headline(self, sign: HangSign, response: Response) -> str:
-        return f"{nothing_moves(self._seconds, sign)}: {STACKS_FOLLOW}; {response.value}"
+    def _headline(self, sign: HangSign, response: HangResponse) -> str:
+        return f"{hang_headline(self._seconds, sign)}: {STACKS_FOLLOW}; {response.value}"
 
     def _of_main(self, groups: Iterable[StackGroup]) -> Iterable[StackGroup]:
         """Yield the stacks of the main program alone."""
@@ -260,7 +260,7 @@ class HangWatch:
         queries: QueryRounds,
         job: Job,
         programs: Iterable[NumberedProgram],
-        respond: Callable[[], Response],
+        respond: Callable[[], HangResponse],
     ) -> None:
         """Begin with the attempt.
 
@@ -274,14 +274,14 @@ class HangWatch:
         """
         self._members = members
         self._queries = queries
-        self._timeout = job.watched_for
+        self._timeout = job.active_hang_timeout
         self._programs = tuple(programs)
         self._respond = respond
         acts = job.failures.on_hang is not OnHang.REPORT
         self._hangs = Hangs(members, self._programs, timeout=self._timeout, acts=acts)
         self._report: StackReport | None = None
         """The stacks that are being collected."""
-        self._nccl: NcclQuestion | None = None
+        self._nccl: NcclQuery | None = None
         """What NCCL is being asked."""
         self._asks_nccl_at = NEVER
         """When to ask it next whether ranks are behind."""
@@ -295,7 +295,7 @@ class HangWatch:
     def watch_nccl(self, at: float) -> None:
         """Ask NCCL some time later whether ranks are behind, if hangs are looked for."""
         if self._timeout:
-            self._asks_nccl_at = at + pause_between_questions(self._timeout)
+            self._asks_nccl_at = at + seconds_between_nccl_queries(self._timeout)
 
     def idle(self, node: Node, idle: Idle, at: float) -> None:
         """Take note of what a node's workers do not do, or do again."""
@@ -370,15 +370,15 @@ class HangWatch:
             self._ask_nccl(at, hung)
 
     def _ask_nccl(self, at: float, hung: Hung | None = None, *, is_watch: bool = False) -> None:
-        """Ask what NCCL has launched; see ``NcclQuestion``."""
+        """Ask what NCCL has launched; see ``NcclQuery``."""
         # Few jobs look for hangs.
-        from clusterrun.policy.nccl_question import QUERY, NcclQuestion
+        from clusterrun.policy.nccl_query import QUERY, NcclQuery
 
         if self._nccl is not None:
             # Each node answers one at a time.
             self._nccl.hung, self._nccl.is_watch = hung, is_watch
             return
-        self._nccl = NcclQuestion(hung, is_watch=is_watch)
+        self._nccl = NcclQuery(hung, is_watch=is_watch)
         self._queries.ask(self._nccl, QUERY, at)
 
     def _send(self, text: str) -> None:
@@ -386,11 +386,11 @@ class HangWatch:
             self._members.send([self._members.own], PrintStacks(text))
 
 
-def pause_between_questions(timeout: float) -> float:
+def seconds_between_nccl_queries(timeout: float) -> float:
     """Return how long after a question to NCCL the next one follows; ``timeout``: a hang's."""
-    return max(timeout / QUESTIONS_TO_NCCL, SHORTEST_PAUSE)
+    return max(timeout / NCCL_QUERIES_PER_TIMEOUT, MIN_SECONDS_BETWEEN_NCCL_QUERIES)
 
 
-def nothing_moves(seconds: float, sign: HangSign) -> str:
+def hang_headline(seconds: float, sign: HangSign) -> str:
     """Return what ``--hang-timeout`` has found."""
     return f"{IN_WORDS[sign]} for {round(seconds, 1):g} s"

@@ -8,7 +8,11 @@ from collections import deque
 from collections.abc import Iterable
 
 from clusterrun.loop import NEVER
-from clusterrun.policy.terms import SILENT_MEMBER, SILENT_NODE_ZERO, HeartbeatRhythm
+from clusterrun.policy.settings import (
+    MEMBER_SILENCE_INTERVALS,
+    NODE_ZERO_SILENCE_INTERVALS,
+    HeartbeatRhythm,
+)
 
 MAX_EXCHANGES = 16
 """Heartbeats and their answers of which the quickest tells the difference of two clocks."""
@@ -44,7 +48,7 @@ class HeartbeatTimer:
     def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
         """Begin as if node 0 had just sent something."""
         self._interval = rhythm.interval
-        self._patience = rhythm.after(SILENT_NODE_ZERO)
+        self._patience = rhythm.after(NODE_ZERO_SILENCE_INTERVALS)
         self._clock = ListeningClock(rhythm, now)
         self._silent_at = self._patience
         self._next_heartbeat = now + rhythm.interval
@@ -91,7 +95,7 @@ class SilenceWatch:
 
     def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
         self._interval = rhythm.interval
-        self._patience = rhythm.after(SILENT_MEMBER)
+        self._patience = rhythm.after(MEMBER_SILENCE_INTERVALS)
         self._clock = ListeningClock(rhythm, now)
         self._looked = now
         # In the order of the last message, so that the first is the next to be lost.

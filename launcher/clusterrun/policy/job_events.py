@@ -11,7 +11,7 @@ class CallerConnected(Struct, frozen=True):
     at: float
 
 
-class CallerGone(Struct, frozen=True):
+class CallerDisconnected(Struct, frozen=True):
     """The connection to a caller that had sent no ``Hello`` is closed."""
 
     refused: str
@@ -36,12 +36,12 @@ class MessageReceived(Struct, frozen=True):
     at: float
 
 
-class MemberGone(Struct, frozen=True):
+class MemberDisconnected(Struct, frozen=True):
     """The connection to a member is closed."""
 
     connection: int
     refused: str
-    """As in ``CallerGone``."""
+    """As in ``CallerDisconnected``."""
     at: float
     has_ended: bool = True
     """Its end was orderly: no worker is left there. Else the agent may still run."""
@@ -49,7 +49,7 @@ class MemberGone(Struct, frozen=True):
     """Its host no longer answers."""
 
 
-class WasStopped(Struct, frozen=True):
+class NodeZeroWasStopped(Struct, frozen=True):
     """Node 0 itself was stopped, for long enough that members may have given it up."""
 
     seconds: float
@@ -76,7 +76,7 @@ class PortReady(Struct, frozen=True):
     at: float
 
 
-class Abandoned(Struct, frozen=True):
+class JoinAbandoned(Struct, frozen=True):
     """Node 0 gives up before all nodes have joined."""
 
     why: str
@@ -86,15 +86,15 @@ class Abandoned(Struct, frozen=True):
 
 CoordinatorEvent = (
     CallerConnected
-    | CallerGone
+    | CallerDisconnected
     | HelloReceived
     | MessageReceived
-    | MemberGone
+    | MemberDisconnected
     | MemberSilent
-    | WasStopped
+    | NodeZeroWasStopped
     | TimePassed
     | PortReady
-    | Abandoned
+    | JoinAbandoned
 )
 
 

@@ -11,7 +11,7 @@ from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import Hello, Refusal
 from clusterrun.policy.notices import MAX_NAMES, listed, process, shortened, two_values
-from clusterrun.policy.terms import Terms
+from clusterrun.policy.settings import RendezvousSettings
 
 SECONDS_TO_FIRST_NOTICE = 5.0
 SECONDS_BETWEEN_NOTICES = 30.0
@@ -23,13 +23,13 @@ found before the workers start."""
 SECONDS_BETWEEN_STARTS = 5.0
 """Agents that began to call within this time may belong to one start of the job."""
 
-SAME_FLAGS = "run the same command on every node, each with its own --node-rank"
+SAME_COMMAND_HINT = "run the same command on every node, each with its own --node-rank"
 VERSION = "version of clusterrun"
 """Its name among the values that must be equal."""
-SAME_VERSION = "install the same version of clusterrun on every node"
+SAME_VERSION_HINT = "install the same version of clusterrun on every node"
 RUN_ID_HINT = "give all nodes the same --run-id, or none"
-PLACE_HINT = "give each of two jobs its own --master-port"
-ONE_FEWER = "start one node fewer, or give a higher --nnodes"
+MASTER_PORT_HINT = "give each of two jobs its own --master-port"
+TOO_MANY_NODES_HINT = "start one node fewer, or give a higher --nnodes"
 
 
 class Rejection(Struct, frozen=True):
@@ -70,51 +70,51 @@ REPLACED = Rejection(
 """An agent is left over from an earlier start."""
 
 
-def rejection(terms: Terms, own: Hello, newcomer: Hello) -> Rejection | None:
+def rejection(settings: RendezvousSettings, own: Hello, newcomer: Hello) -> Rejection | None:
     """Return why ``newcomer`` is none of this job's nodes; None if it may be one."""
-    who, run_id = process(newcomer), terms.job.join.run_id
+    who, run_id = process(newcomer), settings.job.join.run_id
     if newcomer.identity == own.identity:
-        return Rejection(Refusal.IT_IS_YOU, "", "", "")
+        return Rejection(Refusal.SELF_CONNECTION, "", "", "")
     if newcomer.user_id != own.user_id:
         text = (
-            f"{terms.place} belongs to a job of user {own.user_id}, {who} runs as user"
+            f"{settings.place} belongs to a job of user {own.user_id}, {who} runs as user"
             f" {newcomer.user_id}"
         )
         notice = f"it runs as user {newcomer.user_id}, this job as user {own.user_id}"
-        return Rejection(Refusal.TRY_ELSEWHERE, text, PLACE_HINT, notice)
+        return Rejection(Refusal.TRY_NEXT_PORT, text, MASTER_PORT_HINT, notice)
     if newcomer.run_id not in {"", run_id}:
         other = shortened(newcomer.run_id)
         text = (
-            f'{terms.place} belongs to another job: its run id is "{shortened(run_id)}",'
+            f'{settings.place} belongs to another job: its run id is "{shortened(run_id)}",'
             f' that of {who} is "{other}"'
         )
         notice = f'it belongs to another job, run id "{other}"'
-        hint = PLACE_HINT if own.run_id else RUN_ID_HINT
-        return Rejection(Refusal.TRY_ELSEWHERE, text, hint, notice)
+        hint = MASTER_PORT_HINT if own.run_id else RUN_ID_HINT
+        return Rejection(Refusal.TRY_NEXT_PORT, text, hint, notice)
     return None
 
 
-def mismatch(terms: Terms, own: Hello, newcomer: Hello) -> Mismatch | None:
+def mismatch(settings: RendezvousSettings, own: Hello, newcomer: Hello) -> Mismatch | None:
     """Return what of a newcomer contradicts node 0, also when the job runs."""
     if name := first_difference(own.must, newcomer.must):
-        hint = SAME_VERSION if name == VERSION else _same_command(terms)
+        hint = SAME_VERSION_HINT if name == VERSION else _same_command(settings)
         return Mismatch(two_values(name, own, newcomer), hint)
-    if not _fits_programs(terms, newcomer):
+    if not _fits_programs(settings, newcomer):
         text = f"{process(newcomer)} has different programs from this job"
-        return Mismatch(text, _same_command(terms))
+        return Mismatch(text, _same_command(settings))
     if newcomer.rank == 0:
         # It is node 0 of another job with the same options, and only asks whether it is the only one.
-        return same_rank(terms, 0, own, newcomer, is_own=True)
+        return same_rank(settings, 0, own, newcomer, is_own=True)
     return None
 
 
-def _fits_programs(terms: Terms, newcomer: Hello) -> bool:
+def _fits_programs(settings: RendezvousSettings, newcomer: Hello) -> bool:
     """Return whether a newcomer has workers of this job's programs, and of each as many as ports."""
-    if not terms.job.services:
+    if not settings.job.services:
         return newcomer.workers > 0 and not newcomer.programs
     names = [each.name for each in newcomer.programs]
     of_main = next((len(each.ports) for each in newcomer.programs if each.name == MAIN), 0)
-    known = {MAIN, *(each.name for each in terms.job.services)}
+    known = {MAIN, *(each.name for each in settings.job.services)}
     has_ports = all(0 < len(each.ports) <= MAX_WORKERS for each in newcomer.programs)
     is_known = known.issuperset(names) and len({*names}) == len(names)
     return has_ports and is_known and of_main == newcomer.workers
@@ -128,25 +128,27 @@ def failed_check(newcomer: Hello) -> Rejection:
     )
 
 
-def same_rank(terms: Terms, rank: int, member: Hello, newcomer: Hello, *, is_own: bool) -> Mismatch:
+def same_rank(
+    settings: RendezvousSettings, rank: int, member: Hello, newcomer: Hello, *, is_own: bool
+) -> Mismatch:
     """Return the mismatch of two nodes with one rank; ``is_own``: the member is node 0."""
     if is_own and member.rank is None:
         text = (
-            f"{process(newcomer)} has node rank 0, but {terms.place} is an address of"
+            f"{process(newcomer)} has node rank 0, but {settings.place} is an address of"
             f" {process(member)}"
         )
         return Mismatch(text, "give --node-rank 0 to the machine that --master-addr names")
     they = f"{process(member)} and {process(newcomer)}"
-    if terms.job.tasks is not None:
-        return Mismatch(f"two tasks have rank {rank}: {they}", _same_command(terms))
+    if settings.job.tasks is not None:
+        return Mismatch(f"two tasks have rank {rank}: {they}", _same_command(settings))
     text = f"two nodes have node rank {rank}: {they}"
     return Mismatch(text, "give each node its own --node-rank")
 
 
-def _same_command(terms: Terms) -> str:
+def _same_command(settings: RendezvousSettings) -> str:
     """Return what to type so that all agents have the same options, and a rank each."""
-    tasks = terms.job.tasks
-    return SAME_FLAGS if tasks is None else f"start all tasks at once:\n  {tasks.all_tasks}"
+    tasks = settings.job.tasks
+    return SAME_COMMAND_HINT if tasks is None else f"start all tasks at once:\n  {tasks.all_tasks}"
 
 
 def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
@@ -161,9 +163,11 @@ def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
 class Gathering:
     """The nodes that have joined, found by rank, agent or host in the same time however many they are."""
 
-    def __init__(self, terms: Terms, members: Members, began: float, *, has_token: bool) -> None:
+    def __init__(
+        self, settings: RendezvousSettings, members: Members, began: float, *, has_token: bool
+    ) -> None:
         """Begin with node 0's own agent; ``has_token``: callers have proved that they hold the job's."""
-        self.terms = terms
+        self.settings = settings
         self.has_token = has_token
         self.callers = 0
         """Connections without a ``Hello`` yet."""
@@ -216,23 +220,23 @@ class Gathering:
         """
         self.unfit.add((newcomer.host, newcomer.rank))
         self._note_count(at)
-        last_call = self.terms.job.last_call
-        fewest = self.terms.nodes if last_call is None else last_call.minimum
-        may_be_enough = self.terms.nodes - len(self.unfit) >= fewest
+        last_call = self.settings.job.last_call
+        fewest = self.settings.nodes if last_call is None else last_call.minimum
+        may_be_enough = self.settings.nodes - len(self.unfit) >= fewest
         return may_be_enough and newcomer is not self._members.own.hello
 
     def in_order(self) -> list[Node]:
         """Return all members by node rank; if one has not joined, those after it move up."""
-        free = (rank for rank in range(self.terms.nodes) if rank not in self._by_rank)
+        free = (rank for rank in range(self.settings.nodes) if rank not in self._by_rank)
         taken = {node: rank for rank, node in self._by_rank.items()}
         nodes = self._members.by_connection.values()
         ranks = {each: taken[each] if each in taken else next(free) for each in nodes}
         return sorted(ranks, key=ranks.__getitem__)
 
     def _note_count(self, at: float) -> None:
-        last_call = self.terms.job.last_call
+        last_call = self.settings.job.last_call
         is_enough = last_call is not None and self.count >= last_call.minimum
-        is_complete = self.count + len(self.unfit) >= self.terms.nodes
+        is_complete = self.count + len(self.unfit) >= self.settings.nodes
         self._complete_at = at if is_complete else NEVER
         # As under torchrun, the last call does not start again with each node that follows.
         self._enough_at = min(at, self._enough_at) if is_enough else NEVER
@@ -241,19 +245,19 @@ class Gathering:
 
     def objection(self, newcomer: Hello) -> Mismatch | None:
         """Return why no place is left for a newcomer; None if there is one."""
-        nodes, rank = self.terms.nodes, newcomer.rank
+        nodes, rank = self.settings.nodes, newcomer.rank
         if rank is not None and rank >= nodes:
-            own = "node rank" if self.terms.job.tasks is None else "rank"
+            own = "node rank" if self.settings.job.tasks is None else "rank"
             ranks = f"the ranks of {nodes} {self._noun}s are 0-{nodes - 1}"
             text = f"{process(newcomer)} has {own} {rank}, but {ranks}"
-            return Mismatch(text, _same_command(self.terms))
+            return Mismatch(text, _same_command(self.settings))
         if rank is not None and (holder := self._by_rank.get(rank)):
             is_own = holder is self._members.own
-            return same_rank(self.terms, rank, holder.hello, newcomer, is_own=is_own)
+            return same_rank(self.settings, rank, holder.hello, newcomer, is_own=is_own)
         if self.count == nodes:
             joined = listed(process(each.hello) for each in self._members.by_connection.values())
             called = f"{nodes + 1} nodes have connected: {joined} and {process(newcomer)}"
-            return Mismatch(f"nnodes is {nodes}, but {called}", ONE_FEWER)
+            return Mismatch(f"nnodes is {nodes}, but {called}", TOO_MANY_NODES_HINT)
         return None
 
     def leftover(self, newcomer: Node) -> Node | None:
@@ -288,7 +292,7 @@ class Gathering:
     @property
     def settled_at(self) -> float:
         """When the job may begin, if nothing happens until then."""
-        last_call = self.terms.job.last_call
+        last_call = self.settings.job.last_call
         last_call_ends = NEVER if last_call is None else self._enough_at + last_call.timeout
         settling = SECONDS_TO_SETTLE if self.callers else 0.0
         return min(self._complete_at, last_call_ends) + settling
@@ -301,20 +305,20 @@ class Gathering:
         """
         if self._members.own.hello.fault:
             return self._began
-        timeout = self.terms.job.join.rdzv_timeout
+        timeout = self.settings.job.join.rdzv_timeout
         return self._began + timeout if self._enough_at == NEVER else NEVER
 
     # Sentences.
 
     def waits(self, now: float) -> str:
         """Return "2 of 4 nodes have joined: n0, n1; waiting for n2, n3 (30 s of 600 s)"."""
-        terms, joined = self.terms, f"{self._counted} have joined: {self._joined}"
-        last_call = terms.job.last_call
+        settings, joined = self.settings, f"{self._counted} have joined: {self._joined}"
+        last_call = settings.job.last_call
         if last_call is not None and self._enough_at != NEVER:
             seconds = f"{self.settled_at - now:.0f} s more for {self._missing}"
             return f"{joined}; waiting {seconds} (the minimum is {last_call.minimum})"
-        spent = f"{now - self._began:.0f} s of {terms.job.join.rdzv_timeout:g} s"
-        exports = f"; {terms.exports}" if terms.exports else ""
+        spent = f"{now - self._began:.0f} s of {settings.job.join.rdzv_timeout:g} s"
+        exports = f"; {settings.exports}" if settings.exports else ""
         return f"{joined}; waiting for {self._missing} ({spent}){exports}"
 
     def begins_without(self) -> str:
@@ -323,34 +327,34 @@ class Gathering:
 
     def nodes_missing(self, refused: Sequence[str]) -> Mismatch:
         """Return the error of a job whose nodes did not all join in time, and what to try."""
-        terms = self.terms
-        within = f"within {terms.job.join.rdzv_timeout:g} s"
+        settings = self.settings
+        within = f"within {settings.job.join.rdzv_timeout:g} s"
         text = f"{self._counted} joined {within}: {self._joined}; missing: {self._missing}"
         hint = [f"refused meanwhile: {each}" for each in refused[:MAX_NAMES]]
-        if terms.exports:
-            hint.append(f"if this is one node: {terms.exports}")
-        if terms.job.tasks is None:
-            hint.append(f"run the same command on every node; each must reach {terms.place}")
+        if settings.exports:
+            hint.append(f"if this is one node: {settings.exports}")
+        if settings.job.tasks is None:
+            hint.append(f"run the same command on every node; each must reach {settings.place}")
         else:
-            hint.append(f"{_same_command(terms)}\neach must reach {terms.place}")
+            hint.append(f"{_same_command(settings)}\neach must reach {settings.place}")
         hint.append("to wait longer, give --rdzv-timeout SECONDS")
         return Mismatch(text, "\n".join(hint))
 
     @property
     def _noun(self) -> str:
-        return self.terms.job.agent_noun
+        return self.settings.job.agent_unit
 
     @property
     def _counted(self) -> str:
-        return f"{self.count} of {self.terms.nodes} {self._noun}s"
+        return f"{self.count} of {self.settings.nodes} {self._noun}s"
 
     @property
     def _missing(self) -> str:
         """Which nodes have not joined, or how many if that is not known."""
-        return self._missing_names() or counted(self.terms.nodes - self.count, self._noun)
+        return self._missing_names() or counted(self.settings.nodes - self.count, self._noun)
 
     def _missing_names(self) -> str:
-        hosts, nodes = self.terms.hosts, self.terms.nodes
+        hosts, nodes = self.settings.hosts, self.settings.nodes
         hellos = [each.hello for each in self._members.by_connection.values()]
         missing = [rank for rank in range(nodes) if rank not in self._by_rank]
         if len(self._by_rank) == len(hellos) and len(hosts) == nodes:
@@ -359,7 +363,7 @@ class Gathering:
             joined = {_short(hello.host) for hello in hellos}
             return listed(host for host in hosts if _short(host) not in joined)
         if all(hello.rank is not None for hello in hellos):
-            what = "node rank" if self.terms.job.tasks is None else "task"
+            what = "node rank" if self.settings.job.tasks is None else "task"
             return f"{what}{'s' if len(missing) > 1 else ''} {', '.join(runs(missing))}"
         return ""
 
@@ -368,7 +372,7 @@ class Gathering:
         ranks = {node: rank for rank, node in self._by_rank.items()}
         # Members without a rank after the others, in the order of joining.
         nodes = self._members.by_connection.values()
-        order = sorted(nodes, key=lambda each: ranks.get(each, self.terms.nodes))
+        order = sorted(nodes, key=lambda each: ranks.get(each, self.settings.nodes))
         return listed(each.hello.host for each in order)
 
 

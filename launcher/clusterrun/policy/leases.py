@@ -24,12 +24,12 @@ Not covered: the agent and the fork server of one node both stopped for longer t
 workers of that node run. See docs/several_nodes.md, "Leases".
 """
 
-from clusterrun.policy.terms import SILENT_MEMBER, HeartbeatRhythm
+from clusterrun.policy.settings import MEMBER_SILENCE_INTERVALS, HeartbeatRhythm
 
-MAX_PAST_LEASE = 0.25
+FORK_SERVER_STOP_INTERVALS = 0.25
 """Of an interval: how long the agent lets its fork server be stopped when that is to kill the workers."""
 
-FORK_SERVER = 2.25
+FORK_SERVER_KILL_INTERVALS = 2.25
 """Intervals after T at which a fork server kills the workers of a member."""
 
 
@@ -48,15 +48,15 @@ class MemberLease:
         if sent <= self._sent:
             return False
         self._sent = sent
-        self.ends = sent + self._rhythm.after(FORK_SERVER)
+        self.ends = sent + self._rhythm.after(FORK_SERVER_KILL_INTERVALS)
         return True
 
 
-class Grants:
+class GrantedLeases:
     """Node 0's side: until when the workers of each member may run, by node 0's clock."""
 
     def __init__(self, rhythm: HeartbeatRhythm) -> None:
-        self._seconds = rhythm.after(SILENT_MEMBER)
+        self._seconds = rhythm.after(MEMBER_SILENCE_INTERVALS)
         self._until: dict[int, float] = {}
         self._lost: dict[int, float] = {}
 

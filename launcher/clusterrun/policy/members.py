@@ -13,7 +13,7 @@ from clusterrun.policy.messages import (
     FromCoordinator,
     Hello,
     Notice,
-    RankLeft,
+    RankExitedEarly,
     RanksExited,
     Saves,
     WorkersReady,
@@ -50,7 +50,7 @@ class Node(Struct, eq=False):
     """The rank of its first worker."""
     of_services: tuple[int, ...] = ()
     """The numbers of its workers that are services'."""
-    knows_attempts: bool = False
+    had_rank: bool = False
     """It has, or has had, a place."""
     paused: bool = False
     """Its user has paused it."""
@@ -62,9 +62,9 @@ class Node(Struct, eq=False):
     """How, if it had a place."""
     may_continue: bool = False
     """It was lost by its silence, and the job ends with it: it finds the verdict if it continues."""
-    next_pause_line: float = 0.0
+    next_pause_notice: float = 0.0
     """When another line about a pause of it may be printed."""
-    pause_is_named: bool = False
+    pause_is_printed: bool = False
     """A line about the last pause was printed."""
     failure: TimedResult | None = None
     """The first failure in the attempt that it has reported at once."""
@@ -72,7 +72,7 @@ class Node(Struct, eq=False):
     """The end of the attempt on this node."""
 
     @property
-    def is_reached(self) -> bool:
+    def is_reachable(self) -> bool:
         """Return whether a message may arrive: a silent one may continue."""
         return self.here or self.may_continue
 
@@ -90,10 +90,10 @@ class Node(Struct, eq=False):
     def may_send(self, message: AttemptMessage) -> bool:
         """Return whether an agent of ours with these workers could send this."""
         fails = not isinstance(message, FirstFailure) or not message.result.ending.succeeded
-        return fails and self.owns(ranks_named(message))
+        return fails and self.owns(ranks_in(message))
 
 
-def ranks_named(message: AttemptMessage) -> Iterable[int]:
+def ranks_in(message: AttemptMessage) -> Iterable[int]:
     """Return the ranks that a message of a node is about."""
     match message:
         case FirstFailure(_, result):
@@ -104,7 +104,7 @@ def ranks_named(message: AttemptMessage) -> Iterable[int]:
             return (each.number for each in exits)
         case Saves(unsaved=unsaved, silent=silent):
             return (*unsaved, *silent)
-        case RankLeft(_, rank):
+        case RankExitedEarly(_, rank):
             return (rank,)
         case WorkersReady(_, numbers):
             return numbers

@@ -42,12 +42,12 @@ Arguments may hold secrets, and any program at node 0's address receives a ``Hel
 MAX_KEPT_ATTEMPTS = 10_000
 """Those of a run whose logs are found again."""
 
-MAX_MARK = (1 << 62) - 1
+MAX_STEP_COUNT = (1 << 62) - 1
 
-Mark = Annotated[int, Meta(ge=0, le=MAX_MARK)]
+Mark = Annotated[int, Meta(ge=0, le=MAX_STEP_COUNT)]
 """1 + a step, as ranks and agents write it into the page that they share; 0: none."""
 
-BY_COMMAND = "clusterrun suspend"
+SUSPEND_COMMAND = "clusterrun suspend"
 """A request that a person types. Typed again, it goes on without ranks that others wait for.
 
 A scheduler's does not: it sends its signal to every agent, and not at one moment.
@@ -156,7 +156,7 @@ class Done(Struct, frozen=True, tag=True):
     results: tuple[DatedResult, ...]
     """Of workers that may be the cause; of one, if all that failed had been stopped."""
     external_cause: ExternalCause | None
-    lease_over: bool = False
+    lease_expired: bool = False
     """The workers were ended because their lease was over: this node was stopped, or cut off."""
 
 
@@ -177,7 +177,7 @@ class Idle(Struct, frozen=True, tag=True):
     """Since a main thread last ran; 0: one has run since the last message."""
 
 
-class RankAsks(Struct, frozen=True, tag=True):
+class RankCallsSuspend(Struct, frozen=True, tag=True):
     """A rank of this node has called ``suspend.requested`` for the first time."""
 
     attempt: Count
@@ -202,7 +202,7 @@ class Saves(Struct, frozen=True, tag=True):
     """Those that have never called it."""
 
 
-class RankLeft(Struct, frozen=True, tag=True):
+class RankExitedEarly(Struct, frozen=True, tag=True):
     """A rank of this node has ended with 0 before all had saved: no suspension any more."""
 
     attempt: Count
@@ -232,7 +232,7 @@ class ProgramEnded(Struct, frozen=True, tag=True):
 
 ServiceMessage = WorkersReady | WorkerStartsAgain | ProgramEnded
 
-SuspensionMessage = RankAsks | Held | Saves | RankLeft
+SuspensionMessage = RankCallsSuspend | Held | Saves | RankExitedEarly
 
 AttemptMessage = (
     FirstFailure
@@ -284,7 +284,7 @@ FromMember = Hello | AgentMessage | Heartbeat
 class Refusal(Enum):
     """What a refused member is to do about it."""
 
-    TRY_ELSEWHERE = "elsewhere"
+    TRY_NEXT_PORT = "elsewhere"
     """This is another job; its own may meet at the next port."""
 
     GIVE_UP = "give up"
@@ -293,7 +293,7 @@ class Refusal(Enum):
     CHECK_FAILED = "check failed"
     """This is its job, and its machine, or that of another node, may not work in it."""
 
-    IT_IS_YOU = "you"
+    SELF_CONNECTION = "you"
     """The agent has connected to itself."""
 
 
@@ -349,7 +349,7 @@ class Stop(Struct, frozen=True, tag=True):
     """What ends the whole job, if no worker does."""
     at_once: bool = False
     """Without a grace period."""
-    spares_saved: bool = False
+    lets_saved_ranks_exit: bool = False
     """Ranks that have saved end by themselves."""
 
 

@@ -25,7 +25,7 @@ MAX_LINES = 20
 MAX_LINES_OF_TEXT = 40
 """Lines of an older NCCL's report."""
 
-LONGEST_LINE = 1000
+MAX_LINE_LENGTH = 1000
 """40 such lines fit into an answer, in any script."""
 
 LONGEST_NAMES = 200
@@ -283,5 +283,5 @@ def _cut(text: str, most: int) -> str:
 
 
 def _limited(lines: list[str], most: int) -> tuple[str, ...]:
-    kept = tuple(_cut(as_line(line), LONGEST_LINE) for line in lines)
+    kept = tuple(_cut(as_line(line), MAX_LINE_LENGTH) for line in lines)
     return kept if len(kept) <= most else (*kept[: most - 1], f"... {len(kept) - most + 1} more")

@@ -125,19 +125,19 @@ SECONDS_AFTER_SIGTERM = 5.0
 SECONDS_TO_COLLECT = 2.0
 """For the last output once all processes are gone: a stopped terminal must not delay the end."""
 
-SECONDS_TO_FOLLOW = 5.0
+SECONDS_AFTER_SERVICE_EXIT = 5.0
 """A worker of a service that was told to exit may do so before the program that told it."""
 
 SECONDS_TO_EXIT = 5.0
 """A worker that needs longer is looked at, and named. Python's end takes a second with torch."""
 
-SECONDS_TO_FOLLOW_AN_EXIT = 1.0
+SECONDS_TO_GATHER_EXITS = 1.0
 """A clean exit is reported after this time: in most jobs all ranks of a node exit together."""
 
 SECONDS_TO_PRINT = 1.0
 """At least, whatever the grace period: a traceback is printed after the failure is known."""
 
-SECONDS_TO_SHOW_STACKS = 4.0
+SECONDS_TO_COLLECT_STACKS = 4.0
 """The relay gives workers 2 s."""
 
 SECONDS_OF_ECHO = 1.0
@@ -175,7 +175,7 @@ class Phase(Enum):
     """The attempt is over."""
 
 
-class Leftovers(Enum):
+class LeftoverState(Enum):
     """What was done about the processes that workers have left running."""
 
     AWAITED = "awaited"
@@ -268,7 +268,9 @@ class LateExit(Struct):
         """Return when its time is over; not before its stack is known, or does not come."""
         if self.looked_at == NEVER:
             return NEVER
-        stack_comes = self.failed_at if self.was_named else self.looked_at + SECONDS_TO_SHOW_STACKS
+        stack_comes = (
+            self.failed_at if self.was_named else self.looked_at + SECONDS_TO_COLLECT_STACKS
+        )
         return max(self.failed_at + patience, stack_comes)
 
     @property
@@ -302,7 +304,7 @@ class Attempt:
         self.waiting = frozenset(rank for rank in everyone if self.waits_for(rank))
         """Workers that start once services are ready."""
         self.starting = everyone - self.waiting
-        self.left_early: dict[LocalRank, float] = {}
+        self.early_exits: dict[LocalRank, float] = {}
         """Workers of services that have exited with 0, and when that is a failure."""
         self.forgiven: set[LocalRank] = set()
         """Workers of services whose end is not a failure, however they ended: with the main program, or by
@@ -336,7 +338,7 @@ class Attempt:
         """When the attempt left ``RUNNING``."""
         self._external_cause_elsewhere: ExternalCause | None = None
         """What ended the job from outside on another node, as the order to stop says."""
-        self.leftovers = Leftovers.AWAITED
+        self.leftovers = LeftoverState.AWAITED
         self.survivors: tuple[str, ...] = ()
         self.lost_helper: HelperFailed | None = None
         """The helper process that is lost; no other attempt can start without it."""
@@ -358,7 +360,7 @@ class Attempt:
             self.stopped_at = event.at
             if held_ranks:
                 # First of all: a rank that is held would not see SIGTERM.
-                self.decided.insert(0, actions.LetRanksLeave())
+                self.decided.insert(0, actions.LetRanksExit())
         decided, self.decided = self.decided, []
         return decided
 
@@ -372,7 +374,7 @@ class Attempt:
         self._do(actions.PrintNotice(text))
 
     @property
-    def lease_over(self) -> bool:
+    def lease_expired(self) -> bool:
         """Whether workers were ended because their lease was over."""
         return any(ended.by_lease for ended in self.ended.values())
 
@@ -423,9 +425,9 @@ class Attempt:
         of_services = frozenset(rank for rank, it in services if it and not it.must_finish)
         if of_services:
             # What they have left does not outlive them.
-            self._do(actions.EndLeft(of_services))
+            self._do(actions.KillLeftovers(of_services))
         patience = min(SECONDS_TO_LEAVE, self.job.failures.shutdown_timeout)
-        self._do(actions.AwaitLeft(), actions.SetDeadline(patience))
+        self._do(actions.AwaitLeftovers(), actions.SetDeadline(patience))
 
     @property
     def _may_leave(self) -> bool:
@@ -439,16 +441,16 @@ class Attempt:
     def _hurry_leftovers(self) -> None:
         """Do the next thing about what has not ended by itself."""
         patience = self.job.failures.shutdown_timeout - SECONDS_TO_LEAVE
-        self._do(actions.NameLeft())
+        self._do(actions.NameLeftovers())
         match self.leftovers:
-            case Leftovers.AWAITED if patience > 0:
-                self.leftovers = Leftovers.NAMED
+            case LeftoverState.AWAITED if patience > 0:
+                self.leftovers = LeftoverState.NAMED
                 self._do(actions.SetDeadline(patience))
-            case Leftovers.AWAITED | Leftovers.NAMED:
-                self.leftovers = Leftovers.TERMINATED
+            case LeftoverState.AWAITED | LeftoverState.NAMED:
+                self.leftovers = LeftoverState.TERMINATED
                 self._do(actions.SetDeadline(SECONDS_AFTER_SIGTERM))
             case _:
-                self.leftovers = Leftovers.KILLED
+                self.leftovers = LeftoverState.KILLED
                 self._clean_up()
 
     def _left(self, event: events.Left) -> None:
@@ -457,30 +459,30 @@ class Attempt:
             return
         names, grace = notices.left(event.processes), self.job.failures.shutdown_timeout
         match self.phase, self.leftovers:
-            case Phase.LEAVING, Leftovers.NAMED:
+            case Phase.LEAVING, LeftoverState.NAMED:
                 here = "" if self.plan.world.nodes == 1 else " of this node"
                 self._note(
                     f"the ranks{here} have ended; still running: {names};"
                     f" waiting up to {grace:g} s (--shutdown-timeout; Ctrl-C ends them)"
                 )
-            case Phase.LEAVING, Leftovers.TERMINATED:
+            case Phase.LEAVING, LeftoverState.TERMINATED:
                 self._note(f"{names} did not end within {grace:g} s: sending SIGTERM")
-                self._do(actions.SignalLeft(signal.SIGTERM))
-            case Phase.CLEANING_UP, Leftovers.KILLED:
+                self._do(actions.SignalLeftovers(signal.SIGTERM))
+            case Phase.CLEANING_UP, LeftoverState.KILLED:
                 within = f"within {SECONDS_AFTER_SIGTERM:g} s of SIGTERM"
                 self._note(f"{names} did not end {within}: sending SIGKILL")
             case _:
                 # They are being killed for another reason.
                 pass
 
-    def _nothing_left(self, _event: events.NothingLeft) -> None:
+    def _nothing_left(self, _event: events.NoLeftovers) -> None:
         if self.phase is Phase.LEAVING:
             self._collect(())
 
     def _end_leaving(self, why: str) -> None:
         """Kill what the workers have left, if it is still allowed to run."""
         if self.phase is Phase.LEAVING:
-            if self.leftovers is not Leftovers.AWAITED:
+            if self.leftovers is not LeftoverState.AWAITED:
                 self._note(f"{why}: killing what the ranks here have left running")
             self._clean_up()
 
@@ -515,14 +517,14 @@ class Attempt:
     @property
     def _leaves(self) -> bool:
         """Whether the job goes on without this node, which can start no worker any more."""
-        outlived = self.job.outlives_nodes and self.plan.world.node_rank > 0
+        outlived = self.job.survives_node_loss and self.plan.world.node_rank > 0
         return outlived and self.lost_helper is not None
 
     def _deadline_passed(self, event: events.DeadlinePassed) -> None:
         match self.phase:
             case Phase.RUNNING:
                 self._report_clean_exits(event.at)
-                early = [rank for rank, at in self.left_early.items() if event.at >= at]
+                early = [rank for rank, at in self.early_exits.items() if event.at >= at]
                 if early:
                     self._service_failed(early[0], EndedEarly(), event.at)
                 else:
@@ -566,8 +568,8 @@ class Attempt:
         self.starting -= {event.local_rank}
         self.running[event.local_rank] = RunningWorker(event.pid, event.at)
         if self.phase is Phase.RUNNING and self._is_asked(event.local_rank):
-            self._do(actions.AskWhetherReady(event.local_rank))
-        if self.job.watched_for and not self.starting and not self.waiting:
+            self._do(actions.ProbeReadiness(event.local_rank))
+        if self.job.active_hang_timeout and not self.starting and not self.waiting:
             # What imports before its script runs, such as the fork server, is not a hang of the script.
             self._do(actions.WatchActivity())
         if event.remark:
@@ -624,7 +626,7 @@ class Attempt:
     @property
     def _exits_due(self) -> float:
         """When to report the workers that have exited with 0; NEVER: none has since the last time."""
-        return next(iter(self.clean_exits.values()), NEVER) + SECONDS_TO_FOLLOW_AN_EXIT
+        return next(iter(self.clean_exits.values()), NEVER) + SECONDS_TO_GATHER_EXITS
 
     def _lease_is_over(self) -> None:
         """Take note that the fork server kills the workers: other nodes may go on without this one."""
@@ -639,7 +641,7 @@ class Attempt:
     def _end_if_last(self) -> None:
         """Leave, or clean up, if all workers have ended, and no other follows."""
         may_be_last = self.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}
-        some_follow = self.phase is Phase.RUNNING and (self.waiting or self.left_early)
+        some_follow = self.phase is Phase.RUNNING and (self.waiting or self.early_exits)
         if may_be_last and not self.alive and not some_follow:
             if self._may_leave:
                 self._leave()
@@ -717,13 +719,13 @@ class Attempt:
 
     def _service_failed(self, local_rank: LocalRank, ending: Ending, at: float) -> None:
         """Take note that a worker of a service, which has ended, has failed so."""
-        self.left_early.pop(local_rank, None)
+        self.early_exits.pop(local_rank, None)
         self.ended[local_rank] = replace(self.ended[local_rank], ending=ending)
         if self._goes_on_after(local_rank, ending):
             self._set_deadline_while_running(at)
             self._end_if_last()
             return
-        self.left_early.clear()
+        self.early_exits.clear()
         self._do(actions.ReportFailure(local_rank))
         self._stop(signal.SIGTERM)
 
@@ -736,7 +738,7 @@ class Attempt:
     def _goes_on_after(self, local_rank: LocalRank, ending: Ending) -> bool:
         """Go on although a worker has failed, if it is of a service for which that is so."""
         service, name = self.plan.workers[local_rank].service, self.plan.name(local_rank)
-        how = notices.how_it_ended(ending)
+        how = notices.describe_wait_status(ending)
         if self._may_restart(local_rank):
             count = self.restarts[local_rank] = self.restarts.get(local_rank, 0) + 1
             self.ends_before[local_rank] = self.ended.pop(local_rank)
@@ -769,7 +771,7 @@ class Attempt:
         # Others would wait for one that was to become ready for ever.
         is_awaited = self._is_asked(local_rank) and local_rank not in self.ready
         if service is not None and (is_awaited or not service.must_finish):
-            self.left_early[local_rank] = at + SECONDS_TO_FOLLOW
+            self.early_exits[local_rank] = at + SECONDS_AFTER_SERVICE_EXIT
             self._set_deadline_while_running(at)
         else:
             self._note_end_of_program(service)
@@ -786,8 +788,8 @@ class Attempt:
         self.services_end = True
         if self.phase is not Phase.RUNNING:
             return
-        self.forgiven.update(self.left_early)
-        self.left_early.clear()
+        self.forgiven.update(self.early_exits)
+        self.early_exits.clear()
         self.waiting = frozenset()
         self.stops_services = True
         if self.alive:
@@ -870,7 +872,7 @@ class Attempt:
         times = [
             min(late.look_at(patience), late.kill_at(patience)) for late in self._late.values()
         ]
-        due = min([*times, *self.left_early.values(), self._exits_due])
+        due = min([*times, *self.early_exits.values(), self._exits_due])
         if due != NEVER:
             self._do(actions.SetDeadline(max(0.0, due - at)))
 
@@ -1059,7 +1061,7 @@ class Attempt:
             then = "no restart"
         self._note(f"{what}: {then}; exit code {exit_code_of_signal(number)}")
 
-    def _stop_wanted(self, event: events.StopWanted) -> None:
+    def _stop_wanted(self, event: events.StopRequested) -> None:
         """End the job for a command of the user's: also one that SIGTERM would suspend."""
         as_signal = Interrupted(signal.SIGTERM)
         self._end_leaving(event.by)
@@ -1102,7 +1104,7 @@ class Attempt:
                 | messages.EndServices(attempt)
             ) if attempt != self.number:
                 pass
-            case messages.Stop(_, why, cause, at_once, spares_saved):
+            case messages.Stop(_, why, cause, at_once, lets_saved_ranks_exit):
                 self._external_cause_elsewhere = cause
                 if at_once:
                     self._end_leaving(why)
@@ -1110,7 +1112,9 @@ class Attempt:
                         # Its workers may wait for a service that never will be ready.
                         self._stop_here(why)
                 else:
-                    self._stop_here(why, self.suspending.saved if spares_saved else frozenset())
+                    self._stop_here(
+                        why, self.suspending.saved if lets_saved_ranks_exit else frozenset()
+                    )
             case messages.Verdict(Succeeded()) if self.phase is Phase.LEAVING:
                 # What the workers have left may go on.
                 self.answer = order
@@ -1200,7 +1204,7 @@ class Attempt:
 
     # A suspension. The coordinator agrees on the step; a rank that fails meanwhile ends the attempt.
 
-    def _suspension_wanted(self, event: events.SuspensionWanted) -> None:
+    def _suspension_wanted(self, event: events.SuspensionRequested) -> None:
         self._request_suspension(event.by)
 
     def _request_suspension(self, by: str) -> None:
@@ -1208,10 +1212,10 @@ class Attempt:
         if self.answer is None:
             self._send(messages.RequestSuspension(by))
 
-    def _rank_asked(self, event: events.RankAsked) -> None:
+    def _rank_asked(self, event: events.RankCalledSuspend) -> None:
         if self.phase is Phase.RUNNING:
             if not self.suspending.asked:
-                self._send(messages.RankAsks(self.number))
+                self._send(messages.RankCallsSuspend(self.number))
             self.suspending.asked |= {event.local_rank}
             self._report_progress()
 
@@ -1264,7 +1268,7 @@ class Attempt:
 
     def _report_left(self, local_rank: LocalRank) -> None:
         """Report a rank that has ended while the others are to be held, or save."""
-        self._send(messages.RankLeft(self.number, self.plan.workers[local_rank].rank))
+        self._send(messages.RankExitedEarly(self.number, self.plan.workers[local_rank].rank))
 
     def _report_progress(self) -> None:
         """Report which ranks have saved, once the step is agreed on."""
@@ -1291,7 +1295,7 @@ class Attempt:
         self._note(f"SIGQUIT: the Python stacks of {of_whom}; the job keeps running")
         self._send(messages.RequestStacks())
 
-    def with_exited(self, stacks: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
+    def stacks_by_rank(self, stacks: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
         """Return stacks, by local rank, by the workers' numbers in the job.
 
         They name workers that have ended well, too: others may wait for these.
@@ -1304,7 +1308,7 @@ class Attempt:
         self.idle.silent_since = event.at - event.seconds if event.seconds else NEVER
         self._report_idle(event.seconds, seconds_since(self.idle.still_since, event.at))
 
-    def _main_threads_still(self, event: events.MainThreadsStill) -> None:
+    def _main_threads_still(self, event: events.MainThreadsBlocked) -> None:
         self.idle.still_since = event.at - event.seconds if event.seconds else NEVER
         self._report_idle(seconds_since(self.idle.silent_since, event.at), event.seconds)
 
@@ -1323,24 +1327,24 @@ class Attempt:
         events.WorkerStopped: _worker_stopped,
         events.OutputEnded: _output_ended,
         events.CleanedUp: _cleaned_up,
-        events.NothingLeft: _nothing_left,
+        events.NoLeftovers: _nothing_left,
         events.Left: _left,
         events.DeadlinePassed: _deadline_passed,
         events.OutputClosed: _output_closed,
         events.HelperLost: _helper_lost,
         events.ForkServerReady: _fork_server_ready,
         SignalReceived: _signal_received,
-        events.StopWanted: _stop_wanted,
+        events.StopRequested: _stop_wanted,
         events.SignalNotHandled: _signal_not_handled,
         events.CoordinatorSent: _coordinator_sent,
         events.NodeChecked: _node_checked,
         events.CoordinatorLost: _coordinator_lost,
-        events.SuspensionWanted: _suspension_wanted,
-        events.RankAsked: _rank_asked,
+        events.SuspensionRequested: _suspension_wanted,
+        events.RankCalledSuspend: _rank_asked,
         events.RanksHeld: _ranks_held,
         events.RankSaved: _rank_saved,
         events.WorkersIdle: _workers_idle,
-        events.MainThreadsStill: _main_threads_still,
+        events.MainThreadsBlocked: _main_threads_still,
         events.StacksCollected: _stacks_collected,
     }
 

@@ -11,8 +11,8 @@ from clusterrun.bounds import as_line
 from clusterrun.errors import LauncherError, exit_code_of_signal
 from clusterrun.loop import NEVER
 from clusterrun.policy.cause import ReasonToStop
-from clusterrun.policy.events import LeftProcess
-from clusterrun.policy.hangs import nothing_moves
+from clusterrun.policy.events import LeftoverProcess
+from clusterrun.policy.hangs import hang_headline
 from clusterrun.policy.messages import ARGUMENTS, Hello
 from clusterrun.policy.outcome import (
     EndedEarly,
@@ -98,7 +98,7 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(each[: MAX_NAMES - 1])} and {len(each) - MAX_NAMES + 1} more"
 
 
-def left(processes: Sequence[LeftProcess]) -> str:
+def left(processes: Sequence[LeftoverProcess]) -> str:
     """Return "sh (pid 12, of rank 0), python (pid 13) and 2 more"."""
     named = [
         f"{each.name} (pid {each.pid}{'' if each.rank is None else f', of rank {each.rank}'})"
@@ -108,7 +108,7 @@ def left(processes: Sequence[LeftProcess]) -> str:
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 
-def how_it_ended(ending: Ending) -> str:
+def describe_wait_status(ending: Ending) -> str:
     """Return how a worker of a service ended, in a few words."""
     match ending:
         case Exited(code):
@@ -163,7 +163,7 @@ def why_all_stop(cause: ReasonToStop, host: str) -> str:
         case NodeLost():
             return lost(cause)
         case Hung(seconds, sign=sign):
-            return nothing_moves(seconds, sign)
+            return hang_headline(seconds, sign)
         case Interrupted(number):
             return f"{host} got {signal_name(number)}"
         case OutputGone():

@@ -8,17 +8,17 @@ from typing import Annotated, ClassVar, assert_never
 from msgspec import Meta, Struct
 
 from clusterrun.bounds import (
-    COUNTED,
+    NON_NEGATIVE,
     Count,
-    ExitStatus,
     GlobalRank,
     Line,
     LocalRank,
     Name,
-    NoSignalOrNumber,
     ProcessId,
     Seconds,
     SignalNumber,
+    SignalNumberOrZero,
+    StatusCode,
     Text,
     WallClock,
     named_ranks,
@@ -36,7 +36,7 @@ Ranks = Annotated[tuple[Count, ...], Meta(max_length=MAX_RANKS)]
 class Exited(Struct, frozen=True, tag=True):
     """The worker exited with ``code``."""
 
-    code: ExitStatus
+    code: StatusCode
 
     @property
     def succeeded(self) -> bool:
@@ -79,8 +79,8 @@ Ending = Exited | Killed | NotStarted | EndedEarly | NotReady
 class WorkerResult(Struct, frozen=True):
     """How one worker of one attempt ended, with all that the report needs."""
 
-    rank: Annotated[GlobalRank, COUNTED]
-    local_rank: Annotated[LocalRank, COUNTED]
+    rank: Annotated[GlobalRank, NON_NEGATIVE]
+    local_rank: Annotated[LocalRank, NON_NEGATIVE]
     host: Name
     pid: ProcessId
     """0 if no process was started."""
@@ -161,7 +161,7 @@ class HelperFailed(Struct, frozen=True, tag=True):
 
     name: Line
     how: Line
-    signal: NoSignalOrNumber
+    signal: SignalNumberOrZero
 
 
 class NodeLost(Struct, frozen=True, tag=True):
@@ -194,7 +194,7 @@ class Hung(Struct, frozen=True, tag=True):
     """The job has hung for ``seconds``, and ``--on-hang`` acts on it."""
 
     seconds: Seconds
-    waited_for: Ranks
+    stragglers: Ranks
     """The ranks for which the others waited, as far as the stacks tell; the first of many."""
     where: Line
     """Which ranks are where, in one line; "": all are at one place."""
@@ -207,7 +207,7 @@ class Suspended(Struct, frozen=True, tag=True):
     by: Line
     step: Step
     seconds: Seconds
-    exit_code: ExitStatus
+    exit_code: StatusCode
     silent: Ranks = ()
     """Ranks that have never called ``suspend.requested``: they were stopped."""
 

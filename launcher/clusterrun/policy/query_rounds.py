@@ -30,7 +30,7 @@ NO_ANSWER = "does not answer"
 IS_PAUSED = "is paused by its user (Ctrl-Z)"
 
 
-class Asker(Protocol):
+class Requester(Protocol):
     """Who gets the answers of a round."""
 
     def take(self, node: Node, answer: Answer) -> bool:
@@ -40,7 +40,7 @@ class Asker(Protocol):
         """Take note that no other answer follows."""
 
 
-class MemberAsks:
+class MemberRequester:
     """A member has asked: it gets each answer at once, under its own number."""
 
     def __init__(self, members: Members, node: Node, number: int) -> None:
@@ -61,7 +61,7 @@ class MemberAsks:
 class Round(Struct):
     """Members were asked, for ``asker``."""
 
-    asker: Asker
+    asker: Requester
     query: Query
     deadline: float
     awaited: set[Node]
@@ -76,7 +76,7 @@ class QueryRounds:
         self._suspension = suspension
         self._rounds: dict[int, Round] = {}
         """By number."""
-        self._queued: deque[tuple[MemberAsks, Query]] = deque()
+        self._queued: deque[tuple[MemberRequester, Query]] = deque()
         """Queries of members, for which it is too early."""
         self._last = 0
         """The number of the last round."""
@@ -93,12 +93,12 @@ class QueryRounds:
         """Ask the other members for one of them, now or when it is time."""
         askers = [each.asker for each in self._rounds.values()]
         askers += [each for each, _ in self._queued]
-        own = [each for each in askers if isinstance(each, MemberAsks) and each.node is node]
+        own = [each for each in askers if isinstance(each, MemberRequester) and each.node is node]
         if len(own) < MAX_OF_A_MEMBER:
-            self._queued.append((MemberAsks(self._members, node, query.number), query))
+            self._queued.append((MemberRequester(self._members, node, query.number), query))
             self._begin_queued(at)
 
-    def ask(self, asker: Asker, query: Query, at: float) -> None:
+    def ask(self, asker: Requester, query: Query, at: float) -> None:
         """Ask all members that a query concerns, at once; it must be asked seldom."""
         self._begin(asker, query, self._concerned(query), at)
 
@@ -141,7 +141,7 @@ class QueryRounds:
             self._next_at = at + len(asked) / MAX_PER_SECOND
             self._begin(asker, query, asked, at)
 
-    def _begin(self, asker: Asker, query: Query, asked: list[Node], at: float) -> None:
+    def _begin(self, asker: Requester, query: Query, asked: list[Node], at: float) -> None:
         self._last += 1
         self._rounds[self._last] = Round(asker, query, at + query.seconds, set(asked))
         self._members.send(asked, replace(query, number=self._last))
@@ -163,7 +163,7 @@ class QueryRounds:
         )
 
     def _missing(self, ended: Round) -> Iterable[MissingNode]:
-        own = ended.asker.node if isinstance(ended.asker, MemberAsks) else None
+        own = ended.asker.node if isinstance(ended.asker, MemberRequester) else None
         for rank, node in enumerate(self._members.places):
             if not _concerns(ended.query, node):
                 continue

@@ -13,10 +13,10 @@ from clusterrun.policy.outcome import (
     exit_code_of,
 )
 
-SECONDS_OF_AN_EARLY_END = 10.0
+EARLY_FAILURE_SECONDS = 10.0
 """A worker that fails so soon after its start twice in the same way would fail a third time."""
 
-QUICK_RESTARTS_AT_ONCE = 2
+MAX_IMMEDIATE_RESTARTS = 2
 """Attempts that end so early, one after the other, and are followed by the next one at once."""
 
 FIRST_PAUSE = 0.5
@@ -73,7 +73,7 @@ class Restarts:
         if not options.no_fail_fast and self._repeats(cause):
             return (
                 f"{cause.worker} failed twice with the same last line within"
-                f" {SECONDS_OF_AN_EARLY_END:g} s of its start (--no-fail-fast restarts anyway)"
+                f" {EARLY_FAILURE_SECONDS:g} s of its start (--no-fail-fast restarts anyway)"
             )
         return ""
 
@@ -84,7 +84,7 @@ class Restarts:
         self.count += 1
         is_quick = isinstance(self.last, WorkerFailed) and _is_early(self.last.cause)
         self.quick = self.quick + 1 if is_quick else 0
-        doublings = self.quick - QUICK_RESTARTS_AT_ONCE - 1
+        doublings = self.quick - MAX_IMMEDIATE_RESTARTS - 1
         return 0.0 if doublings < 0 else min(FIRST_PAUSE * 2.0 ** min(doublings, 10), LONGEST_PAUSE)
 
     def _repeats(self, cause: WorkerResult) -> bool:
@@ -100,7 +100,7 @@ class Restarts:
 
 def _is_early(cause: WorkerResult) -> bool:
     """Return whether a worker has failed soon after its start."""
-    return cause.ran_for <= SECONDS_OF_AN_EARLY_END
+    return cause.ran_for <= EARLY_FAILURE_SECONDS
 
 
 def _last_line(result: WorkerResult) -> str:

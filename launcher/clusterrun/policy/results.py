@@ -72,7 +72,7 @@ def results_of(
             local_rank=local_rank,
             host=attempt.plan.host,
             pid=ended.ran.pid,
-            ending=_own_ending(ended, tail),
+            ending=_own_exit_status(ended, tail),
             stopped_by_us=ended.stopped_by_us,
             killed_by_others=ended.killed_by_others,
             clock=epoch + ended.failed_at,
@@ -89,7 +89,7 @@ def results_of(
     return tuple(results)
 
 
-def _own_ending(ended: EndedWorker, tail: str) -> Ending:
+def _own_exit_status(ended: EndedWorker, tail: str) -> Ending:
     """Return how a worker exited, or was about to exit when the launcher's signal came.
 
     While a failed worker finalizes, its peers may fail because of it, and all are stopped.
@@ -184,7 +184,7 @@ def _fitted(result: WorkerResult, most: int) -> WorkerResult:
     result = replace(
         result,
         host=as_name(result.host),
-        ending=_fitted_ending(result.ending),
+        ending=_fitted_exit_status(result.ending),
         clock=as_wall_clock(result.clock),
         ran_for=as_seconds(result.ran_for),
         log=as_line(result.log),
@@ -197,7 +197,7 @@ def _fitted(result: WorkerResult, most: int) -> WorkerResult:
     return replace(result, tail=as_text(_shortened_tail(result.tail, most)), error=as_text(error))
 
 
-def _fitted_ending(ending: Ending) -> Ending:
+def _fitted_exit_status(ending: Ending) -> Ending:
     if isinstance(ending, NotStarted):
         return NotStarted(as_name(ending.step), as_line(ending.error))
     if isinstance(ending, NotReady):

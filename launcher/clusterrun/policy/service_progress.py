@@ -23,7 +23,7 @@ class ServiceProgress:
         self._began = at
         self._next_notice = at + SECONDS_TO_FIRST_NOTICE
         self._unready = {
-            name: set(asked_of(self._programs[name], service))
+            name: set(probed_workers(self._programs[name], service))
             for name, service in self._services.items()
             if service.ready
         }
@@ -68,7 +68,7 @@ class ServiceProgress:
         if self._all_have_started:
             return
         for name, missing in self._unready.items():
-            if number in asked_of(self._programs[name], self._services[name]):
+            if number in probed_workers(self._programs[name], self._services[name]):
                 missing.add(number)
 
     @property
@@ -92,6 +92,6 @@ class ServiceProgress:
         return f"the job waits for {missing} to be ready, for {at - self._began:.0f} s now"
 
 
-def asked_of(program: ProgramWorld, service: Service) -> range:
+def probed_workers(program: ProgramWorld, service: Service) -> range:
     """Return the numbers of the workers that are asked whether they are ready: of a world, rank 0."""
     return range(program.first, program.first + (1 if service.world else program.size))

@@ -74,7 +74,7 @@ def place_of(stack: str) -> str:
     return f"{called[-1] if called else own} at {file.rpartition('/')[2]}:{line}"
 
 
-def who_differs(groups: Iterable[StackGroup], named: Named = named_ranks) -> str:
+def describe_differences(groups: Iterable[StackGroup], named: Named = named_ranks) -> str:
     """Return one line that compares the ranks, most of them first; "" if all are at one place.
 
     "62 ranks are in all_reduce at train.py:88; ranks 3, 17 are in __next__ at data.py:41"
@@ -94,7 +94,7 @@ def who_differs(groups: Iterable[StackGroup], named: Named = named_ranks) -> str
     return "; ".join([first, *parts])
 
 
-def waited_for(groups: Iterable[StackGroup]) -> tuple[int, ...]:
+def stragglers(groups: Iterable[StackGroup]) -> tuple[int, ...]:
     """Return the ranks for which the others wait, in order; () where their stacks do not tell.
 
     Where at least half of the stacks are, ranks wait: for those that are elsewhere, have exited, or
@@ -115,7 +115,7 @@ def waited_for(groups: Iterable[StackGroup]) -> tuple[int, ...]:
     return tuple(sorted(rank for each in others for rank in each.ranks))
 
 
-def in_words_exited(groups: Iterable[StackGroup], ranks: Collection[int]) -> str:
+def exited_clause(groups: Iterable[StackGroup], ranks: Collection[int]) -> str:
     """Return ", which has exited with code 0" if that is so of all these ranks; else ""."""
     exited = {rank for group in groups if group.text == EXITED for rank in group.ranks}
     if not exited.issuperset(ranks):
@@ -139,7 +139,7 @@ def described(
 
     """
     groups = tuple(groups)
-    lines = [f"  {line}" for line in filter(None, [who_differs(groups, named)])]
+    lines = [f"  {line}" for line in filter(None, [describe_differences(groups, named)])]
     for group in groups:
         ranks = named(group.ranks)
         if group.found:
@@ -153,7 +153,7 @@ def described(
     return "\n".join(lines) or "  no rank is running"
 
 
-def lacks_stack(group: StackGroup) -> bool:
+def runs_without_stack(group: StackGroup) -> bool:
     """Return whether ranks run and have printed no stack."""
     return not group.found and group.text != EXITED
 

@@ -20,13 +20,13 @@ from clusterrun.job.options import Suspending
 from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.messages import (
-    BY_COMMAND,
-    MAX_MARK,
+    MAX_STEP_COUNT,
+    SUSPEND_COMMAND,
     CancelSuspension,
     Held,
     HoldRanks,
-    RankAsks,
-    RankLeft,
+    RankCallsSuspend,
+    RankExitedEarly,
     SaveAt,
     Saves,
     SuspensionMessage,
@@ -167,7 +167,7 @@ class Suspension:
             Whether a person has typed it again, who has read which ranks are late.
 
         """
-        known, is_typed = self.request, by == BY_COMMAND
+        known, is_typed = self.request, by == SUSPEND_COMMAND
         if known is None:
             host = "" if len(self._members.places) == 1 else f" on {node.hello.host}"
             self.request = SuspensionRequest(as_line(by + host), at, is_typed)
@@ -200,7 +200,7 @@ class Suspension:
 
     def received(self, node: Node, message: SuspensionMessage, at: float) -> End | None:
         match message, self._now:
-            case RankAsks(), _ if not self.is_possible:
+            case RankCallsSuspend(), _ if not self.is_possible:
                 # SIGTERM is a request from now on.
                 self.is_possible = True
                 receivers = [*self._members.present, *self._members.waiting]
@@ -212,7 +212,7 @@ class Suspension:
                     self._agree(holding, at)
             case Saves() as progress, Saving() as saving:
                 return self._progressed(saving, node, progress, at)
-            case RankLeft(_, rank), Holding() | Saving():
+            case RankExitedEarly(_, rank), Holding() | Saving():
                 self._cancel(f"rank {rank} has")
         return None
 
@@ -243,7 +243,7 @@ class Suspension:
         late = [f"{named_ranks(unsaved)} to save"] if unsaved else []
         if silent:
             late.append(f"{named_ranks(silent)} to call suspend.requested() for the first time")
-        again = f"; {BY_COMMAND}, typed again, ends the job without waiting" if unsaved else ""
+        again = f"; {SUSPEND_COMMAND}, typed again, ends the job without waiting" if unsaved else ""
         whom = " and for ".join(late) or "an answer of the nodes"
         return f"{self._by}: waits for {whom}{again}"
 
@@ -268,7 +268,9 @@ class Suspension:
         when = f"at step {step}" if step else "at their first call of suspend.requested()"
         grace = f"--suspend-grace {self._options.suspend_grace:g} s"
         self._members.note(f"{self._by}: all ranks save {when} and end ({grace})")
-        self._members.send(self._members.present, SaveAt(self._attempt, min(step + 1, MAX_MARK)))
+        self._members.send(
+            self._members.present, SaveAt(self._attempt, min(step + 1, MAX_STEP_COUNT))
+        )
 
     def _progressed(self, saving: Saving, node: Node, progress: Saves, at: float) -> End | None:
         saving.take(node, progress)

@@ -14,7 +14,7 @@ from clusterrun.policy.node import SECONDS_OF_ECHO
 from clusterrun.policy.outcome import HelperFailed, Interrupted
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
 
-EndOfWait = Interrupted | HelperFailed | Verdict
+WaitResult = Interrupted | HelperFailed | Verdict
 """A signal, the end of a helper process, or that of the job in which this node waited for a place."""
 
 
@@ -23,7 +23,7 @@ class Waiting(Struct):
 
     suspend_signal: int | None
     """``--suspend-signal``."""
-    end: World | NodeChecked | EndOfWait | None = None
+    end: World | NodeChecked | WaitResult | None = None
     """This node's world, what its check has found, or what has ended the wait without one."""
     kept: list[Event] = field(default_factory=list)
     """What the first attempt is to know."""
@@ -41,13 +41,13 @@ class Waiting(Struct):
                 self.end = world
             case NodeChecked():
                 self.end = event
-            case events.PlaceAwaited():
+            case events.WaitListed():
                 self.job_runs = True
             case SignalReceived():
                 return self._signal(event)
-            case events.SuspensionWanted(by) if self.job_runs:
+            case events.SuspensionRequested(by) if self.job_runs:
                 return SendToCoordinator(RequestSuspension(by))
-            case events.StopWanted():
+            case events.StopRequested():
                 self.end = Interrupted(SIGTERM)
             case events.HelperLost(name, how, number):
                 self.end = HelperFailed(name, how, number)

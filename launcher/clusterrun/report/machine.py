@@ -11,9 +11,9 @@ from msgspec.structs import asdict, replace
 
 from clusterrun.bounds import counted
 from clusterrun.cpuset import CpuSet, runs
-from clusterrun.machine.machine import Gpu, Machine, NumaNode, nearest_with_cpus
+from clusterrun.machine.machine import Gpu, Machine, NumaNode, nearest_nodes_with_cpus
 from clusterrun.planning.plan import NodePlan
-from clusterrun.report.plan import GpuShown, WorkerShown, remarks_in, worker_table
+from clusterrun.report.plan import GpuView, WorkerView, warnings_in, worker_table
 from clusterrun.report.tables import size
 
 PLAIN, STRONG, DIM, GOOD, NAME = "", "bold", "dim", "green", "cyan"
@@ -110,7 +110,7 @@ def _measure(rows: Iterable[TreeRow], widths: dict[str, list[int]]) -> None:
         _measure(row.below, widths)
 
 
-def machine_shown(machine: Machine, plan: NodePlan) -> dict[str, object]:
+def machine_view(machine: Machine, plan: NodePlan) -> dict[str, object]:
     """Return what ``--json`` prints; CPUs and cores are lists in the kernel's form."""
     return {
         "allowed_cpus": str(machine.allowed),
@@ -131,7 +131,7 @@ def machine_shown(machine: Machine, plan: NodePlan) -> dict[str, object]:
         "caches": list(map(str, machine.caches)),
         "gpus": [
             {
-                **asdict(GpuShown.of(gpu)),
+                **asdict(GpuView.of(gpu)),
                 "vendor": gpu.vendor,
                 "model": gpu.model,
                 "parent": gpu.parent,
@@ -142,7 +142,7 @@ def machine_shown(machine: Machine, plan: NodePlan) -> dict[str, object]:
         "sites": [{"address": gpu.bdf, "numa_node": gpu.numa_node} for gpu in machine.pci_gpus],
         "visible": [gpu.uuid or gpu.bdf for gpu in machine.visible],
         "visible_origin": machine.visible_origin,
-        "workers": [replace(worker, env=UNSET) for worker in WorkerShown.all_of(plan)],
+        "workers": [replace(worker, env=UNSET) for worker in WorkerView.all_of(plan)],
         "remarks": plan.remarks,
     }
 
@@ -163,7 +163,7 @@ def topo_text(name: str, machine: Machine, plan: NodePlan, style: Style) -> str:
         list(_packages(machine)),
         list(map(_line, _notes(machine))),
         [_line(f"workers{by}", STRONG), *(_line(f"  {line}") for line in worker_table(plan))],
-        [_line(f"remark: {remark}") for remark in remarks_in(plan)],
+        [_line(f"remark: {remark}") for remark in warnings_in(plan)],
     )
     return "\n\n".join(draw(rows, style) for rows in sections if rows)
 
@@ -202,7 +202,7 @@ def _packages(machine: Machine) -> Iterator[TreeRow]:
 
 def _is_inside(node: NumaNode, package: CpuSet, machine: Machine) -> bool:
     # A node without CPUs is where all nodes are that are nearest to it.
-    places = [node] if node.cpus else nearest_with_cpus(node, machine.nodes)
+    places = [node] if node.cpus else nearest_nodes_with_cpus(node, machine.nodes)
     return bool(places) and CpuSet.union_of(place.cpus for place in places) <= package
 
 
@@ -216,7 +216,7 @@ def _nodes(nodes: Sequence[NumaNode], machine: Machine) -> list[TreeRow]:
             cells = [*head, *_cores(node.cpus, machine)]
             rows.append(TreeRow("node", cells, _gpus_on(node.id, machine)))
         else:
-            nearest = tuple(near.id for near in nearest_with_cpus(node, machine.nodes))
+            nearest = tuple(near.id for near in nearest_nodes_with_cpus(node, machine.nodes))
             memory.setdefault(nearest, []).append(node)
     # A GPU's memory alone may be eight nodes.
     for nearest, alike in memory.items():

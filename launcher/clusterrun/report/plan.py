@@ -9,11 +9,11 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
 from clusterrun.errors import printable, shell_line
-from clusterrun.job.declaring import spell
+from clusterrun.job.declarations import format_value
 from clusterrun.job.job import Job, ProgramKind, TaskLayout
 from clusterrun.job.nested_launches import RAS_VARIABLE
 from clusterrun.job.options import OPTIONS, SUBJECTS
-from clusterrun.job.secrets import HIDDEN, without_secret
+from clusterrun.job.redaction import REDACTED, redacted
 from clusterrun.machine.machine import Gpu
 from clusterrun.planning.plan import MemoryPolicy, NodePlan, WorkerPlan, World
 from clusterrun.report.tables import NOTHING, aligned, listed, table
@@ -31,14 +31,14 @@ WORTH_NAMING = 0.005
 """Seconds: packages that were imported in less time are only counted."""
 
 
-class ValueShown(Struct, frozen=True):
+class ValueView(Struct, frozen=True):
     """A value of a job, and where it was set."""
 
     value: Value
     origin: str
 
 
-class GpuShown(Struct, frozen=True):
+class GpuView(Struct, frozen=True):
     """A GPU of a worker."""
 
     index: int
@@ -53,7 +53,7 @@ class GpuShown(Struct, frozen=True):
         return cls(gpu.index, gpu.bdf, gpu.uuid, gpu.numa_node, gpu.node_source)
 
 
-class WorkerShown(Struct, frozen=True, kw_only=True):
+class WorkerView(Struct, frozen=True, kw_only=True):
     """A worker: its place, and what it executes."""
 
     rank: int
@@ -61,7 +61,7 @@ class WorkerShown(Struct, frozen=True, kw_only=True):
     """LOCAL_RANK; in a scheduler's tasks it is not the worker's index, which is 0."""
     gpu: int | None
     """Its only one; None if it has several or none."""
-    gpus: tuple[GpuShown, ...]
+    gpus: tuple[GpuView, ...]
     numa_node: int | None
     """Its only one; None if it has several or none."""
     numa_nodes: tuple[int, ...]
@@ -92,7 +92,7 @@ class WorkerShown(Struct, frozen=True, kw_only=True):
             rank=worker.rank,
             local_rank=int(worker.env.get("LOCAL_RANK", worker.local_rank)),
             gpu=worker.gpus[0].index if len(worker.gpus) == 1 else None,
-            gpus=tuple(map(GpuShown.of, worker.gpus)),
+            gpus=tuple(map(GpuView.of, worker.gpus)),
             numa_node=worker.numa_nodes[0] if len(worker.numa_nodes) == 1 else None,
             numa_nodes=worker.numa_nodes,
             cpus=None if worker.cpus is None else str(worker.cpus),
@@ -104,23 +104,23 @@ class WorkerShown(Struct, frozen=True, kw_only=True):
         )
 
 
-class PlanShown(Struct, frozen=True):
+class PlanView(Struct, frozen=True):
     """What ``--dry-run --json`` prints."""
 
-    job: dict[str, ValueShown]
+    job: dict[str, ValueView]
     """All values, by the keys of a job file."""
-    workers: tuple[WorkerShown, ...]
+    workers: tuple[WorkerView, ...]
     assumed: bool
     """Other nodes are taken to be like this one."""
-    services: dict[str, dict[str, ValueShown]] | UnsetType = UNSET
+    services: dict[str, dict[str, ValueView]] | UnsetType = UNSET
     """What is set of each service, by name and key; without the key, there is none."""
 
     @classmethod
     def of(cls, job: Job, plan: NodePlan) -> Self:
         values = _values(job, plan.world)
         return cls(
-            {name: ValueShown(value, origin) for name, value, origin in values},
-            WorkerShown.all_of(plan),
+            {name: ValueView(value, origin) for name, value, origin in values},
+            WorkerView.all_of(plan),
             plan.world.nodes > 1,
             {each.name: _values_of(each) for each in job.services} or UNSET,
         )
@@ -150,7 +150,7 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
                 origins = dict.fromkeys(job.origin(f"env.{variable}") for variable in job.env)
                 yield name, dict(_shown(job.env)), ", ".join(origins) or "default"
             case "ssh_options" if value:
-                yield name, HIDDEN, job.origin(name)
+                yield name, REDACTED, job.origin(name)
             case "token":
                 yield name, None if job.token is None else "given", job.origin(name)
             case _:
@@ -201,7 +201,7 @@ def dry_run_text(job: Job, plan: NodePlan) -> str:
             for each in _firsts(plan)
         ),
         ("variables that no worker inherits", plan.unset),
-        ("remarks", remarks_in(plan)),
+        ("remarks", warnings_in(plan)),
         *((_command_title(job, plan, each), [shell_line(each.command)]) for each in _firsts(plan)),
     )
     return "\n\n".join(
@@ -212,7 +212,7 @@ def dry_run_text(job: Job, plan: NodePlan) -> str:
 
 
 def _shown(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    return ((name, without_secret(name, text)) for name, text in variables.items())
+    return ((name, redacted(name, text)) for name, text in variables.items())
 
 
 def _firsts(plan: NodePlan) -> list[WorkerPlan]:
@@ -245,9 +245,9 @@ def _service_sections(job: Job) -> Iterator[tuple[str, list[str]]]:
         yield f"service {service.name} ({service.where})", aligned(rows)
 
 
-def _values_of(service: "Service") -> dict[str, ValueShown]:
+def _values_of(service: "Service") -> dict[str, ValueView]:
     return {
-        key: ValueShown(spell(getattr(service, key)), origin)
+        key: ValueView(format_value(getattr(service, key)), origin)
         for key, origin in service.origins.items()
     }
 
@@ -311,7 +311,7 @@ def worker_table(plan: NodePlan) -> list[str]:
             "memory": str(worker.memory or NOTHING),
             "node by": listed(dict.fromkeys(gpu.told_by for gpu in worker.gpus)),
         }
-        for worker, label in zip(WorkerShown.all_of(plan), _labels(plan), strict=True)
+        for worker, label in zip(WorkerView.all_of(plan), _labels(plan), strict=True)
     ]
     return table(tuple(rows[0]), rows, if_known={"memory"})
 
@@ -324,10 +324,10 @@ def _labels(plan: NodePlan) -> list[str]:
     ]
 
 
-def remarks_in(plan: NodePlan) -> list[str]:
+def warnings_in(plan: NodePlan) -> list[str]:
     """Return why LOCAL_RANK is not what one expects, then all remarks, each of them once."""
     reasons = dict.fromkeys(worker.local_rank_reason for worker in plan.workers)
-    return [*filter(None, reasons), *plan.all_remarks()]
+    return [*filter(None, reasons), *plan.all_warnings()]
 
 
 def describe_start(plan: NodePlan, *, moves_pages: bool = False) -> Iterator[str]:
@@ -362,8 +362,8 @@ def describe_prepared(prepared: "Prepared", workers: int, *, verbose: bool) -> I
 
     ``workers``: how many this node has. Not ``verbose``: only what costs time, or has failed.
     """
-    module = prepared.not_once if workers > 1 else None
-    if prepared.why and prepared.why != prepared.why_not_once:
+    module = prepared.not_preloaded if workers > 1 else None
+    if prepared.why and prepared.why != prepared.why_not_preloaded:
         cost = ""
         if prepared.costs_time and not module and workers > 1:
             cost = f"; all {workers} import by themselves what could be imported once"
@@ -379,6 +379,6 @@ def describe_prepared(prepared: "Prepared", workers: int, *, verbose: bool) -> I
         for name, why in prepared.left_out:
             yield f"left to each worker: {name}, as {why}"
     if module:
-        hint = f"; to import it once: --preload {module}" if prepared.naming_helps else ""
+        hint = f"; to import it once: --preload {module}" if prepared.preload_option_helps else ""
         each = f"so each of {workers} workers imports {module} itself"
-        yield f"{prepared.why_not_once}, {each}{hint}"
+        yield f"{prepared.why_not_preloaded}, {each}{hint}"

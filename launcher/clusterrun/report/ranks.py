@@ -40,7 +40,7 @@ PS_LEFT_OUT_FIRST = ("attempt", "node")
 MIN_OF_PROGRAM = 20
 
 
-class ShownRank(Struct, frozen=True):
+class RankView(Struct, frozen=True):
     """One rank as shown."""
 
     state: RankState
@@ -50,7 +50,7 @@ class ShownRank(Struct, frozen=True):
     """Printed, by two answers; None if one is missing, or its output is not seen."""
 
 
-class ShownNode(Struct, frozen=True):
+class NodeView(Struct, frozen=True):
     """One node as shown."""
 
     node_rank: int
@@ -58,7 +58,7 @@ class ShownNode(Struct, frozen=True):
     pid: int
     attempt: int
     state: str
-    ranks: tuple[ShownRank, ...]
+    ranks: tuple[RankView, ...]
 
 
 class JobStatus(Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     programs: tuple[NumberedProgram, ...] | UnsetType = UNSET
     """Of a job with services: ``rank`` is the number of a worker in the job."""
     running_for: float
-    nodes: tuple[ShownNode, ...]
+    nodes: tuple[NodeView, ...]
     missing: tuple[MissingNode, ...]
     waiting: tuple[str, ...]
     """Hosts without a place."""
@@ -90,7 +90,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         before = {(rank.rank, rank.pid): rank for _, node in earlier for rank in node.ranks}
         found, missing = read(last, NodeRanks)
         nodes = tuple(
-            ShownNode(
+            NodeView(
                 answer.node_rank,
                 answer.host,
                 node.pid,
@@ -123,13 +123,13 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         )
 
 
-def _shown(now: RankState, before: RankState | None, seconds: float) -> ShownRank:
+def _shown(now: RankState, before: RankState | None, seconds: float) -> RankView:
     """Return a rank with its speed since the earlier look; None: the process is not in that one."""
     if before is None or not now.pid:
-        return ShownRank(now, None)
+        return RankView(now, None)
     use = round(max(0.0, now.cpu_seconds - before.cpu_seconds) / seconds, 2)
     lines = round(max(0, now.lines - before.lines) / seconds, 1)
-    return ShownRank(now, use, None if now.quiet_for is None else lines)
+    return RankView(now, use, None if now.quiet_for is None else lines)
 
 
 def _rank_behind(ranks: Iterable[RankState]) -> int | None:
@@ -189,9 +189,7 @@ def status_text(status: JobStatus, width: int | None) -> str:
     return "\n".join([*lines, *table])
 
 
-def _cells(
-    node: ShownNode, shown: ShownRank, programs: Iterable[NumberedProgram]
-) -> dict[str, str]:
+def _cells(node: NodeView, shown: RankView, programs: Iterable[NumberedProgram]) -> dict[str, str]:
     """Return the cells of a rank by the heads of their columns."""
     rank = shown.state
     return {

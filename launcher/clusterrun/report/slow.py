@@ -46,7 +46,7 @@ CURES = {
 """Why py-spy may not read other processes of the same user, by ptrace_scope."""
 
 
-class ShownSlowRank(Struct, frozen=True):
+class SlowRankView(Struct, frozen=True):
     """One rank as shown: shares of the time of its main thread, over all windows."""
 
     rank: int
@@ -64,7 +64,7 @@ class ShownSlowRank(Struct, frozen=True):
     problem: str | None
 
     @classmethod
-    def of(cls, each: SampledRank) -> "ShownSlowRank":
+    def of(cls, each: SampledRank) -> "SlowRankView":
         windows, own = each.own.windows, each.own
         seen = [window.activities for window in windows if window.samples]
         known = [it for it in Activity if any(it in activities for activities in seen)]
@@ -86,7 +86,7 @@ class SlowReport(Struct, frozen=True):
     summary: str
     """The sentences above the table."""
     verdicts: tuple[SlowVerdict, ...]
-    ranks: tuple[ShownSlowRank, ...]
+    ranks: tuple[SlowRankView, ...]
     missing: tuple[MissingNode, ...]
 
     @classmethod
@@ -100,7 +100,7 @@ class SlowReport(Struct, frozen=True):
     ) -> "SlowReport":
         lines = [each.sentence for each in verdicts]
         lines += [*_reasons(ranks, programs), *missing_nodes(missing)]
-        shown = tuple(map(ShownSlowRank.of, ranks))
+        shown = tuple(map(SlowRankView.of, ranks))
         return cls(run_id, "\n".join(lines), verdicts, shown, missing)
 
 
@@ -118,7 +118,7 @@ def slow_text(
 
 
 def _cells(
-    each: SampledRank, shown: ShownSlowRank, programs: Sequence[NumberedProgram]
+    each: SampledRank, shown: SlowRankView, programs: Sequence[NumberedProgram]
 ) -> dict[str, str]:
     label = next((name for it in programs if (name := it.label(shown.rank))), str(shown.rank))
     uses = [gpu.use for gpu in each.own.gpus if gpu.use is not None]

@@ -18,7 +18,7 @@ from clusterrun.policy.events import (
     ForkServerPrepared,
     QueryEvent,
     QueryReceived,
-    RelaySaw,
+    RelayAnswered,
     WorkerEnded,
 )
 from clusterrun.policy.messages import (
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from clusterrun.network.membership import Membership
     from clusterrun.run.attempts import JobAttempts
     from clusterrun.run.commands import Commands
-    from clusterrun.run.one_node import OneNode
-    from clusterrun.run.readiness import Readiness
+    from clusterrun.run.readiness import ReadinessProbe
+    from clusterrun.run.single_node import SingleNodeMembership
     from clusterrun.workers.node_workers import NodeWorkers
 
-CONCERNS_ANY_ATTEMPT = (
+EVENTS_FOR_ANY_ATTEMPT = (
     SignalReceived,
-    events.SuspensionWanted,
-    events.StopWanted,
+    events.SuspensionRequested,
+    events.StopRequested,
     events.OutputClosed,
     events.HelperLost,
     events.CoordinatorLost,
@@ -71,7 +71,7 @@ class Agent:
         self,
         attempts: JobAttempts,
         workers: NodeWorkers,
-        peers: OneNode | Membership,
+        peers: SingleNodeMembership | Membership,
         commands: Commands,
         *,
         loop: Loop[Event],
@@ -89,7 +89,7 @@ class Agent:
         self._epoch = wall_clock() - loop.clock()
         self._out_of_memory: dict[LocalRank, str] = {}
         """Evidence of the OOM killer, as each worker failed."""
-        self._asked: dict[LocalRank, Readiness] = {}
+        self._asked: dict[LocalRank, ReadinessProbe] = {}
         """The workers of services that were asked whether they are ready."""
 
     def run(self, world: World) -> Outcome | None:
@@ -122,7 +122,7 @@ class Agent:
                 case QueryReceived(PrintStacks(text)):
                     self._workers.print_stacks(text)
                     continue
-                case QueryReceived() | RelaySaw():
+                case QueryReceived() | RelayAnswered():
                     # First: node 0 prints the stacks of a hang before it stops its workers.
                     self._loop.add_first(self._commands.take(event))
                     continue
@@ -130,7 +130,7 @@ class Agent:
                     self._workers.reap()
                     continue
                 case ForkServerPrepared():
-                    self._workers.start_held()
+                    self._workers.start_pending()
                     continue
             decided = attempt.handle(event)
             self._attempts.note(attempt, event.at)
@@ -171,8 +171,8 @@ class Agent:
                 results = (
                     DatedResult(it, self._peers.date(now - it.clock)) for it in self._fates(attempt)
                 )
-                cause, lease_over = attempt.external_cause, attempt.lease_over
-                self._send(Done(attempt.number, tuple(results), cause, lease_over))
+                cause, lease_expired = attempt.external_cause, attempt.lease_expired
+                self._send(Done(attempt.number, tuple(results), cause, lease_expired))
             case actions.CollectStacks():
                 self._loop.add(self._commands.collect_stacks(self._loop.clock()))
             case actions.SetDeadline(seconds):
@@ -181,7 +181,7 @@ class Agent:
                 self._send(Paused(paused=True))
                 self._workers.pause()
                 self._send(Paused(paused=False))
-            case actions.AskWhetherReady(local_rank):
+            case actions.ProbeReadiness(local_rank):
                 self._ask(local_rank, attempt)
             case actions.CollectOutput(local_rank):
                 if (asked := self._asked.pop(local_rank, None)) is not None:
@@ -197,7 +197,7 @@ class Agent:
     def _ask(self, local_rank: LocalRank, attempt: Attempt) -> None:
         """Ask the worker of a service whether it is ready, until it is, or ends."""
         # Few jobs have one.
-        from clusterrun.run.readiness import Readiness
+        from clusterrun.run.readiness import ReadinessProbe
 
         worker, world = attempt.plan.workers[local_rank], attempt.plan.world
         if worker.service is None:
@@ -205,7 +205,9 @@ class Agent:
         program = next(each for each in world.programs if each.name == worker.service.name)
         address = program.nodes[program.place(world.node_rank)[0]].address
         port = int(worker.env["PORT"])
-        self._asked[local_rank] = Readiness(local_rank, worker.service, address, port, self._loop)
+        self._asked[local_rank] = ReadinessProbe(
+            local_rank, worker.service, address, port, self._loop
+        )
 
     def _first_failure(self, local_rank: LocalRank, attempt: Attempt) -> FirstFailure:
         results = self._fates(attempt)
@@ -233,4 +235,4 @@ def _concerns(attempt: float, event: Event) -> bool:
         case CoordinatorSent(SuspensionPossible() | Verdict() | GivenUp()):
             return True
         case _:
-            return isinstance(event, CONCERNS_ANY_ATTEMPT)
+            return isinstance(event, EVENTS_FOR_ANY_ATTEMPT)

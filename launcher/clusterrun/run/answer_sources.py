@@ -6,28 +6,28 @@ import msgspec
 from msgspec import Struct
 
 from clusterrun.loop import NEVER, Loop
-from clusterrun.policy.events import Event, RelaySaw, Seen
+from clusterrun.policy.events import Event, RelayAnswered, Seen
 from clusterrun.policy.queries import MAX_BODY, Topic
-from clusterrun.processes import SECONDS_TO_DIE, AskedChild
+from clusterrun.processes import SECONDS_TO_DIE, TimeLimitedChild
 
 MAX_UNANSWERED = 16
 """Questions to a relay that hangs; after some time it is asked again."""
 
 SECONDS_TO_ASK_AGAIN = 60.0
 
-ThenSeen = Callable[[Seen | None, float], Iterable[Event]]
+OnSeen = Callable[[Seen | None, float], Iterable[Event]]
 """Takes what the relay has seen, None if it does not answer in time, and the agent's clock."""
 
-ThenBody = Callable[[bytes, str], Iterable[Event]]
+OnBody = Callable[[bytes, str], Iterable[Event]]
 """Takes a body, or b"" and why there is none."""
 
 
 class _RelayQuestion(Struct, frozen=True):
-    then: ThenSeen
+    then: OnSeen
     until: float
 
 
-class RelayQuestions:
+class RelayQueries:
     """Questions to the relay, which answers by an event; it may hang."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class RelayQuestions:
         """When the relay was asked."""
 
     def ask(
-        self, ask: Callable[[int], object], then: ThenSeen, seconds: float, now: float
+        self, ask: Callable[[int], object], then: OnSeen, seconds: float, now: float
     ) -> Iterable[Event]:
         """Ask the relay by a number, unless it hangs; ``then`` gets the answer."""
         self._unanswered = {
@@ -52,7 +52,7 @@ class RelayQuestions:
         ask(self._last)
         return ()
 
-    def take(self, event: RelaySaw) -> Iterator[Event]:
+    def take(self, event: RelayAnswered) -> Iterator[Event]:
         """Take an answer of the relay's."""
         self._unanswered.pop(event.number, None)
         if question := self._open.pop(event.number, None):
@@ -71,13 +71,13 @@ class RelayQuestions:
 
 
 class _OpenChild(Struct, frozen=True):
-    child: AskedChild
-    then: ThenBody
+    child: TimeLimitedChild
+    then: OnBody
     seconds: float
     until: float
 
 
-class AskedChildren:
+class AnswerProcesses:
     """Child processes that find out answers which may take long; one for each topic."""
 
     def __init__(self, loop: Loop[Event]) -> None:
@@ -85,14 +85,16 @@ class AskedChildren:
         self._open: dict[Topic, _OpenChild] = {}
 
     def ask(
-        self, topic: Topic, find: Callable[[], object], then: ThenBody, seconds: float
+        self, topic: Topic, find: Callable[[], object], then: OnBody, seconds: float
     ) -> Iterable[Event]:
         """Have ``find`` called in a child process; ``then`` gets the body, see ``encoded``."""
         now = self._loop.clock()
         if topic in self._open:
             return then(b"", f"is busy: others ask for its {topic.value}")
         try:
-            child = AskedChild(lambda: msgspec.msgpack.encode(encoded(find())), seconds, now=now)
+            child = TimeLimitedChild(
+                lambda: msgspec.msgpack.encode(encoded(find())), seconds, now=now
+            )
         except OSError as error:
             return then(b"", f"can't start a process: {error.strerror}")
         self._open[topic] = _OpenChild(child, then, seconds, now + seconds)

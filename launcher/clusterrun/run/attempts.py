@@ -76,7 +76,7 @@ class JobAttempts:
         if any(worker.needs_ras_port for worker in plan.workers):
             plan = self._with_ras_addresses(plan)
         self._counters = OomCounters.read(ROOT)
-        for remark in plan.all_remarks() if world.attempt == 0 else ():
+        for remark in plan.all_warnings() if world.attempt == 0 else ():
             self._relay.notice(remark)
         if job.output.verbose:
             self._describe(plan)
@@ -128,7 +128,7 @@ class JobAttempts:
 
     def failed(self, outcome: Outcome) -> None:
         """Print how an attempt ended that is followed by another."""
-        from clusterrun.report.ending import restart_text
+        from clusterrun.report.outcome import restart_text
 
         if self._event_log is not None:
             self._event_log.restarts(outcome)
@@ -140,10 +140,10 @@ class JobAttempts:
         if self._event_log is not None:
             self._event_log.ends(outcome)
 
-    def broke_off(self, error: LauncherError) -> None:
+    def launcher_failed(self, error: LauncherError) -> None:
         """Record that the launcher itself failed."""
         if self._event_log is not None:
-            self._event_log.breaks_off(error)
+            self._event_log.launcher_failed(error)
 
 
 def _event_log(node: LocalNode, relay: RelayClient) -> EventLog | None:

@@ -15,7 +15,7 @@ from typing import Self
 from clusterrun.errors import LauncherError, UsageError
 from clusterrun.job.sources import CALLER_VARIABLE
 from clusterrun.loop import Loop
-from clusterrun.policy.end_report import SHOW_OUTPUT, EndReport, shown_line
+from clusterrun.policy.end_report import SHOW_OUTPUT, EndReport, output_shown_line
 from clusterrun.policy.events import Event
 from clusterrun.signals import FORWARDED_SIGNALS, OUR_OWN, SignalReceived
 
@@ -85,7 +85,7 @@ class CallingProgram:
             yield SignalReceived(signal.SIGTERM, now)
         for number in numbers:
             if number == SHOW_OUTPUT:
-                yield from self.show(lambda: self._write(shown_line(self._mark)), now)
+                yield from self.show(lambda: self._write(output_shown_line(self._mark)), now)
             if number in {*OUR_OWN, *FORWARDED_SIGNALS}:
                 yield SignalReceived(number, now)
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clusterrun.loop import NEVER, Loop
-from clusterrun.policy.events import Event, QueryEvent, RelaySaw, Seen, StacksCollected
-from clusterrun.processes import TimeLimited
+from clusterrun.policy.events import Event, QueryEvent, RelayAnswered, Seen, StacksCollected
+from clusterrun.processes import TimeLimitedCalls
 from clusterrun.run.attempts import JobProgress
 from clusterrun.run.node import LocalNode
 from clusterrun.workers.fork_server.messages import RemoveAtEnd, Show
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clusterrun.network.requests import Description
     from clusterrun.policy.queries import Answer, Query
     from clusterrun.run.node_answers import NodeAnswers
-    from clusterrun.run.one_node import OneNode
+    from clusterrun.run.single_node import SingleNodeMembership
 
 SECONDS_TO_WAIT = 1.0
 """Until the socket for commands opens if the nodes have not joined: most have by then."""
@@ -44,7 +44,7 @@ class Commands:
     def __init__(
         self,
         node: LocalNode,
-        nodes: OneNode | Membership,
+        nodes: SingleNodeMembership | Membership,
         relay: RelayClient,
         fork_server: ForkServer,
         loop: Loop[Event],
@@ -69,7 +69,7 @@ class Commands:
         self._opened = ExitStack()
         loop.time(self)
 
-    def workers_start(self) -> None:
+    def nodes_joined(self) -> None:
         """Note that all nodes have joined."""
         self.progress.since = self._loop.clock()
         if self.due != NEVER:
@@ -85,7 +85,7 @@ class Commands:
             self._describe,
             self._ask,
             self._node.variables,
-            files=TimeLimited(SECONDS_FOR_FOLDER),
+            files=TimeLimitedCalls(SECONDS_FOR_FOLDER),
             remove_at_end=lambda path: self._relay.send(RemoveAtEnd(str(path))),
             notice=self._relay.notice,
             loop=self._loop,
@@ -95,12 +95,12 @@ class Commands:
 
     def close(self) -> None:
         """Take no more of them, and end what still finds out an answer."""
-        self._loop.untime(self)
+        self._loop.remove_timer(self)
         self._opened.close()
 
     def take(self, event: QueryEvent) -> Iterable[Event]:
         """Take what the coordinator sends about queries, or what the relay answers to one."""
-        if isinstance(event, RelaySaw):
+        if isinstance(event, RelayAnswered):
             return self._answers.questions.take(event)
         return self._queries.take(event)
 
@@ -152,10 +152,10 @@ class Commands:
 
     @cached_property
     def _queries(self) -> QueryService:
-        from clusterrun.network.query_service import NodePorts, QueryService
+        from clusterrun.network.query_service import AgentCallbacks, QueryService
 
         answers, nodes = self._answers, self._nodes
-        ports = NodePorts(
+        ports = AgentCallbacks(
             nodes.send,
             answers.answer,
             answers.concerns,

@@ -203,7 +203,7 @@ class EventLog:
         if self._plan is not None:
             self._keep(_record("ended", self._plan, code=outcome.exit_code, **_why(outcome)))
 
-    def breaks_off(self, error: LauncherError) -> None:
+    def launcher_failed(self, error: LauncherError) -> None:
         """Record that the launcher itself failed."""
         if self._plan is not None:
             message = _encodable(error.message)
@@ -233,7 +233,7 @@ def _worker_fields(worker: WorkerPlan) -> dict[str, object]:
 def _fields(end: EndedWorker, at: float) -> dict[str, object]:
     age = round(at - end.failed_at, 3)
     return {
-        **_ending_fields(end.ending),
+        **_exit_status_fields(end.ending),
         "stopped": end.stopped_by_us,
         "pid": end.ran.pid or None,
         "age": age if age > 0 else None,
@@ -241,7 +241,7 @@ def _fields(end: EndedWorker, at: float) -> dict[str, object]:
     }
 
 
-def _ending_fields(ending: Ending) -> dict[str, int | str]:
+def _exit_status_fields(ending: Ending) -> dict[str, int | str]:
     match ending:
         case Exited(code):
             return {"code": code}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from clusterrun.errors import ExitCode
 from clusterrun.job.values import Std
-from clusterrun.planning.variables import has_output_to_itself
+from clusterrun.planning.variables import is_sole_writer
 from clusterrun.policy.messages import Verdict
 from clusterrun.policy.outcome import (
     HelperFailed,
@@ -33,7 +33,7 @@ PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Set by a scheduler that reads there why the launcher failed, as torchrun's parents do."""
 
 
-def report_of_wait(end: Interrupted | HelperFailed | Verdict) -> Report:
+def report_before_start(end: Interrupted | HelperFailed | Verdict) -> Report:
     """Return the report of a job before it began, or while this node waited for a place in it."""
     reason, why = (end.reason, end.no_restart) if isinstance(end, Verdict) else (end, "")
     outcome = Outcome(reason, attempt=0, results=(), survivors=(), no_restart=why)
@@ -46,7 +46,7 @@ def report_of(
     """Return the report of a job that has begun."""
     cause, hidden = outcome.cause, _hidden(outcome, routes)
     # What a worker of another node printed went to that node's terminal.
-    is_alone = outcome.cause_ran_here and has_output_to_itself(node.job, node.size)
+    is_alone = outcome.cause_ran_here and is_sole_writer(node.job, node.size)
     _, is_printed = routes.ways(Std.ERR, 0)
     return Report(
         outcome,
@@ -61,10 +61,10 @@ def _flight_records(outcome: Outcome, node: LocalNode) -> str:
     """Name the files of torch's flight recorder, if a worker was aborted, as by its watchdog."""
     if not any(result.ending == Killed(signal.SIGABRT) for result in outcome.results):
         return ""
-    from clusterrun.workers.flight_records import named_flight_records
+    from clusterrun.workers.flight_records import flight_records_line
 
     started = min(result.clock - result.ran_for for result in outcome.results)
-    return named_flight_records(
+    return flight_records_line(
         node.environment, (result.rank for result in outcome.results), started
     )
 
@@ -74,7 +74,7 @@ def text_of(report: Report) -> str:
     if isinstance(report.outcome.reason, Succeeded) and not report.outcome.survivors:
         return ""
     # Most jobs succeed.
-    from clusterrun.report.ending import report_text
+    from clusterrun.report.outcome import report_text
 
     return report_text(report)
 
@@ -88,7 +88,7 @@ def copy_error_file(outcome: Outcome, environ: Mapping[str, str]) -> None:
             Path(wanted).write_text(outcome.reason.cause.error, encoding="utf-8")
 
 
-def exit_code_and_rest(report: Report, relay: RelayClient) -> tuple[int, str]:
+def exit_code_and_unprinted(report: Report, relay: RelayClient) -> tuple[int, str]:
     """Return the exit code, and what the relay, which has ended, has not printed."""
     outcome = report.outcome
     code: int = outcome.exit_code
@@ -98,16 +98,16 @@ def exit_code_and_rest(report: Report, relay: RelayClient) -> tuple[int, str]:
         return gone.outcome.exit_code, text_of(gone)
     if relay.losses == ():
         return code, ""
-    from clusterrun.report.ending import losses_text, silent_relay_text
+    from clusterrun.report.outcome import lost_output_text, silent_relay_text
 
     is_cause = code == ExitCode.SUCCESS
     named = ExitCode.MACHINE if is_cause else None
     if relay.losses is None:
         known = isinstance(outcome.reason, HelperFailed)
-        why = "" if known else f"{silent_relay_text(relay.how_it_ended, named)}\n"
+        why = "" if known else f"{silent_relay_text(relay.describe_wait_status, named)}\n"
         rest = f"{why}{text_of(report)}"
     else:
-        rest = losses_text(relay.losses, named)
+        rest = lost_output_text(relay.losses, named)
     return ExitCode.MACHINE if is_cause else code, rest
 
 

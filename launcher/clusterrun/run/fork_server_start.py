@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from clusterrun.job.resolve import Resolved
-from clusterrun.planning.variables import environment_before
+from clusterrun.planning.variables import user_environment
 from clusterrun.workers.fork_server_process import ServerCommand, ServerProcess
 from clusterrun.workers.relay.routes import check_log_folder
 
@@ -20,7 +20,7 @@ def start_fork_server(resolved: Resolved, environ: Mapping[str, str]) -> ServerP
     return ServerProcess(
         ServerCommand(
             job.program.python,
-            environment_before(job, environ, resolved.unset),
+            user_environment(job, environ, resolved.unset),
             # Modules that a user names may do anything.
             is_guarded=not isinstance(job.starting.preload, str),
             shown=(job.script.name, *job.script.args),

@@ -19,36 +19,36 @@ from clusterrun.errors import LauncherError, MachineError
 from clusterrun.job.job import Job
 from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved
-from clusterrun.job.this_process import LOOPBACK_ADVICE, loopback_trouble
+from clusterrun.job.this_process import LOOPBACK_HINT, loopback_error
 from clusterrun.loop import Loop, Priority
 from clusterrun.planning.plan import World, assumed_world
 from clusterrun.planning.preparation import preparation_of
-from clusterrun.planning.variables import has_output_to_itself
+from clusterrun.planning.variables import is_sole_writer
 from clusterrun.policy.actions import Pause, SendToCoordinator
-from clusterrun.policy.events import Event, NodeChecked, SuspensionWanted
+from clusterrun.policy.events import Event, NodeChecked, SuspensionRequested
 from clusterrun.policy.outcome import HelperFailed, Interrupted, Outcome, Report, Suspended
-from clusterrun.policy.waiting import EndOfWait, Waiting
-from clusterrun.processes import allow_descriptors, is_followed
+from clusterrun.policy.waiting import Waiting, WaitResult
+from clusterrun.processes import is_fork_patched, raise_descriptor_limit
 from clusterrun.run.agent import Agent
 from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.commands import Commands
 from clusterrun.run.final_report import (
     copy_error_file,
-    exit_code_and_rest,
+    exit_code_and_unprinted,
+    report_before_start,
     report_of,
-    report_of_wait,
     requeue,
     text_of,
 )
 from clusterrun.run.node import LocalNode, MachineSource
-from clusterrun.scratch import Scratch, own_folders
+from clusterrun.scratch import Scratch, new_scratch_paths
 from clusterrun.signals import Signals
 from clusterrun.workers.fork_server.messages import Prepared
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
-from clusterrun.workers.relay.routes import LineStyle, LogLayout, OwnOutput, Routes
+from clusterrun.workers.relay.routes import LauncherOutput, LineStyle, LogLayout, Routes
 from clusterrun.workers.terminal import StandardInput, Terminal
 
 if TYPE_CHECKING:
@@ -59,17 +59,17 @@ if TYPE_CHECKING:
     from clusterrun.policy.messages import ProgramOffer
     from clusterrun.run.caller import CallingProgram
     from clusterrun.run.node_check import NodeCheck
-    from clusterrun.run.one_node import OneNode
+    from clusterrun.run.single_node import SingleNodeMembership
 
 
-FILES_OF_A_WORKER = 4
+FILES_PER_WORKER = 4
 OTHER_FILES = 32
 
 SECONDS_TO_PRINT = 2.0
 """For the relay's last lines: a stopped terminal must not delay our exit."""
 
 
-class EndOfLaunch(NamedTuple):
+class LaunchResult(NamedTuple):
     """The end of a launch."""
 
     code: int
@@ -92,7 +92,7 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
     environ: Mapping[str, str],
     process: ServerProcess,
     caller: CallingProgram | None = None,
-) -> EndOfLaunch:
+) -> LaunchResult:
     """Run the job to its end, and report how it ended.
 
     Args:
@@ -111,8 +111,8 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
         stack.callback(server.close)
         # A terminal that is stopped stops the process that prints to it: never the agent. Before the
         # machine, whose drivers may be slow. It removes the folder if this process is killed.
-        scratch = Scratch(*own_folders(environ))
-        relay = RelayClient.start(OwnOutput(), *scratch.paths)
+        scratch = Scratch(*new_scratch_paths(environ))
+        relay = RelayClient.start(LauncherOutput(), *scratch.paths)
         stack.callback(relay.close, SECONDS_TO_PRINT)
         _complain_of_loopback(relay)
         node = _this_node(resolved, environ)
@@ -127,7 +127,7 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
             helper.run_in(loop)
         if caller is not None:
             caller.run_in(loop)
-        if is_followed() and not job.failures.pdb:
+        if is_fork_patched() and not job.failures.pdb:
             # Few launchers are debugged.
             from clusterrun.run.debugger import follow_workers
 
@@ -138,14 +138,14 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
         offers: tuple[ProgramOffer, ...] = ()
         if job.services:
             # Few jobs have some.
-            from clusterrun.run.held_ports import HeldPorts
+            from clusterrun.run.reserved_ports import ReservedPorts
 
-            ports = HeldPorts(node.job.services, node.seats)
+            ports = ReservedPorts(node.job.services, node.seats)
             stack.callback(ports.release)
             offers = ports.offers
         check = _node_check(node, relay, loop, stack)
         checked = _wait_for_check(check, job, loop)
-        world: World | EndOfWait
+        world: World | WaitResult
         if isinstance(checked, NodeChecked):
             nodes = _begin_to_join(node, offers, checked.fault, relay, server, loop)
             # This node leaves last: nothing of the job runs here any more. First, nobody answers
@@ -164,9 +164,9 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
         gc.freeze()
         gc.enable()
         if not isinstance(world, World):
-            report = report_of_wait(world)
+            report = report_before_start(world)
         else:
-            commands.workers_start()
+            commands.nodes_joined()
             hook = None
             if world.node_rank == 0:
                 _await_the_jobs_end(job, loop)
@@ -183,7 +183,7 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
             try:
                 end = _run_to_the_end(agent, nodes, loop, world, job.suspending.suspend_signal)
             except LauncherError as error:
-                attempts.broke_off(error)
+                attempts.launcher_failed(error)
                 raise
             if isinstance(end, Outcome):
                 attempts.ended(end)
@@ -194,14 +194,14 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
                         relay.notice(f"warning: {problem}")
                 report = report_of(end, node, routes, stdin)
             else:
-                report = report_of_wait(end)
+                report = report_before_start(end)
         copy_error_file(report.outcome, environ)
         if caller is None:
             relay.say(text_of(report))
-    code, unprinted = exit_code_and_rest(report, relay)
+    code, unprinted = exit_code_and_unprinted(report, relay)
     is_node_zero = isinstance(world, World) and not world.node_rank
     requeued = requeue(node, report.outcome) if is_node_zero else ""
-    return EndOfLaunch(code, report, unprinted + requeued)
+    return LaunchResult(code, report, unprinted + requeued)
 
 
 # This node.
@@ -225,8 +225,8 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
 
 
 def _complain_of_loopback(relay: RelayClient) -> None:
-    if trouble := loopback_trouble():
-        relay.notice(f"warning: {trouble}, so ranks can't meet; {LOOPBACK_ADVICE}")
+    if trouble := loopback_error():
+        relay.notice(f"warning: {trouble}, so ranks can't meet; {LOOPBACK_HINT}")
 
 
 def allow_open_files(workers: int) -> None:
@@ -239,8 +239,8 @@ def allow_open_files(workers: int) -> None:
         MachineError: it is too low.
 
     """
-    needed = FILES_OF_A_WORKER * workers + OTHER_FILES
-    allowed = allow_descriptors(2 * needed)
+    needed = FILES_PER_WORKER * workers + OTHER_FILES
+    allowed = raise_descriptor_limit(2 * needed)
     if allowed < needed:
         raise MachineError(
             f"{workers} worker{'' if workers == 1 else 's'} on this node need {needed} open files,"
@@ -251,7 +251,7 @@ def allow_open_files(workers: int) -> None:
 
 
 def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepared) -> None:
-    costs_time = (prepared.costs_time or prepared.not_once) and node.workers > 1
+    costs_time = (prepared.costs_time or prepared.not_preloaded) and node.workers > 1
     if node.job.output.verbose or prepared.complaint or costs_time:
         from clusterrun.report.plan import describe_prepared
 
@@ -277,14 +277,14 @@ def _node_check(
 
 def _wait_for_check(
     check: NodeCheck | None, job: Job, loop: Loop[Event]
-) -> NodeChecked | EndOfWait:
+) -> NodeChecked | WaitResult:
     """Run the check, if there is one, once on each node; return its end, or what has ended the wait."""
     is_first_task = job.tasks is None or job.tasks.local_rank == 0
     if check is None or not is_first_task:
         return NodeChecked("", loop.clock())
     check.start()
     waiting = Waiting(job.suspending.suspend_signal)
-    while not isinstance(waiting.end, NodeChecked | EndOfWait):
+    while not isinstance(waiting.end, NodeChecked | WaitResult):
         if isinstance(waiting.handle(loop.next_event()), Pause):
             os.kill(os.getpid(), signal.SIGSTOP)
     loop.add_first(waiting.kept)
@@ -301,7 +301,7 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
     relay: RelayClient,
     server: ForkServer,
     loop: Loop[Event],
-) -> OneNode | Membership:
+) -> SingleNodeMembership | Membership:
     """Return the membership of this node, which begins in the loop; ``fault``: what its check has found.
 
     Raises:
@@ -313,14 +313,14 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
     if job.agents == 1:
         if fault:
             raise MachineError(f"this node fails its check: {fault}")
-        from clusterrun.run.one_node import OneNode, hello_of_one_node
+        from clusterrun.run.single_node import SingleNodeMembership, hello_of_single_node
 
-        hello = replace(hello_of_one_node(job, host, node.workers), programs=offers)
-        return OneNode(job, hello, relay.notice, loop)
+        hello = replace(hello_of_single_node(job, host, node.workers), programs=offers)
+        return SingleNodeMembership(job, hello, relay.notice, loop)
     from clusterrun.network.joining_node import JoinContext, JoiningNode, hello_of
     from clusterrun.network.membership import Membership
-    from clusterrun.policy.leases import MAX_PAST_LEASE
-    from clusterrun.policy.terms import terms_of
+    from clusterrun.policy.leases import FORK_SERVER_STOP_INTERVALS
+    from clusterrun.policy.settings import rendezvous_settings
 
     # A source tree that is not installed has no version.
     version = _installed("clusterrun") or "unknown"
@@ -335,14 +335,14 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
         renew_lease=server.renew_lease,
         hold_connection=server.hold_connection,
     )
-    token, terms = (job.token or "").encode(), terms_of(job)
-    server.most_past_lease = MAX_PAST_LEASE * terms.rhythm.interval
-    return Membership(JoiningNode(terms, hello, token, outside), loop)
+    token, settings = (job.token or "").encode(), rendezvous_settings(job)
+    server.lease_grace = FORK_SERVER_STOP_INTERVALS * settings.rhythm.interval
+    return Membership(JoiningNode(settings, hello, token, outside), loop)
 
 
 def wait_for_world(
-    nodes: OneNode | Membership, loop: Loop[Event], suspend_signal: int | None
-) -> World | EndOfWait:
+    nodes: SingleNodeMembership | Membership, loop: Loop[Event], suspend_signal: int | None
+) -> World | WaitResult:
     """Return this node's world once all nodes have joined, or what has ended the wait before.
 
     Raises:
@@ -351,7 +351,7 @@ def wait_for_world(
     """
     waiting = Waiting(suspend_signal)
     try:
-        while not isinstance(waiting.end, World | EndOfWait):
+        while not isinstance(waiting.end, World | WaitResult):
             match waiting.handle(loop.next_event()):
                 case SendToCoordinator(message):
                     loop.add_first(nodes.send(message))
@@ -397,7 +397,7 @@ def _await_the_jobs_end(job: Job, loop: Loop[Event]) -> None:
         f" the job ends at {end} ({job.origin('ends_at')})"
     )
     due = ends_at - before - time.time() + time.monotonic()
-    loop.at("end of the job", due, lambda now: SuspensionWanted(by, now))
+    loop.at("end of the job", due, lambda now: SuspensionRequested(by, now))
 
 
 def _suspend_hook(
@@ -419,11 +419,11 @@ def _suspend_hook(
 
 def _run_to_the_end(
     agent: Agent,
-    nodes: OneNode | Membership,
+    nodes: SingleNodeMembership | Membership,
     loop: Loop[Event],
     world: World,
     suspend_signal: int | None,
-) -> Outcome | EndOfWait:
+) -> Outcome | WaitResult:
     """Run attempts until the job has ended, or the wait for another place.
 
     Raises:
@@ -446,7 +446,7 @@ def _routes(node: LocalNode, world: World) -> Routes:
     job = node.job
     has_prefix = bool(job.output.log_line_prefix_template)
     style = LineStyle(
-        raw=not has_prefix and has_output_to_itself(job, node.size),
+        raw=not has_prefix and is_sole_writer(job, node.size),
         colour=shows_colours(node.variables),
         # mpirun gives each task a terminal, and merges what they print.
         merged=job.workers.cluster == "openmpi",

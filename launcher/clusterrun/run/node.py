@@ -13,10 +13,10 @@ from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Machine
 from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.planning.node_plan import plan_node
-from clusterrun.planning.plan import NodePlan, Seat, World
-from clusterrun.planning.remarks import strict_error
-from clusterrun.planning.seats import seats
-from clusterrun.planning.variables import environment_before
+from clusterrun.planning.node_warnings import strict_error
+from clusterrun.planning.plan import NodePlan, WorkerSlot, World
+from clusterrun.planning.variables import user_environment
+from clusterrun.planning.worker_slots import seats
 
 
 class MachineSource(NamedTuple):
@@ -50,7 +50,7 @@ class LocalNode(Struct, frozen=True):
     """That of the workers as the user made it, without what clusterrun sets."""
     machine: Machine
     """As the job may use it: all that planning and reports look at."""
-    seats: tuple[Seat, ...]
+    seats: tuple[WorkerSlot, ...]
     """Its workers, and those of other tasks and jobs."""
 
     @classmethod
@@ -65,12 +65,12 @@ class LocalNode(Struct, frozen=True):
         job, unset = resolved.job, resolved.unset
         if job.services:
             # Few jobs have some.
-            from clusterrun.planning.services import OF_A_WORLD, with_old_values
+            from clusterrun.planning.services import WORLD_VARIABLES, with_inherited_values
 
-            job = with_old_values(job, source.variables)
+            job = with_inherited_values(job, source.variables)
             # A platform may set them for the whole machine.
-            unset = tuple(sorted({*unset, *(OF_A_WORLD & source.variables.keys())}))
-        environment = environment_before(job, source.variables, unset)
+            unset = tuple(sorted({*unset, *(WORLD_VARIABLES & source.variables.keys())}))
+        environment = user_environment(job, source.variables, unset)
         machine = source.machine(environment)
         if job.placing.numa_map or job.workers.devices or job.numa_node is not None:
             # Few jobs have one.

@@ -28,7 +28,7 @@ from clusterrun.network.requests import JOINING, Description
 from clusterrun.planning.plan import WorkerPlan
 from clusterrun.policy.actions import ForwardSignal
 from clusterrun.policy.answers import (
-    LONGEST_LAST_LINE,
+    MAX_LAST_LINE,
     MAX_RANKS,
     NodeRanks,
     NodeStacks,
@@ -40,11 +40,11 @@ from clusterrun.policy.outcome import Ending
 from clusterrun.policy.queries import Answer, Query, Topic
 from clusterrun.policy.samples import WINDOWS
 from clusterrun.policy.stacks import StackGroup
-from clusterrun.report.ending import ending_in_words
-from clusterrun.run.answer_sources import AskedChildren, RelayQuestions, encoded
+from clusterrun.report.outcome import exit_status_text
+from clusterrun.run.answer_sources import AnswerProcesses, RelayQueries, encoded
 from clusterrun.run.attempts import JobProgress
 from clusterrun.run.node import LocalNode
-from clusterrun.workers.flight_records import named_flight_records
+from clusterrun.workers.flight_records import flight_records_line
 from clusterrun.workers.fork_server import messages
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
@@ -52,13 +52,13 @@ from clusterrun.workers.relay.client import RelayClient
 SECONDS_FOR_LINES = 0.4
 """After that, this node answers without what its relay knows."""
 
-LONGEST_TO_PRINT = 2.0
+MAX_SECONDS_TO_PRINT = 2.0
 """Seconds that workers have to print their stacks: they may be busy or stopped."""
 
-PART_TO_PRINT = 2 / 3
+FRACTION_TO_PRINT = 2 / 3
 """Of the query's seconds."""
 
-SECONDS_TO_PASS_ON = 0.2
+SECONDS_TO_FORWARD = 0.2
 """What is left of a query's seconds for the way back to who has asked."""
 
 SILENT_RELAY = "does not know: its relay does not answer"
@@ -79,8 +79,8 @@ class NodeAnswers:
         self._relay, self._fork_server = relay, fork_server
         self._host = as_name(node.machine.host)
         self._gpus = GpuUsage()
-        self.questions = RelayQuestions()
-        self._children = AskedChildren(loop)
+        self.questions = RelayQueries()
+        self._children = AnswerProcesses(loop)
         loop.time(self.questions)
         loop.time(self._children)
 
@@ -170,28 +170,28 @@ class NodeAnswers:
     # Where they are.
 
     def _find_stacks(self, query: Query, then: Then, now: float) -> Iterable[Event]:
-        seconds = min(LONGEST_TO_PRINT, PART_TO_PRINT * query.seconds)
+        seconds = min(MAX_SECONDS_TO_PRINT, FRACTION_TO_PRINT * query.seconds)
 
         def ask(number: int) -> None:
             # The relay first: it must expect what the workers print then.
-            self._relay.send(messages.AskStacks(number, seconds))
+            self._relay.send(messages.CaptureStacks(number, seconds))
             self._fork_server.send(ForwardSignal(signal.SIGQUIT))
 
         def answer(seen: Seen | None, _: float) -> Iterable[Event]:
             body = self._stacks(query, seen) if isinstance(seen, WorkerStacks) else SILENT_RELAY
             return self._answered(query, then, body)
 
-        return self.questions.ask(ask, answer, query.seconds - SECONDS_TO_PASS_ON, now)
+        return self.questions.ask(ask, answer, query.seconds - SECONDS_TO_FORWARD, now)
 
     def _stacks(self, query: Query, seen: WorkerStacks) -> NodeStacks:
         """Return the stacks of the ranks that were asked for."""
         wanted = {worker.rank for worker in self._asked(query)}
         groups = tuple(
             StackGroup(tuple(sorted(ranks)), as_text(group.text), group.found)
-            for group in self._attempt.with_exited(seen.groups)
+            for group in self._attempt.stacks_by_rank(seen.groups)
             if (ranks := wanted.intersection(group.ranks))
         )
-        records = named_flight_records(
+        records = flight_records_line(
             self._node.environment, sorted(wanted), self._progress.attempt_since
         )
         return NodeStacks(groups, seen.on_screen, as_line(records))
@@ -214,7 +214,7 @@ class NodeAnswers:
         return self._ask_child(find, query, then)
 
     def _ask_child(self, find: Callable[[], object], query: Query, then: Then) -> Iterable[Event]:
-        seconds = max(0.0, query.seconds - SECONDS_TO_PASS_ON)
+        seconds = max(0.0, query.seconds - SECONDS_TO_FORWARD)
         return self._children.ask(query.topic, find, partial(self._with_body, query, then), seconds)
 
     def _find_nccl_state(self, query: Query, then: Then) -> Iterable[Event]:
@@ -273,7 +273,7 @@ class NodeAnswers:
             return self._answered(query, then, self._ranks(lines, at))
 
         def ask(number: int) -> None:
-            self._relay.send(messages.AskLines(number))
+            self._relay.send(messages.QueryLastLines(number))
 
         return self.questions.ask(ask, answer, SECONDS_FOR_LINES, now)
 
@@ -311,7 +311,7 @@ class NodeAnswers:
             memory=usage.memory if usage else 0,
             gpus=as_name(",".join(str(gpu.index) for gpu in worker.gpus)),
             cpus=as_line("" if worker.cpus is None else str(worker.cpus)),
-            last_line=as_line(line.text[:LONGEST_LAST_LINE] if line else ""),
+            last_line=as_line(line.text[:MAX_LAST_LINE] if line else ""),
             quiet_for=as_seconds(line.quiet_for) if line else None,
             lines=line.lines if line else 0,
             gpu_states=_known_states(worker, gpus),
@@ -348,7 +348,7 @@ def _state_in_words(
     running: RunningWorker | None, ending: Ending | None, usage: ProcessUsage | None
 ) -> str:
     if ending is not None:
-        return ending_in_words(ending)
+        return exit_status_text(ending)
     if running is None:
         return "starting"
     return usage.state if usage else "exited"

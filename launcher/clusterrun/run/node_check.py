@@ -19,7 +19,7 @@ from clusterrun.bounds import as_line
 from clusterrun.loop import Loop
 from clusterrun.policy.events import Event, NodeChecked
 from clusterrun.policy.tracebacks import plain_lines
-from clusterrun.processes import become_keeper, end_children, how_it_ended, status_of
+from clusterrun.processes import become_subreaper, describe_wait_status, end_children, status_of
 from clusterrun.run.node import LocalNode
 from clusterrun.workers.children import fork
 
@@ -32,7 +32,7 @@ LAST_LINES = 20
 MAX_KEPT = 1 << 16
 """Bytes of its output."""
 
-LONGEST_POLL = 3600.0
+MAX_POLL_SECONDS = 3600.0
 """Seconds: poll takes no number of milliseconds."""
 
 SECONDS_TO_END = 5.0
@@ -114,7 +114,7 @@ def _live_as_check(
 ) -> NoReturn:
     """Run the command until it has ended or the agent has closed its socket; answer how it ended."""
     try:
-        become_keeper(agent.fileno())
+        become_subreaper(agent.fileno())
         how, output = _run(agent, command, environ, seconds)
         with suppress(OSError):
             agent.sendall(f"{how}\n".encode() + output)
@@ -156,7 +156,7 @@ def _run(
         poll.register(descriptor, select.POLLIN)
     deadline, output, how = time.monotonic() + seconds, bytearray(), None
     while how is None:
-        left = max(0.0, min(deadline - time.monotonic(), LONGEST_POLL))
+        left = max(0.0, min(deadline - time.monotonic(), MAX_POLL_SECONDS))
         ready = [each for each, _ in poll.poll(1000 * left)]
         if reading in ready and not _read(reading, output):
             poll.unregister(reading)
@@ -164,7 +164,7 @@ def _run(
             os.read(woken, 4096)
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            how = how_it_ended(status)[0] if status else ""
+            how = describe_wait_status(status)[0] if status else ""
         elif agent.fileno() in ready:
             how = "is not needed any more"
         elif time.monotonic() >= deadline:

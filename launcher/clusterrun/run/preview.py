@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from clusterrun.cpuset import CpuSet
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job
 from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import this_process
 from clusterrun.machine.machine import Machine
 from clusterrun.planning.plan import NodePlan, World, assumed_world
-from clusterrun.planning.variables import environment_before
-from clusterrun.ports import WorkersPort
+from clusterrun.planning.variables import user_environment
+from clusterrun.ports import MasterPort
 from clusterrun.run.node import LocalNode, MachineSource
 
 
@@ -39,7 +39,7 @@ def described(options: Mapping[str, str], environ: Mapping[str, str]) -> Resolve
         UsageError: something is impossible.
 
     """
-    line = CommandLine({name: (Fact(text, name),) for name, text in options.items()})
+    line = CommandLine({name: (Setting(text, name),) for name, text in options.items()})
     return resolve(line, environ, this_process("clusterrun"), for_topo=True)
 
 
@@ -63,13 +63,13 @@ def lone_worker_world(job: Job) -> World:
     """
     world = assumed_world(job, 1)
     if job.agents == 1 and world.master_port is None:
-        free = WorkersPort()
+        free = MasterPort()
         free.release()
         return replace(world, master_port=free.number)
     port = world.master_port or job.port_candidates[0]
     if world.first_rank == 0:
         name = "master_port" if world.master_port else "port_candidates"
-        WorkersPort(Fact(port, job.origin(name))).release()
+        MasterPort(Setting(port, job.origin(name))).release()
     return replace(world, master_port=port)
 
 
@@ -80,12 +80,12 @@ def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
         UsageError: no machine was captured where the job says.
 
     """
-    from clusterrun.machine.capture import written_capture
+    from clusterrun.machine.capture import encode_capture
 
     source = _source(resolved, environ)
-    environment = environment_before(resolved.job, source.variables, resolved.unset)
+    environment = user_environment(resolved.job, source.variables, resolved.unset)
     machine = source.machine(environment)
-    return written_capture(source.tree, environment, CpuSet(machine.allowed | machine.isolated))
+    return encode_capture(source.tree, environment, CpuSet(machine.allowed | machine.isolated))
 
 
 def _source(resolved: Resolved, environ: Mapping[str, str]) -> MachineSource:
@@ -99,6 +99,6 @@ def _source(resolved: Resolved, environ: Mapping[str, str]) -> MachineSource:
     if root.value is None:
         return MachineSource.here(environ)
     # Few previews read a captured machine.
-    from clusterrun.machine.capture import open_captured
+    from clusterrun.machine.capture import open_capture
 
-    return MachineSource(*open_captured(root.value, root.origin, environ))
+    return MachineSource(*open_capture(root.value, root.origin, environ))

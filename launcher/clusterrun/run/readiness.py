@@ -19,22 +19,22 @@ from clusterrun.policy.events import Event, WorkerNotReady, WorkerReady
 PAUSES = (0.1, 0.2, 0.5)
 """Seconds before the next tries; then a second."""
 
-SECONDS_OF_A_TRY = 10.0
+SECONDS_PER_TRY = 10.0
 
-SECONDS_OF_SILENCE = 1.0
+SECONDS_UNTIL_SILENT = 1.0
 """From then on, a try without an answer is the reason, and no longer what became of the last one."""
 
 MAX_READ = 4096
 """Bytes of an answer: its first line is enough."""
 
-LONGEST_STATUS = 200
+MAX_STATUS_CHARACTERS = 200
 """Characters of that line in a report: another program may answer with anything."""
 
 LISTENING = "0A"
 """TCP_LISTEN in /proc/net/tcp (include/net/tcp_states.h of the kernel)."""
 
 
-class Readiness:
+class ReadinessProbe:
     """The tries for one worker, until it has answered, or its time is over."""
 
     def __init__(
@@ -65,20 +65,20 @@ class Readiness:
             self.close()
             yield WorkerNotReady(self._local_rank, self._whole_reason(), now)
         elif self._socket is not None and now >= self._next_at:
-            self._was_silent(SECONDS_OF_A_TRY)
+            self._was_silent(SECONDS_PER_TRY)
             self._fails(self._why, now)
         elif now >= self._next_at:
             yield from self._try(now)
 
     def close(self) -> None:
         """Ask no more."""
-        self._loop.untime(self)
+        self._loop.remove_timer(self)
         self._forget()
         self._next_at = self._ends = NEVER
 
     def _try(self, now: float) -> Iterable[Event]:
         self._answer, self._is_connected = b"", False
-        self._tried_at, self._next_at = now, now + SECONDS_OF_A_TRY
+        self._tried_at, self._next_at = now, now + SECONDS_PER_TRY
         # A server may listen at one of several.
         address = self._addresses[self._tries % len(self._addresses)]
         self._socket = sock = socket.socket(address.family, socket.SOCK_STREAM)
@@ -124,7 +124,7 @@ class Readiness:
             if words[:1] and words[0].startswith("HTTP/") and words[1:2] and words[1][0] == "2":
                 yield from self._is_ready(now)
             else:
-                self._fails(status[:LONGEST_STATUS] or "it has closed the connection", now)
+                self._fails(status[:MAX_STATUS_CHARACTERS] or "it has closed the connection", now)
 
     def _request(self) -> bytes:
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -141,7 +141,7 @@ class Readiness:
         yield WorkerReady(self._local_rank, now)
 
     def _was_silent(self, seconds: float) -> None:
-        if not self._tries or seconds >= SECONDS_OF_SILENCE:
+        if not self._tries or seconds >= SECONDS_UNTIL_SILENT:
             self._why = f"no answer within {seconds:.2g} s"
 
     def _fails(self, why: str, now: float) -> None:

@@ -13,13 +13,13 @@ from clusterrun.errors import MachineError
 from clusterrun.processes import forked, status_of
 from clusterrun.workers.fork_server.kernel import (
     PR_SET_CHILD_SUBREAPER,
+    children_and_zombies_of,
     children_of,
     describe,
-    every_child_of,
+    describe_fork_error,
     prctl,
     send_signal,
     state_and_parent,
-    why_no_fork,
 )
 
 
@@ -33,11 +33,13 @@ def fork(child: Callable[[], object]) -> int:
     try:
         return forked(child)
     except OSError as error:
-        raise no_process(error) from error
+        raise process_limit_error(error) from error
 
 
-def no_process(error: OSError) -> MachineError:
-    return MachineError(why_no_fork(error), "raise the limit, or end processes that it counts")
+def process_limit_error(error: OSError) -> MachineError:
+    return MachineError(
+        describe_fork_error(error), "raise the limit, or end processes that it counts"
+    )
 
 
 class Orphans:
@@ -56,7 +58,7 @@ class Orphans:
         self._strangers = frozenset(children_of(os.getpid()))
         self._may_kill = os.getpid() != 1
 
-    def spare_strangers(self, fork_server: int) -> None:
+    def exempt_current_children(self, fork_server: int) -> None:
         """Count all present children as strangers: while the fork server lives, it gets the orphans."""
         children = frozenset(children_of(os.getpid()))
         # Checked after the list was made: if it lives now, it lived then.
@@ -88,5 +90,5 @@ class Orphans:
         if not self._may_kill:
             return []
         # Zombies, too: their own children may have become ours after the list was made.
-        children = every_child_of(os.getpid())
+        children = children_and_zombies_of(os.getpid())
         return [pid for pid in children if pid not in self.ours | self._strangers]

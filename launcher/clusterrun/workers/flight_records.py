@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from clusterrun.bounds import GlobalRank
-from clusterrun.processes import TimeLimited
+from clusterrun.processes import TimeLimitedCalls
 
 PREFIX_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """The first one that is set counts."""
@@ -23,7 +23,7 @@ SECONDS_TO_LOOK = 1.0
 """The file system of a home may hang."""
 
 
-def named_flight_records(
+def flight_records_line(
     environ: Mapping[str, str], ranks: Iterable[GlobalRank], started: float
 ) -> str:
     """Return the line that names the files of workers; "" if there are none.
@@ -40,7 +40,7 @@ def named_flight_records(
     def written() -> list[str]:
         return [str(path) for path in paths if _written_at(path) >= started - SECONDS_TO_START]
 
-    files = TimeLimited(SECONDS_TO_LOOK).run(written)
+    files = TimeLimitedCalls(SECONDS_TO_LOOK).run(written)
     return f"torch's flight recorder (torchfrtrace reads it): {', '.join(files)}" if files else ""
 
 

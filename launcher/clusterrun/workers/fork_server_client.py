@@ -16,10 +16,10 @@ from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.planning.preparation import Preparation
 from clusterrun.policy.actions import (
-    AwaitLeft,
+    AwaitLeftovers,
     ForwardSignal,
-    NameLeft,
-    SignalLeft,
+    NameLeftovers,
+    SignalLeftovers,
     SignalWorkers,
 )
 from clusterrun.policy.events import (
@@ -29,8 +29,8 @@ from clusterrun.policy.events import (
     ForkServerReady,
     HelperLost,
     Left,
-    LeftProcess,
-    NothingLeft,
+    LeftoverProcess,
+    NoLeftovers,
     SignalNotHandled,
     WorkerEnded,
     WorkerFailing,
@@ -42,10 +42,10 @@ from clusterrun.signals import ENDING_SIGNALS, SignalReceived
 from clusterrun.workers.children import Orphans
 from clusterrun.workers.fork_server import messages
 from clusterrun.workers.fork_server.kernel import (
+    activity_counter,
     boot_clock,
     describe,
     state_and_parent,
-    work_done,
 )
 from clusterrun.workers.fork_server_process import ServerProcess
 from clusterrun.workers.helper_client import HelperClient
@@ -59,7 +59,7 @@ SECONDS_TO_LEAVE = 7.0
 SECONDS_TO_KILL = 5.0
 """For killing what outlived the server."""
 
-SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_CHECKS = 1.0
 """At what is imported before workers are forked."""
 
 SECONDS_TO_FIRST_NOTICE = 10.0
@@ -89,16 +89,16 @@ def event_of(message: "messages.FromRunning", now: float) -> Event:
             return WorkerEnded(LocalRank(rank), killed, min(at, now), by_lease=True)
         case messages.Stopped():
             return WorkerStopped(now)
-        case messages.Signalled(number, at):
+        case messages.SignalFromWorker(number, at):
             return SignalReceived(number, at, to_fork_server=True)
         case messages.NotHandled(number, ranks):
             return SignalNotHandled(number, tuple(map(LocalRank, ranks)), now)
         case messages.AllKilled(survivors):
             return CleanedUp(tuple(survivors), now)
         case messages.NoChildren():
-            return NothingLeft(now)
+            return NoLeftovers(now)
         case messages.Children(processes):
-            named = (LeftProcess(pid, as_name(name), rank) for pid, name, rank in processes)
+            named = (LeftoverProcess(pid, as_name(name), rank) for pid, name, rank in processes)
             return Left(tuple(named), now)
         case _:
             assert_never(message)
@@ -139,9 +139,9 @@ class Importing:
         if not self._pid:
             self.looked = now
             return ""
-        work = work_done(self._pid)
+        work = activity_counter(self._pid)
         # Of the time in which this process was stopped, little counts: the other one may have been.
-        since = min(now - self.looked, 2 * SECONDS_BETWEEN_LOOKS)
+        since = min(now - self.looked, 2 * SECONDS_BETWEEN_CHECKS)
         self._quiet = self._quiet + since if work == self._work else 0.0
         self._work, self.looked = work, now
         if self._quiet <= IMPORT_TIMEOUT:
@@ -192,7 +192,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         """What it is asked to prepare, until it answers."""
         self._lease_ends: float | None = None
         """Until when workers may run, in seconds of CLOCK_BOOTTIME; None: as long as they do."""
-        self.most_past_lease = 0.25
+        self.lease_grace = 0.25
         """Seconds after its end for which a server may be stopped that is to end the workers."""
         self._lease_due = NEVER
         """When to look whether it is stopped, though the lease is over."""
@@ -214,7 +214,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
 
     @property
     def _imports_due(self) -> float:
-        return NEVER if self._importing is None else self._importing.looked + SECONDS_BETWEEN_LOOKS
+        return NEVER if self._importing is None else self._importing.looked + SECONDS_BETWEEN_CHECKS
 
     # The preparation.
 
@@ -241,7 +241,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
 
         ``imports``: it imports something, too.
         """
-        self.orphans.spare_strangers(self.pid)
+        self.orphans.exempt_current_children(self.pid)
         if self._loop is not None:
             self._loop.forget(self._channel.fileno())
         status = self._process.end()
@@ -270,7 +270,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
             self._replace(imports=True)
             self.prepare(replace(preparation, most=(prepared.again, prepared.why or "")))
             return
-        if prepared.spoiled:
+        if prepared.must_be_replaced:
             self._replace()
         if preparation.must_fork:
             # The report of the workers says it.
@@ -344,28 +344,28 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         self._send(messages.KillAll())
         return []
 
-    def end_left(self, variables: Mapping[str, str]) -> None:
+    def kill_leftovers(self, variables: Mapping[str, str]) -> None:
         """Kill what a worker has left that has ended: all that has these variables in its environment."""
-        self._send(messages.KillChildrenWith(variables))
+        self._send(messages.KillChildrenByEnvironment(variables))
 
-    def look_at_leftovers(self, action: AwaitLeft | NameLeft | SignalLeft) -> None:
+    def handle_leftovers(self, action: AwaitLeftovers | NameLeftovers | SignalLeftovers) -> None:
         """Do what concerns the processes that workers have left running.
 
-        ``NothingLeft`` answers the first, ``Left`` the second.
+        ``NoLeftovers`` answers the first, ``Left`` the second.
         """
         match action:
-            case AwaitLeft():
-                self._send(messages.AwaitChildren())
-            case NameLeft():
-                self._send(messages.NameChildren())
-            case SignalLeft(number):
+            case AwaitLeftovers():
+                self._send(messages.WaitForChildren())
+            case NameLeftovers():
+                self._send(messages.ListChildren())
+            case SignalLeftovers(number):
                 self._send(messages.SignalChildren(int(number)))
             case _:
                 assert_never(action)
 
     def reap_orphans(self) -> None:
         """Reap what has ended and became this process's child, perhaps when the server ended."""
-        self.orphans.spare_strangers(self.pid)
+        self.orphans.exempt_current_children(self.pid)
         self.orphans.reap()
 
     # The lease, and the connection to node 0.
@@ -396,7 +396,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         self._close_connection()
         self._connection = os.dup(descriptor)
         if not (self.lost or self.is_preparing):
-            self._send(messages.HoldConnection(), (self._connection,))
+            self._send(messages.KeepConnection(), (self._connection,))
 
     def _close_connection(self) -> None:
         if self._connection is not None:
@@ -408,7 +408,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         if self._lease_ends is not None:
             self._send(messages.RenewLease(self._lease_ends))
         if self._connection is not None:
-            self._send(messages.HoldConnection(), (self._connection,))
+            self._send(messages.KeepConnection(), (self._connection,))
 
     # Events.
 
@@ -436,7 +436,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
 
         Not at once: if all processes of this node were stopped, it continues a moment later than this one.
         """
-        self._lease_due = now + self.most_past_lease
+        self._lease_due = now + self.lease_grace
         if state_and_parent(self._watched)[0] not in "Tt":
             self._stopped_since = None
         elif self._stopped_since is None:
@@ -469,7 +469,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
                 self._watched = pid
                 if self._importing is not None:
                     self._importing.begin(pid, now)
-                printed = self._process.becomes_ready()
+                printed = self._process.set_ready()
                 is_first, self._was_ready = not self._was_ready, True
                 if is_first and (printed or refused):
                     yield ForkServerReady(printed, tuple(refused), now)
@@ -502,7 +502,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
             return
         self._is_closed = True
         if not self.lost:
-            self.orphans.spare_strangers(self.pid)
+            self.orphans.exempt_current_children(self.pid)
         self._leave_loop()
         if not self.lost:
             if not self.is_preparing and self._process.is_ready:
@@ -515,7 +515,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
 
     def _wait_for_end(self) -> None:
         """Wait until the server closes the connection: then nothing of the job is left."""
-        self._channel.send_no_more()
+        self._channel.shutdown_write()
         deadline = monotonic() + SECONDS_TO_LEAVE
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)

@@ -13,11 +13,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from clusterrun.errors import UsageError
-from clusterrun.processes import blocked, how_it_ended, python_options, status_of
-from clusterrun.workers.children import no_process
+from clusterrun.processes import blocked, describe_wait_status, python_options, status_of
+from clusterrun.workers.children import process_limit_error
 from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.fork_server.kernel import (
-    SECONDS_BETWEEN_LOOKS,
+    SECONDS_BETWEEN_CHECKS,
     SECONDS_TO_CLEAN_UP,
     children_of,
     describe,
@@ -93,7 +93,7 @@ class ServerProcess:
         self.channel = HelperChannel(ours, TO_FORK_SERVER, FROM_FORK_SERVER)
         self.is_ready = False
 
-    def becomes_ready(self) -> str:
+    def set_ready(self) -> str:
         """Note that it serves; return what its interpreter has printed before that."""
         self.is_ready = True
         return "\n".join(self._first_lines())
@@ -118,7 +118,7 @@ class ServerProcess:
     def _how_it_ended(self) -> tuple[str, int]:
         status = status_of(self.pid, SECONDS_TO_EXIT)
         if status is not None:
-            return how_it_ended(status)
+            return describe_wait_status(status)
         if self._kill() is None:
             return f"closed its connection, and SIGKILL does not end {describe(self.pid)}", 0
         return "closed its connection", 0
@@ -164,7 +164,7 @@ class ServerProcess:
         send_signal(self.pid, signal.SIGSTOP)
         deadline = time.monotonic() + SECONDS_TO_EXIT
         while state_and_parent(self.pid)[0] not in "TtZX" and time.monotonic() < deadline:
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            time.sleep(SECONDS_BETWEEN_CHECKS)
 
     def _kill(self) -> int | None:
         """Kill it, and return its ``wait`` status; None: it hangs in the kernel."""
@@ -232,7 +232,7 @@ def _execute(
 def _explain_not_executed(python: str, error: OSError) -> None:
     """Raise what ``error`` means: a limit of processes, or a wrong path; nothing for open files."""
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
-        raise no_process(error) from error
+        raise process_limit_error(error) from error
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         raise UsageError(f"{python}: {error.strerror}", HINT) from error
 

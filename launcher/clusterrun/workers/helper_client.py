@@ -12,12 +12,12 @@ from clusterrun.workers.fork_server.kernel import stat_fields
 SentT = TypeVar("SentT", bound=NamedTuple)
 TakenT = TypeVar("TakenT", bound=NamedTuple)
 
-SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_CHECKS = 1.0
 
 LOOKS = 5
 """After so many without an answer, a helper is lost."""
 
-LONG_GAP = 2 * SECONDS_BETWEEN_LOOKS
+LONG_GAP = 2 * SECONDS_BETWEEN_CHECKS
 """Between two looks: meanwhile this process was stopped, and perhaps the other one with it."""
 
 STOPPED = {"T": ": it is stopped", "t": ": a debugger holds it"}
@@ -49,7 +49,7 @@ class HelperWatch:
     @property
     def due(self) -> float:
         """When to call ``look``: all that has come from the process must have been read then."""
-        return self._looked + SECONDS_BETWEEN_LOOKS
+        return self._looked + SECONDS_BETWEEN_CHECKS
 
     def heard(self) -> None:
         """Take note that something has come from it."""
@@ -76,7 +76,7 @@ class HelperWatch:
             self._unanswered += 1
         if self._unanswered is None or self._unanswered < LOOKS:
             return ""
-        return f"has not answered for {LOOKS * SECONDS_BETWEEN_LOOKS:g} s{STOPPED.get(state, '')}"
+        return f"has not answered for {LOOKS * SECONDS_BETWEEN_CHECKS:g} s{STOPPED.get(state, '')}"
 
 
 class HelperClient(Generic[SentT, TakenT]):
@@ -160,6 +160,6 @@ class HelperClient(Generic[SentT, TakenT]):
     def _leave_loop(self) -> None:
         """Be waited for no more: to be called before the channel is closed."""
         if self._loop is not None:
-            self._loop.untime(self)
+            self._loop.remove_timer(self)
             self._loop.forget(self._channel.fileno())
             self._loop = None

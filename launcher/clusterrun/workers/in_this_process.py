@@ -7,11 +7,11 @@ from functools import partial
 from typing import NoReturn
 
 from clusterrun.planning.plan import NodePlan, WorkerPlan
-from clusterrun.processes import how_it_ended, is_followed, python_options
+from clusterrun.processes import describe_wait_status, is_fork_patched, python_options
 from clusterrun.signals import ENDING_SIGNALS
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.binding import bind, set_memory_policy
-from clusterrun.workers.fork_server.kernel import why_not_executed
+from clusterrun.workers.fork_server.kernel import describe_exec_error
 from clusterrun.workers.fork_server_client import binding_of
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -33,7 +33,7 @@ def binding_failures(plan: NodePlan) -> list[str]:
     with os.fdopen(reading, encoding="utf-8") as report:
         failures = report.read().splitlines()
     _, status = os.waitpid(child, 0)
-    return [f"the process that tried it {how_it_ended(status)[0]}"] if status else failures
+    return [f"the process that tried it {describe_wait_status(status)[0]}"] if status else failures
 
 
 def _try_all(plan: NodePlan, writing: int) -> None:
@@ -42,7 +42,7 @@ def _try_all(plan: NodePlan, writing: int) -> None:
     os.write(writing, "\n".join(lines).encode())
 
 
-def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
+def exec_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
     """Execute the plan's one worker in place of this process, in the job's ``environment``.
 
     Raises:
@@ -54,14 +54,14 @@ def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
     (worker,) = plan.workers
     command = worker.command
-    if worker.runs_python and is_followed():
+    if worker.runs_python and is_fork_patched():
         # A debugger goes on in it.
         command = (command[0], python_options(command[1]), *command[2:])
     variables = {**environment, **plan.env, **worker.env}
     try:
         os.execvpe(command[0], command, variables)
     except OSError as error:
-        why = why_not_executed(command[0], os.get_exec_path(variables), error)
+        why = describe_exec_error(command[0], os.get_exec_path(variables), error)
         raise OSError(error.errno, why) from None
 
 

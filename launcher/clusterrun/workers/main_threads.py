@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from clusterrun.loop import Loop
-from clusterrun.policy.events import Event, MainThreadsStill
+from clusterrun.policy.events import Event, MainThreadsBlocked
 
 READINGS = 8
 """In the time after which threads count as still."""
@@ -50,7 +50,7 @@ class MainThreads:
         """Report when no main thread has run for some seconds from now on; 0: report nothing."""
         now = self._loop.clock()
         self._loop.add(self._one_runs(now))
-        self._loop.untime(self)
+        self._loop.remove_timer(self)
         self._seconds, self._times, self._read_at = seconds, self._read(), now
         # Some kernels do not count: then no thread is known to be still.
         if seconds and _time_of(self._proc / "self/schedstat"):
@@ -73,7 +73,7 @@ class MainThreads:
             yield from self._one_runs(now)
         elif not self._is_reported and now - self._ran_at >= self._seconds:
             self._is_reported = True
-            yield MainThreadsStill(now - self._ran_at, now)
+            yield MainThreadsBlocked(now - self._ran_at, now)
 
     @property
     def _interval(self) -> float:
@@ -82,7 +82,7 @@ class MainThreads:
     def _one_runs(self, now: float) -> list[Event]:
         """Take note that a main thread has run by now; return it if that is news."""
         was_reported, self._is_reported, self._ran_at = self._is_reported, False, now
-        return [MainThreadsStill(0.0, now)] if was_reported else []
+        return [MainThreadsBlocked(0.0, now)] if was_reported else []
 
     def _read(self) -> dict[int, int]:
         times = (

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from clusterrun.bounds import LONGEST_TEXT, as_text
+from clusterrun.bounds import MAX_TEXT_LENGTH, as_text
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.workers.py_spy import PySpy
 
@@ -24,7 +24,7 @@ def native_stacks(program: Path, pids: Mapping[int, int], seconds: float) -> tup
 
     """
     until = time.monotonic() + seconds
-    most = min(LONGEST_TEXT, MAX_OF_A_NODE // max(1, len(pids)))
+    most = min(MAX_TEXT_LENGTH, MAX_OF_A_NODE // max(1, len(pids)))
     spies = {
         number: PySpy(program, "dump", "--native", "--locals", "--pid", str(pid))
         for number, pid in pids.items()

@@ -1,6 +1,6 @@
 """Asks NCCL what the ranks have launched: its RAS, which a thread of each process serves by TCP.
 
-``ask_nccl`` waits, up to 20 s: it is to run in an ``AskedChild``, never in the agent's loop.
+``ask_nccl`` waits, up to 20 s: it is to run in an ``TimeLimitedChild``, never in the agent's loop.
 
 The protocol is that of src/ras/client_support.cc in NCCL 2.24.3 to 2.30.7. A client sends lines, and
 gets a line for each; after ``STATUS`` comes the report, then the connection is closed.
@@ -24,7 +24,7 @@ from msgspec import Struct
 from clusterrun.bounds import as_line
 from clusterrun.job.nested_launches import RAS_VARIABLE
 from clusterrun.planning.plan import WorkerPlan
-from clusterrun.planning.variables import serves_ras
+from clusterrun.planning.variables import is_ras_enabled
 from clusterrun.policy.nccl import NcclState, NcclWorld, RasReport, compared, state_of_text
 
 MAX_ADDRESSES = 3
@@ -74,7 +74,7 @@ def ras_addresses(workers: Iterable[WorkerPlan], environment: Mapping[str, str])
     found: dict[str, None] = {}
     for worker in workers:
         own = {**environment, **worker.env}
-        if serves_ras(own):
+        if is_ras_enabled(own):
             found[own.get(RAS_VARIABLE, DEFAULT_ADDRESS)] = None
     return tuple(found)[:MAX_ADDRESSES]
 

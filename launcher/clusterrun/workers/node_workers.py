@@ -90,7 +90,7 @@ class NodeWorkers:
         """Why this attempt's workers can neither be suspended nor record exceptions; "": they can."""
         self._has_warned = False
         # A rank may stop at a breakpoint.
-        self._hang_timeout = 0.0 if fork_server.attached else routes.job.watched_for
+        self._hang_timeout = 0.0 if fork_server.attached else routes.job.active_hang_timeout
         self._is_watched = False
         self._main_threads: MainThreads | None = None
 
@@ -124,9 +124,9 @@ class NodeWorkers:
             self._has_warned = True
             self._relay.notice(f"warning: {self.fault}: {WITHOUT_SCRATCH}")
         self._plan, self._held = plan, local_ranks
-        self.start_held()
+        self.start_pending()
 
-    def start_held(self) -> None:
+    def start_pending(self) -> None:
         """Start the workers that wait for the fork server, if it is prepared."""
         plan = self._plan
         if plan is None or self._fork_server.is_preparing:
@@ -146,14 +146,14 @@ class NodeWorkers:
         match action:
             case actions.SignalWorkers() | actions.ForwardSignal():
                 self._send(action)
-            case actions.StartWorkers() | actions.EndLeft() | actions.RestartWorker():
+            case actions.StartWorkers() | actions.KillLeftovers() | actions.RestartWorker():
                 self._go_on_with_services(action)
             case actions.CollectOutput(local_rank):
                 self._collect_output(local_rank)
             case actions.CleanUp():
                 self._loop.add(self._fork_server.clean_up(self._loop.clock()))
-            case actions.AwaitLeft() | actions.NameLeft() | actions.SignalLeft():
-                self._fork_server.look_at_leftovers(action)
+            case actions.AwaitLeftovers() | actions.NameLeftovers() | actions.SignalLeftovers():
+                self._fork_server.handle_leftovers(action)
             case actions.Resume():
                 self._resume()
             case actions.ExpectNoStacks(local_ranks):
@@ -161,7 +161,7 @@ class NodeWorkers:
             case actions.HoldRanks() if not self._pages:
                 # The ranks of other nodes may save; these are known not to.
                 self._loop.add([RanksHeld(0, self._loop.clock())])
-            case actions.HoldRanks() | actions.ReleaseRanks() | actions.LetRanksLeave():
+            case actions.HoldRanks() | actions.ReleaseRanks() | actions.LetRanksExit():
                 for page in self._pages:
                     self._write_to(page, action)
             case actions.WatchActivity():
@@ -187,13 +187,13 @@ class NodeWorkers:
                 self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ended)
 
     def _go_on_with_services(
-        self, action: actions.StartWorkers | actions.EndLeft | actions.RestartWorker
+        self, action: actions.StartWorkers | actions.KillLeftovers | actions.RestartWorker
     ) -> None:
         match action:
             case actions.StartWorkers(local_ranks):
                 self._held |= local_ranks
-                self.start_held()
-            case actions.EndLeft(local_ranks):
+                self.start_pending()
+            case actions.KillLeftovers(local_ranks):
                 for local_rank in local_ranks:
                     self._end_left(local_rank)
             case actions.RestartWorker(local_rank):
@@ -207,7 +207,7 @@ class NodeWorkers:
             own = self._plan.workers[local_rank].env
             # No other worker of this node has the same port.
             variables = ("ROLE_NAME", "ROLE_RANK", "PORT")
-            self._fork_server.end_left({name: own[name] for name in variables})
+            self._fork_server.kill_leftovers({name: own[name] for name in variables})
 
     def _restart(self, local_rank: LocalRank) -> None:
         """Start a worker of a service again, once nothing is left of it."""
@@ -233,14 +233,14 @@ class NodeWorkers:
     def _write_to(
         self,
         page: SuspendPage,
-        action: actions.HoldRanks | actions.ReleaseRanks | actions.LetRanksLeave,
+        action: actions.HoldRanks | actions.ReleaseRanks | actions.LetRanksExit,
     ) -> None:
         match action:
             case actions.HoldRanks():
                 page.hold(self._loop.clock())
             case actions.ReleaseRanks(mark):
                 page.release(mark)
-            case actions.LetRanksLeave():
+            case actions.LetRanksExit():
                 page.let_leave()
 
     def _open_page(self, plan: NodePlan) -> None:
@@ -259,7 +259,7 @@ class NodeWorkers:
     def close(self) -> None:
         """Close what workers share with this process; the fork server's end is that of the workers."""
         for page in self._pages:
-            self._loop.untime(page)
+            self._loop.remove_timer(page)
             self._loop.forget(page.fileno())
             page.close()
         self._pages = ()
@@ -267,7 +267,7 @@ class NodeWorkers:
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
         reads = worker.service is None and self._standard_input.is_read_by(worker.rank)
         # 0: that of a process outside this container.
-        group = self._terminal.our_group or None if self._terminal is not None else None
+        group = self._terminal.launcher_group or None if self._terminal is not None else None
         direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
         with streams_of_worker(reads=reads, direct=direct) as (streams, pipes):
             self._relay.open(self._output(plan, worker), pipes)

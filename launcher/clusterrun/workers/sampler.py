@@ -18,7 +18,7 @@ from clusterrun.cpuset import CpuSet
 from clusterrun.machine.cgroup import hierarchy_of
 from clusterrun.machine.machine import GpuState
 from clusterrun.machine.process_usage import STATE, SYSTEM_TICKS, USER_TICKS
-from clusterrun.machine.tree import ROOT, KernelAnswers, Tree, cpus_of, number_of
+from clusterrun.machine.tree import ROOT, KernelAnswers, Tree, cpus_of, parse_number
 from clusterrun.policy.activities import places_of, with_stacks
 from clusterrun.policy.samples import WINDOWS, NodeSamples, RankSamples, WhyNoStacks, WindowSample
 from clusterrun.workers.py_spy import PySpy
@@ -188,7 +188,7 @@ def _counters(
     found: Counters = Counter({CLOCK: time.monotonic_ns()})
     for line in tree.text("proc/stat").splitlines():
         name, *words = line.split()
-        if name.startswith("cpu") and number_of(name[3:]) in cpus:
+        if name.startswith("cpu") and parse_number(name[3:]) in cpus:
             # User, nice, system, idle, iowait, irq, softirq, steal; guests are in user and nice.
             ticks = [int(word) for word in words[:8]]
             found[ALL_TICKS] += sum(ticks)
@@ -196,7 +196,7 @@ def _counters(
     for name in PRESSURES:
         # The first line is "some avg10=0.00 ... total=27878575", in microseconds.
         some = tree.text(f"proc/pressure/{name}").partition("\n")[0]
-        found[name, "total"] = number_of(some.rpartition("total=")[2]) or 0
+        found[name, "total"] = parse_number(some.rpartition("total=")[2]) or 0
     left = [*pids]
     while left:
         pid = left.pop()
@@ -209,7 +209,7 @@ def _counters(
             found[pid, name] = int(nanoseconds)
     for group in {each for its in groups.values() for each in its}:
         for name, text in tree.facts(f"{group}/cpu.stat", " ").items():
-            found[group, name] = number_of(text) or 0
+            found[group, name] = parse_number(text) or 0
     return found
 
 

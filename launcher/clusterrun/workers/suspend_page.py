@@ -8,23 +8,23 @@ from pathlib import Path
 
 from clusterrun.bounds import LocalRank
 from clusterrun.loop import NEVER
-from clusterrun.policy.events import Event, RankAsked, RankSaved, RanksHeld
+from clusterrun.policy.events import Event, RankCalledSuspend, RankSaved, RanksHeld
 from clusterrun.suspend import (
-    CALLERS_OF_A_RANK,
+    EXIT_WORD,
     FIFO_SUFFIX,
     HOLD,
-    HOLD_WORD,
-    LEAVE_WORD,
+    MAX_CALLERS_PER_RANK,
+    REQUEST_WORD,
     SAVED_WORD,
     STEP_WORD,
     WORD,
-    WORDS_OF_A_SLOT,
+    WORDS_PER_SLOT,
 )
 
 SECONDS_TO_BE_HELD = 0.02
 """After this, a rank that saw no hold has its step in memory where the agent reads it."""
 
-SECONDS_BETWEEN_LOOKS = 0.02
+SECONDS_BETWEEN_CHECKS = 0.02
 """While ranks save; at no other time does the agent look without being called."""
 
 
@@ -42,8 +42,8 @@ class SuspendPage:
 
         """
         self._ranks = tuple(ranks)
-        slots = 1 + CALLERS_OF_A_RANK * (max(self._ranks, default=0) + 1)
-        size = WORD * WORDS_OF_A_SLOT * slots
+        slots = 1 + MAX_CALLERS_PER_RANK * (max(self._ranks, default=0) + 1)
+        size = WORD * WORDS_PER_SLOT * slots
         # A new file, never the target of a link. Written, not only sized: on a full file system, a
         # store into the map would kill us.
         with path.open("xb") as file:
@@ -68,19 +68,19 @@ class SuspendPage:
 
     def hold(self, now: float) -> None:
         """Hold ranks at their next call; ``RanksHeld`` follows."""
-        self._words[HOLD_WORD] = HOLD
+        self._words[REQUEST_WORD] = HOLD
         self._held_at = now + SECONDS_TO_BE_HELD
 
     def release(self, mark: int) -> None:
         """Let held ranks go on, and have them save from ``mark`` on; 0: never."""
-        self._words[HOLD_WORD] = mark
+        self._words[REQUEST_WORD] = mark
         self._next_look = 0.0 if mark else NEVER
 
     def let_leave(self) -> None:
         """Let ranks that have saved exit, and held ones go on."""
-        self._words[LEAVE_WORD] = 1
-        if self._words[HOLD_WORD] == HOLD:
-            self._words[HOLD_WORD] = 0
+        self._words[EXIT_WORD] = 1
+        if self._words[REQUEST_WORD] == HOLD:
+            self._words[REQUEST_WORD] = 0
         self._held_at = self._next_look = NEVER
 
     def events(self, now: float) -> Iterator[Event]:
@@ -91,12 +91,12 @@ class SuspendPage:
         for rank, mark in marks.items():
             if mark and rank not in self._asked:
                 self._asked.add(rank)
-                yield RankAsked(rank, now)
+                yield RankCalledSuspend(rank, now)
         if now >= self._held_at:
             self._held_at = NEVER
             yield RanksHeld(max(marks.values(), default=0), now)
         if now >= self._next_look:
-            self._next_look = now + SECONDS_BETWEEN_LOOKS
+            self._next_look = now + SECONDS_BETWEEN_CHECKS
             yield from self._newly_saved(marks, now)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class SuspendPage:
 
     def _words_of(self, rank: LocalRank, word: int) -> list[int]:
         """Return a word of each caller of the rank."""
-        first = (1 + rank * CALLERS_OF_A_RANK) * WORDS_OF_A_SLOT + word
+        first = (1 + rank * MAX_CALLERS_PER_RANK) * WORDS_PER_SLOT + word
         return self._words[
-            first : first + CALLERS_OF_A_RANK * WORDS_OF_A_SLOT : WORDS_OF_A_SLOT
+            first : first + MAX_CALLERS_PER_RANK * WORDS_PER_SLOT : WORDS_PER_SLOT
         ].tolist()

@@ -18,7 +18,7 @@ class Terminal:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.our_group = os.getpgrp()
+        self.launcher_group = os.getpgrp()
         """The foreground before a worker starts, and after it has ended."""
 
     @classmethod
@@ -34,7 +34,7 @@ class Terminal:
     def give_to(self, group: int) -> None:
         """Make ``group`` the foreground, if we are it: it gets Ctrl-C, Ctrl-Z and the input."""
         with blocked(signal.SIGTTOU), suppress(OSError):
-            if os.tcgetpgrp(self.descriptor) == self.our_group:
+            if os.tcgetpgrp(self.descriptor) == self.launcher_group:
                 os.tcsetpgrp(self.descriptor, group)
 
     def take_back_from(self, group: int) -> None:
@@ -42,7 +42,7 @@ class Terminal:
         with blocked(signal.SIGTTOU), suppress(OSError):
             foreground = os.tcgetpgrp(self.descriptor)
             if foreground == group or not _exists(foreground):
-                os.tcsetpgrp(self.descriptor, self.our_group)
+                os.tcsetpgrp(self.descriptor, self.launcher_group)
 
 
 def _exists(group: int) -> bool:

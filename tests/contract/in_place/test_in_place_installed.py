@@ -33,7 +33,7 @@ REFUSED = {
 """Whose modules are refused if they are named, so that workers are spawned, and for what."""
 
 
-def options_of(program: Program) -> tuple[str, ...]:
+def options_from_keywords(program: Program) -> tuple[str, ...]:
     names = leading_names((PROGRAMS / program.words[0]).read_text())
     forked = () if program.words[0] in REFUSED else ("--start-method", "fork")
     return ("--preload", ",".join(names), *forked)
@@ -85,7 +85,7 @@ def test_the_program_behaves_as_it_does_alone(alone: Alone, name: str) -> None:
     """The same output, errors, exit code and files."""
     program = ALL_PROGRAMS[name]
 
-    left = alone.folder.launched(with_helpers_installed(program), *options_of(program))
+    left = alone.folder.launched(with_helpers_installed(program), *options_from_keywords(program))
 
     assert left == alone.left(name)
 
@@ -97,7 +97,7 @@ def test_ranks_differ_where_fresh_interpreters_do(alone: Alone, path: Path) -> N
     fresh = alone.two_ranks(path)
     program = with_helpers_installed(Program((str(path),)))
 
-    left = alone.folder.launched(program, *options_of(program), ranks=2)
+    left = alone.folder.launched(program, *options_from_keywords(program), ranks=2)
 
     assert (left.code, left.err) == (0, "")
     assert compared(*lines_of_ranks(left.out)) == compared(*(one.out.splitlines() for one in fresh))

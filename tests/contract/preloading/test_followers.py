@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from clusterrun.workers.fork_server.preloading.torch_variables import follower_reads
+from clusterrun.workers.fork_server.preloading.torch_variables import dynamo_reads
 
 from tests.contract.preloading.package_environment import (
     FOLDER,
@@ -141,4 +141,4 @@ def test_the_import_uses_no_variable_that_is_not_named(python: str) -> None:
     used = done.stdout.split("\n")[:-1]
 
     assert len(used) > 100
-    assert [name for name in used if not follower_reads(name)] == []
+    assert [name for name in used if not dynamo_reads(name)] == []

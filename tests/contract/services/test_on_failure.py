@@ -166,7 +166,7 @@ def test_a_server_that_never_starts(clusterrun: Launcher) -> None:
 
 def test_a_server_that_exits_with_0_starts_again(clusterrun: Launcher) -> None:
     """Unless the main program ends soon."""
-    clusterrun.program = command_with(clusterrun.folder, node, "SECONDS_TO_FOLLOW", 0.5)
+    clusterrun.program = command_with(clusterrun.folder, node, "SECONDS_AFTER_SERVICE_EXIT", 0.5)
     script = trainer("""
         ask('/exit/0')
         print("of rank", again()["ROLE_RANK"])

@@ -11,7 +11,7 @@ import pytest
 from clusterrun.policy import node, service_progress
 
 from tests.contract.changed_times import command_with
-from tests.contract.launched import COMMAND, SECONDS_TO_VANISH, Launcher, left_of
+from tests.contract.launched import COMMAND, SECONDS_TO_VANISH, Launcher, remaining_processes
 from tests.contract.services.job_files import ONE_SERVER, WAITS, asking, started, write
 from tests.contract.shell import Shell
 
@@ -125,7 +125,7 @@ def test_success_ends_any_server(clusterrun: Launcher, server: str) -> None:
 
 def test_a_server_that_exits_early(clusterrun: Launcher) -> None:
     """Exit code 0 is a failure of a server, while others may wait for it."""
-    clusterrun.program = command_with(clusterrun.folder, node, "SECONDS_TO_FOLLOW", 0.5)
+    clusterrun.program = command_with(clusterrun.folder, node, "SECONDS_AFTER_SERVICE_EXIT", 0.5)
     script = asking("ask('/exit/0'); time.sleep(1000)")
     job = started(clusterrun, ONE_SERVER, script)
 
@@ -458,4 +458,4 @@ def test_ctrl_c_at_a_terminal(shell: Shell) -> None:
 
     shell.expect("interrupted: stopping 2 workers")
     assert shell.exit_code() == 130
-    assert left_of(shell.mark, SECONDS_TO_VANISH, besides=shell.pid) == []
+    assert remaining_processes(shell.mark, SECONDS_TO_VANISH, besides=shell.pid) == []

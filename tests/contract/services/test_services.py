@@ -7,7 +7,7 @@ from typing import Any
 from tests.contract.launched import Job, Launcher
 from tests.contract.services.job_files import ONE_SERVER, asking, started
 
-OF_A_WORLD = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+WORLD_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
 
 
 def printed_by(job: Job, name: str) -> list[dict[str, Any]]:
@@ -63,8 +63,8 @@ def test_what_each_program_gets(clusterrun: Launcher) -> None:
     assert [
         [each[name] for name in ("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")] for each in servers
     ] == [["server", "0", "2"], ["server", "1", "2"]]
-    assert [OF_A_WORLD & each.keys() for each in servers] == [set(), set()]
-    assert [judge[name] for name in sorted(OF_A_WORLD)] == ["0", "1", "0", "1"]
+    assert [WORLD_VARIABLES & each.keys() for each in servers] == [set(), set()]
+    assert [judge[name] for name in sorted(WORLD_VARIABLES)] == ["0", "1", "0", "1"]
     assert len({each["MASTER_PORT"] for each in (ranks[0], servers[0], judge)}) == 3
     assert {(each["ALL"], each["BOTH"]) for each in servers} == {("of all", "of the service")}
     assert {each["BOTH"] for each in (*ranks, judge)} == {"of the job"}

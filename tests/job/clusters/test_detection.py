@@ -9,7 +9,7 @@ import pytest
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import CLUSTERS, Cluster, detect
 from clusterrun.job.clusters.found import Launch, Variables
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import ThisProcess
 
@@ -34,7 +34,7 @@ def test_rows_lead_to_functions(cluster: Cluster) -> None:
 def test_a_file_can_show_a_cluster(tmp_path: Path) -> None:
     """One that all nodes of a platform have; a variable is better known."""
     file = tmp_path / "job.json"
-    row = Cluster("acme", ("ACME_JOB_FILE", str(file)), "pbs.node_of_file")
+    row = Cluster("acme", ("ACME_JOB_FILE", str(file)), "pbs.node_in_nodefile")
 
     before = row.marker(Variables({}))
     # Nobody can read where this leads, and that is worth an error.
@@ -48,11 +48,11 @@ def test_a_file_can_show_a_cluster(tmp_path: Path) -> None:
 def test_a_cluster_that_is_not_there_costs_nothing() -> None:
     """Not even an import."""
     program = (
-        imports(Fact, Launch, detect, Variables, ThisProcess, CommandLine)
+        imports(Setting, Launch, detect, Variables, ThisProcess, CommandLine)
         + """
 import sys
 process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
-detect(Fact("", "default"), Variables(HOME="/root"), Launch(process, CommandLine()))
+detect(Setting("", "default"), Variables(HOME="/root"), Launch(process, CommandLine()))
 print(*(name for name in sys.modules if ".clusters." in name))
 """
     )

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 
 from tests.described import describe, mistake
 
@@ -38,11 +38,11 @@ def test_the_example_of_the_page() -> None:
     assert [
         job.fact(name) for name in ("nnodes", "node_rank", "master_addr", "run_id", "cluster")
     ] == [
-        Fact(2, "NOMAD_META_NODES"),
-        Fact(1, "NOMAD_ALLOC_INDEX"),
-        Fact("train-0.service.consul", "NOMAD_JOB_NAME"),
-        Fact("train", "NOMAD_JOB_ID"),
-        Fact("nomad_of_docs:find", "--cluster"),
+        Setting(2, "NOMAD_META_NODES"),
+        Setting(1, "NOMAD_ALLOC_INDEX"),
+        Setting("train-0.service.consul", "NOMAD_JOB_NAME"),
+        Setting("train", "NOMAD_JOB_ID"),
+        Setting("nomad_of_docs:find", "--cluster"),
     ]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from clusterrun.job.clusters.found import Found, Launch, Variables
 from clusterrun.job.clusters.slurm import port_candidates, step
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import ThisProcess
 from hypothesis import given
@@ -27,7 +27,7 @@ def is_step(environ: dict[str, str], cpus: int = 64) -> Found | None:
     return step(Variables(environ), Launch(process, CommandLine({}, ("train.py",))))
 
 
-def value(fact: Fact[Any] | None) -> Any:
+def value(fact: Setting[Any] | None) -> Any:
     """Return its value, or None."""
     return fact and fact.value
 

@@ -2,8 +2,8 @@
 
 import pytest
 from clusterrun.job.clusters.found import Variables
-from clusterrun.job.clusters.slurm import Allocation, allocation_here
-from clusterrun.job.declaring import Fact
+from clusterrun.job.clusters.slurm import Allocation, current_allocation
+from clusterrun.job.declarations import Setting
 from clusterrun.job.this_process import ThisProcess
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ def test_a_shell_on_one_of_the_nodes(name: str) -> None:
     """It is alone, as in a notebook, and a warning has the line for all nodes."""
     resolved = describe("train.py", environ=captured(name), process=ON_N1)
 
-    assert resolved.job.fact("nnodes") == Fact(1, "a shell without srun")
+    assert resolved.job.fact("nnodes") == Setting(1, "a shell without srun")
     assert resolved.job.tasks is None
     (warning,) = resolved.warnings
     assert warning.startswith(
@@ -40,17 +40,17 @@ def test_two_shells_may_be_two_nodes() -> None:
 
     resolved = describe("train.py", flags=flags, environ=captured("salloc"), process=ON_N1)
 
-    assert resolved.job.fact("nnodes") == Fact(2, "--nnodes")
+    assert resolved.job.fact("nnodes") == Setting(2, "--nnodes")
     assert resolved.warnings == ()
 
 
 def test_steps_on_some_of_the_nodes() -> None:
     """One task on each node, with all CPUs of the smallest, whatever the job's tasks are."""
-    assert allocation_here(Variables(captured("salloc")), ON_N1) is not None
-    assert allocation_here(Variables(captured("interactive")), ON_N1) is not None
+    assert current_allocation(Variables(captured("salloc")), ON_N1) is not None
+    assert current_allocation(Variables(captured("interactive")), ON_N1) is not None
     variables = Variables({**captured("batch"), "SLURM_JOB_CPUS_PER_NODE": "72(x2),36"})
 
-    allocation = allocation_here(variables, ON_N1)
+    allocation = current_allocation(variables, ON_N1)
 
     assert allocation == Allocation(nodes=2, cpus=36)
     assert allocation.srun(1) == (
@@ -63,7 +63,7 @@ def test_steps_beside_that_of_the_shell() -> None:
     """They share its nodes, and do not inherit its CPUs."""
     process = replace(ON_N1, is_under_shell=lambda: True)
 
-    allocation = allocation_here(Variables(captured("pty_nodes.0")), process)
+    allocation = current_allocation(Variables(captured("pty_nodes.0")), process)
 
     assert allocation is not None
     options = ("--quit-on-interrupt", "--overlap", "--cpu-bind=none")
@@ -83,4 +83,4 @@ def test_steps_beside_that_of_the_shell() -> None:
 )
 def test_no_steps(variables: dict[str, str]) -> None:
     """Outside of Slurm, in a step, on one node, and where nodes of groups differ."""
-    assert allocation_here(Variables(variables), ON_N1) is None
+    assert current_allocation(Variables(variables), ON_N1) is None

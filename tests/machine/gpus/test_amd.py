@@ -179,7 +179,7 @@ def test_the_upper_list_counts_in_the_lower_one(tmp_path: Path) -> None:
 
     assert [gpu.index for gpu in found.visible] == [1]
     assert found.visible_origin == "ROCR_VISIBLE_DEVICES=3,1 HIP_VISIBLE_DEVICES=1"
-    assert found.visible_remark == ""
+    assert found.visible_warning == ""
 
 
 def test_a_list_cut_short_says_where(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_list_cut_short_says_where(tmp_path: Path) -> None:
     found = listed(tmp_path, FOUR, ROCR_VISIBLE_DEVICES="0,1", HIP_VISIBLE_DEVICES="0,2")
 
     assert [gpu.index for gpu in found.visible] == [0]
-    assert found.visible_remark == (
+    assert found.visible_warning == (
         "HIP_VISIBLE_DEVICES=0,2: '2' is not a GPU here, or is listed twice; HIP ends the list there"
     )
 
@@ -202,4 +202,4 @@ def test_without_variables_all_are_visible(tmp_path: Path) -> None:
         "GPU-00bb000000000003",
         "",
     ]
-    assert (found.visible_origin, found.visible_remark) == ("KFD", "")
+    assert (found.visible_origin, found.visible_warning) == ("KFD", "")

@@ -180,8 +180,8 @@ def test_nvml_that_hangs_is_not_a_machine_without_gpus(tmp_path: Path) -> None:
     write_files(tmp_path, {"dev/dxg": ""})
     tree = Tree(tmp_path, KernelAnswers(answer={"nvml": HUNG}))
 
-    assert listed(tree).visible_remark.startswith("NVML does not answer")
-    assert inspect(tree, {"CUDA_VISIBLE_DEVICES": ""}, None, "").visible_remark == ""
+    assert listed(tree).visible_warning.startswith("NVML does not answer")
+    assert inspect(tree, {"CUDA_VISIBLE_DEVICES": ""}, None, "").visible_warning == ""
 
 
 def test_wsl_lists_gpus_by_nvml_only(tmp_path: Path) -> None:

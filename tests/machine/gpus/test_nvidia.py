@@ -104,7 +104,7 @@ def test_without_the_variable_all_are_visible(tmp_path: Path) -> None:
     found = machine(tmp_path, FOUR)
 
     assert found.visible == found.gpus
-    assert (found.visible_origin, found.visible_remark) == ("NVML", "")
+    assert (found.visible_origin, found.visible_warning) == ("NVML", "")
 
 
 def test_the_order_of_the_list_is_the_order_of_the_workers(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_the_order_of_the_list_is_the_order_of_the_workers(tmp_path: Path) -> No
     found = machine(tmp_path, FOUR, "3,0")
 
     assert [gpu.index for gpu in found.visible] == [3, 0]
-    assert (found.visible_origin, found.visible_remark) == ("CUDA_VISIBLE_DEVICES=3,0", "")
+    assert (found.visible_origin, found.visible_warning) == ("CUDA_VISIBLE_DEVICES=3,0", "")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_list_cut_short_says_where(
     found = machine(tmp_path, FOUR, text)
 
     assert [gpu.index for gpu in found.visible] == numbers
-    assert found.visible_remark == remark
+    assert found.visible_warning == remark
 
 
 @pytest.mark.parametrize(
@@ -218,15 +218,15 @@ def test_slices_that_are_not_named_are_reported(tmp_path: Path) -> None:
     """A process sees only one of them."""
     listing = split(gpus("GPU-0", "GPU-1"), a=1, b=1)
 
-    remark = machine(tmp_path, listing).visible_remark
+    remark = machine(tmp_path, listing).visible_warning
 
     assert remark == (
         "GPU 1 is split into 2 MIG slices, of which CUDA shows a process one;"
         " for a worker on each: --devices MIG-a,MIG-b --virtual-local-rank"
     )
-    assert machine(tmp_path, listing, "1").visible_remark == remark
-    assert machine(tmp_path, listing, "0").visible_remark == ""
-    assert machine(tmp_path, listing, "MIG-b,MIG-a").visible_remark == ""
+    assert machine(tmp_path, listing, "1").visible_warning == remark
+    assert machine(tmp_path, listing, "0").visible_warning == ""
+    assert machine(tmp_path, listing, "MIG-b,MIG-a").visible_warning == ""
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_slices_are_named_as_devices_takes_them(
     """By beginnings that no other UUID has, in any case of letters."""
     gpu = whole(0)
 
-    remark = machine(tmp_path, [gpu, *(part(gpu, uuid) for uuid in uuids)]).visible_remark
+    remark = machine(tmp_path, [gpu, *(part(gpu, uuid) for uuid in uuids)]).visible_warning
 
     assert f" --devices {named} --virtual-local-rank" in remark
 
@@ -258,7 +258,7 @@ def test_many_slices_are_not_all_named(tmp_path: Path) -> None:
     wholes = gpus(*(f"GPU-{at}" for at in range(8)))
     parts = [part(gpu, f"MIG-{gpu.index}{at}345678-1234") for gpu in wholes for at in range(7)]
 
-    assert machine(tmp_path, wholes + parts).visible_remark == (
+    assert machine(tmp_path, wholes + parts).visible_warning == (
         "GPUs 0-7 are split into 56 MIG slices, of which CUDA shows a process one; for a worker on"
         " 11 of them: --devices MIG-0034,MIG-0134,MIG-0234,MIG-0334,MIG-0434,MIG-0534,MIG-0634,"
         "MIG-1034,MIG-1134,MIG-1234,MIG-1334 --virtual-local-rank (clusterrun topo lists all)"
@@ -297,4 +297,4 @@ def test_cuda_s_order_is_the_bus_s_for_gpus_of_one_model(
 
     assert [gpu.numa_node for gpu in found.gpus] == list(nodes)
     assert [gpu.numa_node for gpu in found.visible] == (list(nodes) if known else [None, None])
-    assert ("set CUDA_DEVICE_ORDER=PCI_BUS_ID" in found.visible_remark) is not known
+    assert ("set CUDA_DEVICE_ORDER=PCI_BUS_ID" in found.visible_warning) is not known

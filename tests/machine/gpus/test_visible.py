@@ -34,7 +34,7 @@ def test_hiding_every_gpu_on_purpose_is_nothing_to_remark(tmp_path: Path, text: 
     """Users and tools set these values for jobs without GPUs."""
     found = machine(tmp_path, TWO_OF_NVIDIA, CUDA_VISIBLE_DEVICES=text)
 
-    assert (found.visible, found.visible_remark) == ((), "")
+    assert (found.visible, found.visible_warning) == ((), "")
 
 
 def test_a_list_without_any_gpu_is_remarked(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_list_without_any_gpu_is_remarked(tmp_path: Path) -> None:
     found = machine(tmp_path, [], CUDA_VISIBLE_DEVICES="0,1")
 
     assert found.visible == ()
-    assert found.visible_remark == ("CUDA_VISIBLE_DEVICES=0,1, but this process may open no GPU")
+    assert found.visible_warning == ("CUDA_VISIBLE_DEVICES=0,1, but this process may open no GPU")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_mask_that_names_no_card_says_so(tmp_path: Path) -> None:
     """The other entries count."""
     found = machine(tmp_path, TWO_OF_INTEL, ZE_AFFINITY_MASK="0,9")
 
-    assert (found.visible_origin, found.visible_remark) == (
+    assert (found.visible_origin, found.visible_warning) == (
         "ZE_AFFINITY_MASK=0,9",
         "ZE_AFFINITY_MASK=0,9: '9' is not a GPU here",
     )
@@ -129,6 +129,6 @@ def test_huawei_s_list_ends_at_what_is_not_a_number(
     found = machine(tmp_path, THREE_OF_HUAWEI, ASCEND_RT_VISIBLE_DEVICES=text)
 
     assert [gpu.index for gpu in found.visible] == expected
-    assert bool(found.visible_remark) == (
+    assert bool(found.visible_warning) == (
         len(expected) < len([entry for entry in text.split(",") if text])
     )

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from clusterrun.workers.fork_server import kernel, script_run
-from clusterrun.workers.fork_server.failure_notes import ScriptEnds
+from clusterrun.workers.fork_server.failure_notes import FailureNotes
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_exit_code_of_what_leaves_a_script(error: BaseException, code: int) 
 
 def test_only_the_worker_notes_its_end() -> None:
     """A note does not count before ``belong_to_this_process``."""
-    end = ScriptEnds().of(3)
+    end = FailureNotes().of(3)
 
     end.note(5)
     before = end.failure
@@ -46,7 +46,7 @@ def test_only_the_worker_notes_its_end() -> None:
 
 def test_further_workers_are_dated_by_their_exit() -> None:
     """The shared memory has no room for them."""
-    end = ScriptEnds().of(1000)
+    end = FailureNotes().of(1000)
 
     end.belong_to_this_process()
     end.note(5)
@@ -74,8 +74,10 @@ def test_a_hook_is_put_back_before_it_is_called(monkeypatch: pytest.MonkeyPatch)
 
 def test_why_no_process_can_be_started() -> None:
     """A limit is named; other errors have the system's text."""
-    assert kernel.why_no_fork(OSError(errno.EAGAIN, "")).startswith("too many processes: ")
-    assert kernel.why_no_fork(OSError(errno.ENOMEM, "")).startswith(
+    assert kernel.describe_fork_error(OSError(errno.EAGAIN, "")).startswith("too many processes: ")
+    assert kernel.describe_fork_error(OSError(errno.ENOMEM, "")).startswith(
         "not enough memory for another process"
     )
-    assert kernel.why_no_fork(OSError(errno.ENOSYS, "no such call")).endswith("no such call")
+    assert kernel.describe_fork_error(OSError(errno.ENOSYS, "no such call")).endswith(
+        "no such call"
+    )

@@ -22,6 +22,6 @@ def test_the_agent_is_named_where_only_ancestors_may(
     )
     monkeypatch.setattr(kernel, "prctl", lambda *words: calls.append(words))
 
-    kernel.let_trace(7)
+    kernel.allow_tracing_by(7)
 
     assert calls == asked

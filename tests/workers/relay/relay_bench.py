@@ -17,7 +17,7 @@ from clusterrun.workers.fork_server import messages
 from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.relay.client import RelayClient
 from clusterrun.workers.relay.loop import Relay
-from clusterrun.workers.relay.routes import Destination, LineStyle, OwnOutput, WorkerOutput
+from clusterrun.workers.relay.routes import Destination, LauncherOutput, LineStyle, WorkerOutput
 
 PATIENCE = 10.0
 """Seconds after which a test gives up waiting."""
@@ -47,7 +47,7 @@ class RelayBench:
         self.loop = Loop[events.Event](lambda: 1.0)
         relay.run_in(self.loop)
         # The clock stands still: a turn waits for what the relay sends, and looks at nothing.
-        self.loop.untime(relay)
+        self.loop.remove_timer(relay)
         self.style = style or LineStyle()
         self.printers: list[Printer] = []
 
@@ -102,12 +102,12 @@ class RelayBench:
 class TimedRelay:
     """A relay in this process, on a clock of the test's."""
 
-    def __init__(self, place: OwnOutput) -> None:
+    def __init__(self, place: LauncherOutput) -> None:
         self.now = 100.0
         agent, relay = socket.socketpair()
         self._agent = HelperChannel(agent, messages.TO_RELAY, messages.FROM_RELAY)
         self._channel = HelperChannel(relay, messages.FROM_RELAY, messages.TO_RELAY)
-        self.relay = Relay(self._channel, place, lambda: self.now, processes.TimeLimited(1.0))
+        self.relay = Relay(self._channel, place, lambda: self.now, processes.TimeLimitedCalls(1.0))
 
     def reports_at(self, now: float) -> "list[messages.FromRelay]":
         """Return what the agent has been told by this time."""
@@ -123,12 +123,12 @@ class TimedRelay:
 @contextmanager
 def relay_on(stdout: int, stderr: int, *, colour: bool = False) -> Iterator[RelayBench]:
     """Start a relay that prints to the two descriptors; end it and all its workers' pipes."""
-    with relay_at(OwnOutput(stdout, stderr), LineStyle(colour=colour)) as bench:
+    with relay_at(LauncherOutput(stdout, stderr), LineStyle(colour=colour)) as bench:
         yield bench
 
 
 @contextmanager
-def relay_at(place: OwnOutput, style: LineStyle) -> Iterator[RelayBench]:
+def relay_at(place: LauncherOutput, style: LineStyle) -> Iterator[RelayBench]:
     """Start a relay that prints there; end it and all its workers' pipes."""
     bench = RelayBench(RelayClient.start(place), style)
     try:

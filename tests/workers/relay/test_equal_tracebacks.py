@@ -23,7 +23,7 @@ class Shown:
         self.is_shown = True
         self.shared = equal_tracebacks.Tracebacks(lambda: self.now)
         self.ranks = [
-            equal_tracebacks.TracebackFilter(
+            equal_tracebacks.TracebackBuffer(
                 self.shared,
                 f"rank {rank}",
                 prefix.format(rank).encode(),

@@ -19,7 +19,7 @@ ANY_BYTES = st.lists(
 ).map(b"".join)
 
 
-def collect(chunks: list[bytes], longest: int = screen.LONGEST_LINE) -> bytes:
+def collect(chunks: list[bytes], longest: int = screen.MAX_LINE_LENGTH) -> bytes:
     buffer = LineBuffer(longest)
     return b"".join(buffer.feed(chunk) for chunk in chunks) + buffer.finish()
 

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 from clusterrun.errors import MachineError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.workers.relay.routes import check_log_folder
 
 from tests.as_another_user import MAY_READ, MAY_WRITE, run_as_another_user
 from tests.imports import imports
 
 CHECK = (
-    imports(Fact, check_log_folder)
+    imports(Setting, check_log_folder)
     + """
 import sys
-check_log_folder(Fact(sys.argv[1], '--log-dir'))
+check_log_folder(Setting(sys.argv[1], '--log-dir'))
 """
 )
 
@@ -31,7 +31,7 @@ def test_capabilities_count(tmp_path: Path) -> None:
 def test_a_folder_that_takes_no_files() -> None:
     """Rights alone do not tell: /proc lets root in."""
     with pytest.raises(MachineError, match="log files can't be written there: /proc: "):
-        check_log_folder(Fact("/proc/logs", "--log-dir"))
+        check_log_folder(Setting("/proc/logs", "--log-dir"))
 
 
 def test_a_current_folder_that_has_been_deleted(
@@ -44,7 +44,7 @@ def test_a_current_folder_that_has_been_deleted(
     deleted.rmdir()
 
     with pytest.raises(MachineError, match="--log-dir logs: the current folder has been deleted"):
-        check_log_folder(Fact("logs", "--log-dir"))
+        check_log_folder(Setting("logs", "--log-dir"))
 
 
 @pytest.mark.needs("root", "setpriv")
@@ -62,6 +62,6 @@ def test_a_name_that_a_stranger_could_foresee_is_not_needed(tmp_path: Path) -> N
     """What is made to see whether that is possible."""
     (tmp_path / f".clusterrun-{os.uname().nodename}-{os.getpid()}").touch()
 
-    check_log_folder(Fact(str(tmp_path), "--log-dir"))
+    check_log_folder(Setting(str(tmp_path), "--log-dir"))
 
     assert len(list(tmp_path.iterdir())) == 1

@@ -137,7 +137,7 @@ def test_what_a_redirected_stream_cannot_write_is_printed(
     """All of it is printed, from before the failure and after it; otherwise it would be lost."""
     log = tmp_path / "rank-0.err"
     log.mkdir()
-    only_there = Destination(log, shown=False, shown_without_log=True)
+    only_there = Destination(log, shown=False, shown_if_log_fails=True)
     notice = f"clusterrun: log file {log}: Is a directory; rank 0 prints here instead\n".encode()
     printer = bench.open(0, stderr_to=only_there)
 
@@ -243,7 +243,7 @@ def test_no_link_is_followed_to_a_log_file(
     mine, log = tmp_path / "mine", tmp_path / "rank-0.err"
     mine.write_text("precious\n")
     log.symlink_to(mine)
-    printer = bench.open(0, stderr_to=Destination(log, shown=False, shown_without_log=True))
+    printer = bench.open(0, stderr_to=Destination(log, shown=False, shown_if_log_fails=True))
 
     os.write(printer.stderr, b"oops\n")
     printer.close()
@@ -276,7 +276,7 @@ def test_a_folder_of_logs_that_a_stranger_has_planted(
             os.mkfifo(bad)
     folder = top / "run/attempt-0/n1-0"
     for rank in range(2):
-        to = Destination(folder / f"rank-{rank}.err", shown=False, shown_without_log=True)
+        to = Destination(folder / f"rank-{rank}.err", shown=False, shown_if_log_fails=True)
         printer = bench.open(rank, stderr_to=to, log_dir=top)
         os.write(printer.stderr, b"oops\n")
         printer.close()
@@ -331,7 +331,7 @@ def test_a_log_file_that_a_stranger_has_planted(
     else:
         os.mkfifo(log)
         reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK) if "reader" in kind else None
-    printer = bench.open(0, stderr_to=Destination(log, shown=False, shown_without_log=True))
+    printer = bench.open(0, stderr_to=Destination(log, shown=False, shown_if_log_fails=True))
     other = bench.open(1, logs=tmp_path)
 
     os.write(printer.stderr, b"oops\n")

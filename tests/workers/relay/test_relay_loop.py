@@ -15,7 +15,7 @@ import pytest
 from clusterrun.bounds import LocalRank
 from clusterrun.policy import events
 from clusterrun.workers.relay.client import RelayClient
-from clusterrun.workers.relay.routes import Destination, LineStyle, OwnOutput, WorkerOutput
+from clusterrun.workers.relay.routes import Destination, LauncherOutput, LineStyle, WorkerOutput
 
 from tests.imports import imports
 from tests.waiting import wait_until
@@ -245,7 +245,7 @@ def test_a_relay_that_does_not_say_goodbye(
     """The launcher ends a second later than announced at most, and prints the rest."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    relay = RelayClient.start(OwnOutput(reader.to_stdout, reader.to_stderr), scratch)
+    relay = RelayClient.start(LauncherOutput(reader.to_stdout, reader.to_stderr), scratch)
     os.kill(relay.pid, number)
     started = time.monotonic()
 
@@ -253,7 +253,7 @@ def test_a_relay_that_does_not_say_goodbye(
 
     assert time.monotonic() - started < 10
     assert not Path(f"/proc/{relay.pid}").exists()
-    assert (relay.losses, relay.how_it_ended) == (None, how)
+    assert (relay.losses, relay.describe_wait_status) == (None, how)
     assert not scratch.exists()
 
 
@@ -268,12 +268,12 @@ def test_a_relay_with_a_bug_is_an_event(reader: Reader) -> None:
 
 
 KILLED_AGENT = (
-    imports(RelayClient, OwnOutput, WorkerOutput, LocalRank, Destination)
+    imports(RelayClient, LauncherOutput, WorkerOutput, LocalRank, Destination)
     + """
 import os, subprocess, sys, time
 from pathlib import Path
 
-relay = RelayClient.start(OwnOutput(), Path(sys.argv[1]))
+relay = RelayClient.start(LauncherOutput(), Path(sys.argv[1]))
 (out, to_out), (err, to_err) = os.pipe(), os.pipe()
 to = Destination(None)
 output = WorkerOutput(LocalRank(0), "rank 0", "[rank 0] ", to, to, None)

@@ -95,10 +95,10 @@ def test_what_a_log_cannot_take_is_printed_where_it_may_be() -> None:
     """It is printed if the file is the only place, unless the rank is hidden."""
     routes = Routes(job(redirects=all_of(1), ranks=ranks(0)), LOGS)
 
-    shown = [routes.destinations(plan(), worker(rank))[0].shown_without_log for rank in (0, 1)]
+    shown = [routes.destinations(plan(), worker(rank))[0].shown_if_log_fails for rank in (0, 1)]
 
     assert shown == [True, False]
-    assert not routes.destinations(plan(), worker(0))[1].shown_without_log
+    assert not routes.destinations(plan(), worker(0))[1].shown_if_log_fails
 
 
 def test_files_of_lines_with_certain_texts() -> None:

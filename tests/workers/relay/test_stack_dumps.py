@@ -6,7 +6,7 @@ from itertools import pairwise
 from textwrap import dedent
 
 import pytest
-from clusterrun.workers.relay.lines import Dumps
+from clusterrun.workers.relay.lines import StackDumpFilter
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,8 +42,8 @@ ValueError
 """
 
 
-def armed() -> Dumps:
-    dumps = Dumps()
+def armed() -> StackDumpFilter:
+    dumps = StackDumpFilter()
     dumps.arm()
     return dumps
 
@@ -106,7 +106,7 @@ def test_a_progress_bar_stands_before_it() -> None:
 
 def test_nothing_is_taken_out_unasked() -> None:
     """Another program may have asked for it."""
-    assert Dumps().feed(DUMP) == DUMP
+    assert StackDumpFilter().feed(DUMP) == DUMP
 
 
 def test_a_stack_without_end() -> None:

@@ -9,7 +9,7 @@ from clusterrun.bounds import LocalRank
 from clusterrun.policy import events
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.workers.fork_server import messages
-from clusterrun.workers.relay.routes import Destination, OwnOutput, WorkerOutput
+from clusterrun.workers.relay.routes import Destination, LauncherOutput, WorkerOutput
 from clusterrun.workers.relay.stacks import NOT_HANDLED, NOTHING_PRINTED
 from msgspec import to_builtins
 
@@ -43,7 +43,7 @@ def bench(printed: tuple[int, int]) -> Iterator[RelayBench]:
 def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> None:
     """They are not shown; what else is printed meanwhile is."""
     first, second, third = bench.open(0), bench.open(1), bench.open(2)
-    bench.relay.send(messages.AskStacks(7, 2.0))
+    bench.relay.send(messages.CaptureStacks(7, 2.0))
     os.write(third.stderr, dump(3).replace(b" in f", b" in g") + b"loss 0.5\n")
     os.write(first.stderr, dump(1))
     os.write(second.stderr, dump(2))
@@ -58,7 +58,7 @@ def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> No
 def test_those_without_a_stack(bench: RelayBench) -> None:
     """One has no handler, one does not answer, and one ends meanwhile."""
     printers = [bench.open(rank) for rank in range(3)]
-    bench.relay.send(messages.AskStacks(1, 2.0))
+    bench.relay.send(messages.CaptureStacks(1, 2.0))
     bench.relay.send(messages.SkipStacks([0]))
     os.write(printers[2].stderr, dump(2))
     bench.finish(2)
@@ -73,7 +73,7 @@ def test_those_without_a_stack(bench: RelayBench) -> None:
 
 def test_no_program_listens(bench: RelayBench) -> None:
     """The answer comes at once."""
-    bench.relay.send(messages.AskStacks(1, 2.0))
+    bench.relay.send(messages.CaptureStacks(1, 2.0))
 
     assert bench.event(1.0) == saw(1)
 
@@ -81,7 +81,7 @@ def test_no_program_listens(bench: RelayBench) -> None:
 @pytest.fixture
 def watched(printed: tuple[int, int]) -> Iterator[TimedRelay]:
     """Return a relay that reports idle workers after 10 s."""
-    with closing(TimedRelay(OwnOutput(printed[1], printed[1]))) as watched:
+    with closing(TimedRelay(LauncherOutput(printed[1], printed[1]))) as watched:
         watched.relay.perform(messages.WatchOutput(10.0))
         yield watched
 
@@ -133,7 +133,7 @@ def test_a_worker_that_printed_just_before_its_end(watched: TimedRelay) -> None:
     os.write(writer, b"the end\n")
     os.close(writer)
     watched.relay.perform(messages.DrainOutput(0))
-    watched.relay.perform(messages.AskLines(7))
+    watched.relay.perform(messages.QueryLastLines(7))
 
     reported = watched.reports_at(103.0)
 
@@ -145,11 +145,11 @@ def test_stacks_that_were_asked_for_are_not_output(watched: TimedRelay) -> None:
     to, (reader, writer) = Destination(None), os.pipe()
     output = WorkerOutput(LocalRank(0), "rank 0", "", to, to, None)
     watched.relay.perform(messages.Open(to_builtins(output, enc_hook=str), ["stderr"]), [reader])
-    watched.relay.perform(messages.AskStacks(6, 0.8))
+    watched.relay.perform(messages.CaptureStacks(6, 0.8))
     os.write(writer, dump(1))
     os.close(writer)
     watched.relay.perform(messages.DrainOutput(0))
-    watched.relay.perform(messages.AskLines(7))
+    watched.relay.perform(messages.QueryLastLines(7))
 
     assert messages.LastLines(7, []) in watched.reports_at(103.0)
 
@@ -158,10 +158,10 @@ def test_all_that_ask_meanwhile_get_the_same_stacks(bench: RelayBench) -> None:
     """A command waits less long for a rank that is stopped, unless node 0 asks for longer."""
     printer = bench.open(0)
     for number, seconds in ((7, 2.0), (8, 0.8), (9, 2.0)):
-        bench.relay.send(messages.AskStacks(number, seconds))
+        bench.relay.send(messages.CaptureStacks(number, seconds))
     os.write(printer.stderr, dump(1))
     all_three = events_of(bench, 3)
-    bench.relay.send(messages.AskStacks(10, 0.8))
+    bench.relay.send(messages.CaptureStacks(10, 0.8))
     silent = bench.event()
 
     assert all_three == [saw(number, StackGroup((0,), FRAME)) for number in (7, 8, 9)]
@@ -171,8 +171,8 @@ def test_all_that_ask_meanwhile_get_the_same_stacks(bench: RelayBench) -> None:
 def test_who_asks_for_longer_gets_longer_than_the_command_before(bench: RelayBench) -> None:
     """SIGQUIT comes while a command asks: both are answered, with what there is after 2 s."""
     bench.open(0)
-    bench.relay.send(messages.AskStacks(8, 0.8))
-    bench.relay.send(messages.AskStacks(7, 2.0))
+    bench.relay.send(messages.CaptureStacks(8, 0.8))
+    bench.relay.send(messages.CaptureStacks(7, 2.0))
 
     silent = StackGroup((0,), NOTHING_PRINTED.format(2.0), found=False)
     assert events_of(bench, 2) == [saw(8, silent), saw(7, silent)]
@@ -186,10 +186,10 @@ def test_last_lines_are_kept_of_all_workers(bench: RelayBench) -> None:
     wait_for_output(bench, {0, 1})
     bench.relay.send(messages.DrainOutput(1))
     bench.event()
-    bench.relay.send(messages.AskLines(1))
+    bench.relay.send(messages.QueryLastLines(1))
     lines = bench.event()
 
-    assert isinstance(lines, events.RelaySaw)
+    assert isinstance(lines, events.RelayAnswered)
     assert isinstance(lines.seen, dict)
     assert {rank: line.text for rank, line in lines.seen.items()} == {
         0: "begun",
@@ -198,9 +198,9 @@ def test_last_lines_are_kept_of_all_workers(bench: RelayBench) -> None:
     assert [line.lines for line in lines.seen.values()] == [2, 1]
 
 
-def saw(number: int, *groups: StackGroup) -> events.RelaySaw:
+def saw(number: int, *groups: StackGroup) -> events.RelayAnswered:
     """Return the relay's answer to a look."""
-    return events.RelaySaw(number, events.WorkerStacks(groups, on_screen=False), at=1.0)
+    return events.RelayAnswered(number, events.WorkerStacks(groups, on_screen=False), at=1.0)
 
 
 def events_of(bench: RelayBench, count: int) -> list[events.Event]:
@@ -219,9 +219,9 @@ def wait_for_output(bench: RelayBench, wanted: set[int]) -> None:
     """Ask until the relay has read something of each worker."""
 
     def has_read() -> bool:
-        bench.relay.send(messages.AskLines(0))
+        bench.relay.send(messages.QueryLastLines(0))
         seen = bench.event()
-        assert isinstance(seen, events.RelaySaw)
+        assert isinstance(seen, events.RelayAnswered)
         assert isinstance(seen.seen, dict)
         return set(seen.seen) == wanted
 

@@ -16,7 +16,7 @@ from clusterrun.bounds import LocalRank
 from clusterrun.workers.relay import equal_tracebacks, screen, streams
 from clusterrun.workers.relay.files import OutputFiles
 from clusterrun.workers.relay.lines import TextFilter
-from clusterrun.workers.relay.routes import Destination, LineStyle, OwnOutput, WorkerOutput
+from clusterrun.workers.relay.routes import Destination, LauncherOutput, LineStyle, WorkerOutput
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +37,7 @@ class Node:
         self.now = 1.0
         self.style = LineStyle()
         self.files = OutputFiles(lambda: None)
-        self.screen = screen.Screen(OwnOutput(ours, ours), self.files.opened)
+        self.screen = screen.Screen(LauncherOutput(ours, ours), self.files.opened)
         self.tracebacks = equal_tracebacks.Tracebacks(lambda: self.now)
         self.to = Destination(None)
         self._reader = reader
@@ -142,7 +142,7 @@ def test_lines_have_their_prefix(node: Node) -> None:
 
 def test_a_long_line_is_one_line_while_no_other_rank_prints(node: Node) -> None:
     """Its pieces have one prefix; a line of another rank breaks it visibly."""
-    long = b"x" * (screen.LONGEST_LINE + 1)
+    long = b"x" * (screen.MAX_LINE_LENGTH + 1)
     node.prints(0, long)
     node.prints(0, b" and ")
     node.prints(1, b"hello\n")

@@ -6,8 +6,8 @@ from statistics import median
 from msgspec import Struct
 
 from clusterrun.bounds import Count, Line, Name, Port, as_line, counted
-from clusterrun.clients.doctor.speed import AllReduce, Exchanged, TorchFacts
 from clusterrun.clients.doctor.this_machine import LOOPBACK_PREFIXES, Finding, Level
+from clusterrun.clients.doctor.torch_program import AllReduce, NetworkSpeeds, TorchFacts
 
 FATAL_VERSIONS = ("clusterrun", "torch", "NCCL")
 """With two of these, ranks wait for each other for ever or misread each other's bytes."""
@@ -62,7 +62,7 @@ class NodeFacts(Struct, frozen=True):
         return next(names, "loopback")
 
 
-class TriedAddress(Struct, frozen=True):
+class ConnectionAttempt(Struct, frozen=True):
     """A connection to one address of another node, as tried from this one."""
 
     to: Count
@@ -72,7 +72,7 @@ class TriedAddress(Struct, frozen=True):
     """``timed out``; "" if it was made."""
 
 
-Calls = Sequence[Sequence[TriedAddress]]
+Calls = Sequence[Sequence[ConnectionAttempt]]
 """What each node has tried."""
 
 
@@ -80,7 +80,7 @@ class NodeFindings(Struct, frozen=True):
     """What a node finds on its own, and of the others."""
 
     findings: tuple[Finding, ...] = ()
-    calls: tuple[TriedAddress, ...] = ()
+    calls: tuple[ConnectionAttempt, ...] = ()
     resolved: Mapping[Name, tuple[Name, ...]] = {}
     """What the hosts' names lead to."""
     sees: tuple[bool, ...] = ()
@@ -92,10 +92,10 @@ class Measured(Struct, frozen=True):
 
     ahead: float
     """Seconds of its clock, compared with node 0's."""
-    exchanged: Exchanged
+    exchanged: NetworkSpeeds
 
 
-def first_of_nodes(
+def first_rank_of_each_node(
     facts: Sequence[NodeFacts | None],
 ) -> tuple[list[int], list[NodeFacts]]:
     """Return the first rank of each node, and its facts: a scheduler may start several tasks there."""

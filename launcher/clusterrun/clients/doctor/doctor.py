@@ -13,7 +13,7 @@ from msgspec import Struct
 from clusterrun.cli.printing import print_json, print_text, warn
 from clusterrun.clients.doctor.this_machine import Finding, Health, check_this_machine
 from clusterrun.errors import ExitCode, UsageError, shell_line
-from clusterrun.job.declaring import Fact, Option, rows_of
+from clusterrun.job.declarations import Option, Setting, rows_of
 from clusterrun.job.options import (
     NAMES,
     OPTIONS,
@@ -35,17 +35,17 @@ from clusterrun.job.sources import (
 from clusterrun.report.tables import aligned
 
 if TYPE_CHECKING:
-    from clusterrun.clients.doctor.nodes import NodeResult
+    from clusterrun.clients.doctor.node_program import NodeResult
 
 FAULTY = 1
 """The exit code if something fails: doctor itself has not."""
 
-PROGRAM = "clusterrun.clients.doctor.nodes"
+PROGRAM = "clusterrun.clients.doctor.node_program"
 
 SECONDS_TO_JOIN = "120"
 """Unless --rdzv-timeout is given: a person may type the command on one node after the other."""
 
-FORCED = typed(
+FIXED_OPTIONS = typed(
     module="true",
     nproc_per_node="1",
     numa_binding="none",
@@ -89,9 +89,9 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     as_json, log_dir = line.read(Launcher).json, line.read(Files).log_dir or ""
     own = line.read(Doctor)
     if own.pilot:
-        from clusterrun.clients.doctor.pilot import try_machines
+        from clusterrun.clients.doctor.pilot import run_pilot
 
-        return try_machines(line, environ, called)
+        return run_pilot(line, environ, called)
     if not own.this_machine:
         code = _check_job(line, environ, called, as_json=as_json)
         if code is not None:
@@ -110,7 +110,7 @@ def _check_job(
     from clusterrun.job.resolve import resolve
     from clusterrun.job.this_process import this_process
 
-    job, variables = checking_job(line, environ)
+    job, variables = node_check_job(line, environ)
     try:
         resolved = resolve(job, variables, this_process(called))
     except UsageError as error:
@@ -128,16 +128,20 @@ def _check_job(
     return FAULTY if any(each.has_failed for each in results) else code
 
 
-def checking_job(
+def node_check_job(
     line: CommandLine, environ: Mapping[str, str]
 ) -> tuple[CommandLine, dict[str, str]]:
     """Return the command line and the environment of the job that checks the nodes of ``line``'s."""
-    found, variables = found_in_sources(line, environ)
+    found, variables = options_from_sources(line, environ)
     log_dir = found["log_dir"][-1].value if "log_dir" in found else ""
-    return CommandLine({**where_nodes_are(found), **FORCED}, (PROGRAM, log_dir)), variables
+    return CommandLine(
+        {**connection_options(found), **FIXED_OPTIONS}, (PROGRAM, log_dir)
+    ), variables
 
 
-def found_in_sources(line: CommandLine, environ: Mapping[str, str]) -> tuple[Layer, dict[str, str]]:
+def options_from_sources(
+    line: CommandLine, environ: Mapping[str, str]
+) -> tuple[Layer, dict[str, str]]:
     """Return the options that flags, variables and a job file set, and the variables without them.
 
     Texts of ``env`` stay in a variable: other users can read a command line.
@@ -153,13 +157,13 @@ def found_in_sources(line: CommandLine, environ: Mapping[str, str]) -> tuple[Lay
     return found, variables
 
 
-def where_nodes_are(found: Layer) -> Layer:
+def connection_options(found: Layer) -> Layer:
     """Return the options in ``KEPT``, with what both kinds of job need; spares are nodes as others."""
     options = {name: texts for name, texts in found.items() if name in KEPT}
     return {**options, **_added(found)}
 
 
-def _texts(name: str, layers: Sequence[Layer]) -> tuple[Fact[Any], ...]:
+def _texts(name: str, layers: Sequence[Layer]) -> tuple[Setting[Any], ...]:
     """Return what the strongest source sets; of a repeated option all, the weakest source first."""
     set_by = [texts for layer in layers if (texts := layer.get(name))]
     if OPTIONS[name].value.repeated:
@@ -169,7 +173,7 @@ def _texts(name: str, layers: Sequence[Layer]) -> tuple[Fact[Any], ...]:
 
 def as_typed(hint: str, line: CommandLine) -> str:
     """Return a hint for the checking job as one for ``clusterrun doctor``."""
-    added = shell_line(CommandLine({**_added(line.options), **FORCED}).argv())
+    added = shell_line(CommandLine({**_added(line.options), **FIXED_OPTIONS}).argv())
     plain = re.sub(rf" {re.escape(PROGRAM)} \S+", "", hint.replace(f" {added}", ""))
     if plain == hint:
         return hint
@@ -189,7 +193,7 @@ def _results_in(printed: bytes) -> "Iterator[NodeResult]":
     """Yield what the programs of this node, or by ssh those of all nodes, have printed."""
     from msgspec import json
 
-    from clusterrun.clients.doctor.nodes import NodeResult
+    from clusterrun.clients.doctor.node_program import NodeResult
 
     for line in printed.splitlines():
         # By ssh, a prefix with rank and host is before it.

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from clusterrun.bounds import counted
 from clusterrun.cli.printing import complain, print_text
-from clusterrun.clients.doctor.doctor import found_in_sources, where_nodes_are
+from clusterrun.clients.doctor.doctor import connection_options, options_from_sources
 from clusterrun.clients.doctor.this_machine import version_of
 from clusterrun.clients.launches import CLUSTERRUN
 from clusterrun.cpuset import CpuSet, own_cpus
@@ -33,7 +33,7 @@ from clusterrun.job.this_process import this_process
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Machine
 from clusterrun.machine.tree import ROOT, Tree
-from clusterrun.processes import end_with
+from clusterrun.processes import set_parent_death_signal
 from clusterrun.report.tables import aligned
 
 PROGRAM = str(Path(__file__).with_name("pilot_program.py"))
@@ -50,7 +50,7 @@ MEMORY_LEFT = 64
 """MiB by which the use of a GPU may differ before and after a job: others may use it."""
 
 
-class PageLine(NamedTuple):
+class ReportLine(NamedTuple):
     """A line of the page."""
 
     level: str
@@ -58,7 +58,7 @@ class PageLine(NamedTuple):
     found: str
 
 
-class EndedJob(NamedTuple):
+class PilotJobResult(NamedTuple):
     """This node's part of a job that has ended."""
 
     code: int
@@ -73,17 +73,17 @@ class EndedJob(NamedTuple):
     folder: Path
 
 
-def try_machines(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+def run_pilot(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Run the jobs, and print the page; return 1 if something has failed.
 
     Raises:
         UsageError: what the options describe is impossible.
 
     """
-    found, variables = found_in_sources(line, environ)
+    found, variables = options_from_sources(line, environ)
     machine = inspect(Tree(ROOT), variables, own_cpus(), "")
     counts = typed(nproc_per_node=str(len(machine.visible) or 2))
-    job = CommandLine({**counts, **where_nodes_are(found)}, (PROGRAM,))
+    job = CommandLine({**counts, **connection_options(found)}, (PROGRAM,))
     resolved = resolve(job, variables, this_process(called))
     if resolved.over_ssh is not None:
         raise UsageError(
@@ -111,7 +111,7 @@ class Pilot:
         self._machine = machine
         self._nodes = resolved.job.agents
         self._folder = folder
-        self._rows: list[PageLine] = []
+        self._rows: list[ReportLine] = []
         self._memory_before = gpu_memory()
 
     def run(self) -> int:
@@ -128,7 +128,7 @@ class Pilot:
             self._rows += step()
         pages = self._collected()
         rows = [
-            PageLine(level, f"node {number}: {what}" if len(pages) > 1 else what, found)
+            ReportLine(level, f"node {number}: {what}" if len(pages) > 1 else what, found)
             for number, page in enumerate(pages)
             for level, what, found in page["rows"]
         ]
@@ -139,7 +139,7 @@ class Pilot:
             complain("clusterrun: pilot: node 0 prints the page")
         return int(any(row.level == FAILED for row in (*rows, *self._rows)))
 
-    def _train(self) -> Iterator[PageLine]:
+    def _train(self) -> Iterator[ReportLine]:
         planned = self._planned()
         ended = self._launch("train")
         ranks = [read(each) for each in sorted(ended.folder.glob("trained-*"))]
@@ -151,11 +151,11 @@ class Pilot:
             "ranks", backend == "nccl" or not self._machine.visible, f"{size} by {backend}"
         )
         if backend != "nccl":
-            yield PageLine(NOT_TRIED, "NCCL", "no GPU that torch can use here: gloo instead")
+            yield ReportLine(NOT_TRIED, "NCCL", "no GPU that torch can use here: gloo instead")
         elif size == 1:
-            yield PageLine(NOT_TRIED, "NCCL between ranks", "there is one GPU")
+            yield ReportLine(NOT_TRIED, "NCCL between ranks", "there is one GPU")
         versions = f"torch {ranks[0]['torch']}, NCCL {ranks[0]['nccl'] or 'none'}"
-        yield PageLine(OK, "versions of ranks", versions)
+        yield ReportLine(OK, "versions of ranks", versions)
         good = all(each["learnt"] and each["agree"] for each in ranks)
         yield verdict("DDP", good, "all ranks train, and end with the same weights")
         fresh = all(each["fresh"] for each in ranks)
@@ -165,10 +165,10 @@ class Pilot:
             f"{size >> 20} MiB {size / seconds / 1e9:.1f} GB/s"
             for size, seconds in ranks[0]["sums"]
         ]
-        yield PageLine(OK, f"all_reduce ({backend})", ", ".join(sums))
+        yield ReportLine(OK, f"all_reduce ({backend})", ", ".join(sums))
         yield from self._left("train", ranks)
 
-    def _fail(self) -> Iterator[PageLine]:
+    def _fail(self) -> Iterator[ReportLine]:
         ended = self._launch("fail")
         yield from self._exit("failed rank", ended, 1)
         last = f"rank {ended.ready[0]['size'] - 1}" if ended.ready else "rank"
@@ -176,10 +176,10 @@ class Pilot:
         yield verdict("failed rank: the report", named, f"names {last} and its exception")
         if (failed := ended.folder / "failed").exists():
             took = f"{ended.at - read(failed):.1f} s after the failure"
-            yield PageLine(OK, "failed rank: the end of this node", took)
+            yield ReportLine(OK, "failed rank: the end of this node", took)
         yield from self._left("failed rank", ended.ready)
 
-    def _save(self) -> Iterator[PageLine]:
+    def _save(self) -> Iterator[ReportLine]:
         ended = self._launch("save", signal.SIGTERM)
         yield from self._exit("SIGTERM", ended, exit_code_of_signal(signal.SIGTERM))
         saved = [read(each) for each in ended.folder.glob("saved-*")]
@@ -189,7 +189,7 @@ class Pilot:
         )
         yield from self._left("SIGTERM", ended.ready)
 
-    def _kill(self) -> Iterator[PageLine]:
+    def _kill(self) -> Iterator[ReportLine]:
         ended = self._launch("kill", signal.SIGKILL)
         if ended.ready and ended.ready[0]["node"] != 0:
             yield from self._exit("SIGKILL on node 0", ended, ExitCode.NODE_LOST)
@@ -197,7 +197,7 @@ class Pilot:
             yield from self._exit("SIGKILL", ended, exit_code_of_signal(signal.SIGKILL))
         yield from self._left("SIGKILL", ended.ready)
 
-    def _lose_a_node(self) -> Iterator[PageLine]:
+    def _lose_a_node(self) -> Iterator[ReportLine]:
         """Kill the agent of a node; a spare takes its place. With fewer than three nodes, all are here."""
         if self._nodes > 2:
             nodes = str(self._nodes - 1)
@@ -210,7 +210,7 @@ class Pilot:
             ready = yield from self._lose_one_of_three_agents()
         yield from self._left("spare", ready)
 
-    def _lose_one_of_three_agents(self) -> Generator[PageLine, None, list[dict[str, Any]]]:
+    def _lose_one_of_three_agents(self) -> Generator[ReportLine, None, list[dict[str, Any]]]:
         gpus = len(self._machine.visible)
         words = [] if gpus >= 3 else ["gloo"]
         own = {"nnodes": "2", "spares": "1", "cluster": "none", "nproc_per_node": "1"}
@@ -232,7 +232,7 @@ class Pilot:
         for process, folder in started:
             if any(each["node"] == 1 for each in ready_in(folder)):
                 process.kill()
-        codes = [ended_within(process, until - time.monotonic()) for process, _ in started]
+        codes = [wait_or_kill(process, until - time.monotonic()) for process, _ in started]
         took = time.monotonic() - began
         good = sorted(codes) == [0, 0, exit_code_of_signal(signal.SIGKILL)]
         second = [each for _, folder in started for each in ready_in(folder, 1)]
@@ -270,7 +270,7 @@ class Pilot:
         (folder / "page.json").write_text(json.dumps(own))
         until = time.monotonic() + SECONDS_TO_COLLECT
         while True:
-            code = ended_within(self._start(self._line("collect"), folder), SECONDS_OF_A_JOB)
+            code = wait_or_kill(self._start(self._line("collect"), folder), SECONDS_OF_A_JOB)
             # A node that was lost may come while the others are still in the job before.
             if code == 0 or time.monotonic() > until:
                 break
@@ -279,14 +279,14 @@ class Pilot:
             return list(read(pages))
         return [] if code == 0 else [own]
 
-    def _exit(self, what: str, ended: EndedJob, expected: int) -> Iterator[PageLine]:
+    def _exit(self, what: str, ended: PilotJobResult, expected: int) -> Iterator[ReportLine]:
         good = ended.code == expected
         found = f"exit code {ended.code}, after {ended.seconds:.1f} s"
         yield verdict(what, good, found if good else f"{found}, and not {expected}")
         if not good:
             yield quoted(what, ended.folder)
 
-    def _left(self, what: str, ranks: Sequence[Mapping[str, Any]]) -> Iterator[PageLine]:
+    def _left(self, what: str, ranks: Sequence[Mapping[str, Any]]) -> Iterator[ReportLine]:
         """Wait until nothing of a job is left on this node: no process, and no memory of its GPUs."""
         pids = [each[name] for each in ranks for name in ("pid", "loader") if name in each]
         began = time.monotonic()
@@ -315,7 +315,7 @@ class Pilot:
         named = typed(run_id=f"pilot-{happens}", **more)
         return CommandLine({**self._job.options, **named}, (PROGRAM, happens))
 
-    def _launch(self, happens: str, number: int = 0, of: int = 0, **more: str) -> EndedJob:
+    def _launch(self, happens: str, number: int = 0, of: int = 0, **more: str) -> PilotJobResult:
         """Run this node's part of a job; once its ranks are ready, the agent of node ``of`` gets a signal."""
         folder = self._new_folder(happens)
         process = self._start(self._line(happens, **more), folder)
@@ -329,12 +329,12 @@ class Pilot:
                     process.send_signal(number)
                 break
             time.sleep(0.05)
-        code = ended_within(process, until - time.monotonic())
+        code = wait_or_kill(process, until - time.monotonic())
         seconds, printed = (
             time.monotonic() - began,
             (folder / "printed").read_text(errors="replace"),
         )
-        return EndedJob(code, printed, ready_in(folder), seconds, time.time(), folder)
+        return PilotJobResult(code, printed, ready_in(folder), seconds, time.time(), folder)
 
     def _new_folder(self, name: str) -> Path:
         folder = self._folder / name
@@ -350,7 +350,7 @@ class Pilot:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                preexec_fn=lambda: end_with(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
+                preexec_fn=lambda: set_parent_death_signal(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
             )
 
     def _environ(self, folder: Path) -> dict[str, str]:
@@ -360,22 +360,22 @@ class Pilot:
 # What is compared.
 
 
-def describe_machine(machine: Machine) -> Iterator[PageLine]:
+def describe_machine(machine: Machine) -> Iterator[ReportLine]:
     """Yield what this machine is, and whether nvidia-smi lists the same GPUs."""
     release = f"Linux {platform.release()}, Python {platform.python_version()}"
-    yield PageLine(OK, "software", f"clusterrun {version_of('clusterrun')}, {release}")
+    yield ReportLine(OK, "software", f"clusterrun {version_of('clusterrun')}, {release}")
     cpus = f"{counted(len(machine.allowed), 'CPU')}, {counted(len(machine.nodes), 'NUMA node')}"
     models = sorted({gpu.model or gpu.vendor for gpu in machine.gpus})
     gpus = f"{counted(len(machine.gpus), 'GPU')} ({', '.join(models)})" if models else "no GPU"
-    yield PageLine(OK, "machine", f"{cpus}, {gpus}, {len(machine.visible)} visible")
+    yield ReportLine(OK, "machine", f"{cpus}, {gpus}, {len(machine.visible)} visible")
     driver = Tree(ROOT).text("sys/module/nvidia/version")
-    yield PageLine(OK, "driver", driver or "none by NVIDIA")
+    yield ReportLine(OK, "driver", driver or "none by NVIDIA")
     for gpu in machine.gpus:
-        yield PageLine(
+        yield ReportLine(
             OK, f"GPU {gpu.index}", f"NUMA node {gpu.numa_node} ({gpu.node_source or 'unknown'})"
         )
     if (listed := nvidia_smi("pci.bus_id,uuid,name")) is None:
-        yield PageLine(
+        yield ReportLine(
             NOT_TRIED, "GPUs, and their memory after each job", "nvidia-smi shows none here"
         )
         return
@@ -387,10 +387,10 @@ def describe_machine(machine: Machine) -> Iterator[PageLine]:
 
 def compare_with_plan(
     planned: Sequence[Mapping[str, Any]], ranks: Sequence[Mapping[str, Any]]
-) -> Iterator[PageLine]:
+) -> Iterator[ReportLine]:
     """Yield whether each rank has the CPUs and the GPU that the dry run shows."""
     if not planned:
-        yield PageLine(NOT_TRIED, "binding", "the dry run does not know this node's rank")
+        yield ReportLine(NOT_TRIED, "binding", "the dry run does not know this node's rank")
         return
     allowed = str(own_cpus())
     by_rank = {each["local_rank"]: each for each in planned}
@@ -438,7 +438,7 @@ def bare(uuid: str) -> str:
 # Processes and files.
 
 
-def ended_within(process: "subprocess.Popen[bytes]", seconds: float) -> int:
+def wait_or_kill(process: "subprocess.Popen[bytes]", seconds: float) -> int:
     """Return the exit code of a command; it is killed when its time is over."""
     try:
         code = process.wait(max(0.0, seconds))
@@ -474,17 +474,17 @@ def read(file: Path) -> Any:
 # The page.
 
 
-def verdict(what: str, is_good: bool, found: str) -> PageLine:  # noqa: FBT001 - the row's own value
-    return PageLine(OK if is_good else FAILED, what, found)
+def verdict(what: str, is_good: bool, found: str) -> ReportLine:  # noqa: FBT001 - the row's own value
+    return ReportLine(OK if is_good else FAILED, what, found)
 
 
-def quoted(what: str, folder: Path) -> PageLine:
+def quoted(what: str, folder: Path) -> ReportLine:
     """Return the last lines that a job has printed."""
     lines = (folder / "printed").read_text(errors="replace").split("\n")
-    return PageLine(FAILED, f"{what}: last lines", " | ".join(filter(None, lines))[-1500:])
+    return ReportLine(FAILED, f"{what}: last lines", " | ".join(filter(None, lines))[-1500:])
 
 
-def page_of(rows: Sequence[PageLine]) -> str:
+def page_of(rows: Sequence[ReportLine]) -> str:
     failed = sum(row.level == FAILED for row in rows)
     head = f"clusterrun pilot: {failed} failed, {sum(row.level == NOT_TRIED for row in rows)} not tried"
     return "\n".join([head, "", *aligned(rows)])

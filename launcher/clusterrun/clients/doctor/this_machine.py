@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from clusterrun.bounds import as_line
 from clusterrun.cpuset import CpuSet, own_cpus
-from clusterrun.job.this_process import LOOPBACK_ADVICE, loopback_trouble
+from clusterrun.job.this_process import LOOPBACK_HINT, loopback_error
 from clusterrun.machine.gpus.gpus import NVIDIA_FILES
 from clusterrun.machine.gpus.nvml import broken_gpus, slow_gpus
 from clusterrun.machine.host_facts import SHARED_MEMORY
@@ -25,7 +25,7 @@ from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Machine
 from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.network.addresses import Interfaces, all_addresses, own_interfaces, plain_address
-from clusterrun.processes import TimeLimited
+from clusterrun.processes import TimeLimitedCalls
 
 if TYPE_CHECKING:
     import psutil
@@ -95,10 +95,10 @@ def check_this_machine(log_dir: str, environ: Mapping[str, str]) -> Iterator[Fin
     yield from check_limits(tree)
     yield from check_memory(tree)
     yield from check_quota(machine)
-    yield from check_loopback(loopback_trouble())
+    yield from check_loopback(loopback_error())
     own = own_interfaces()
     host = socket.gethostname()
-    resolved = TimeLimited(SECONDS_TO_RESOLVE).run(partial(addresses_of, host))
+    resolved = TimeLimitedCalls(SECONDS_TO_RESOLVE).run(partial(addresses_of, host))
     yield from check_name(host, resolved, own)
     yield from check_interfaces(environ, tuple(own))
     yield from check_governor(tree)
@@ -174,7 +174,7 @@ def check_folders(temporary: Path, logs: Path | None) -> Iterator[Finding]:
 def _folders(log_dir: str, environ: Mapping[str, str]) -> Sequence[Finding]:
     temporary = Path(environ.get("TMPDIR") or "/tmp")  # noqa: S108 - what jobs use
     logs = Path(log_dir).absolute() if log_dir else None
-    found = TimeLimited(SECONDS_TO_WRITE).run(lambda: tuple(check_folders(temporary, logs)))
+    found = TimeLimitedCalls(SECONDS_TO_WRITE).run(lambda: tuple(check_folders(temporary, logs)))
     return found or (failure("folders", "do not answer", "check the network file system"),)
 
 
@@ -268,7 +268,7 @@ EXACT = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 def check_loopback(trouble: str) -> Iterator[Finding]:
     """Check that processes of this machine reach each other."""
     if trouble:
-        yield failure("loopback", trouble, LOOPBACK_ADVICE)
+        yield failure("loopback", trouble, LOOPBACK_HINT)
 
 
 def check_name(host: str, addresses: Sequence[str] | None, own: Interfaces) -> Iterator[Finding]:
@@ -402,8 +402,8 @@ def check_gpus(tree: Tree, machine: Machine, torch: str) -> Iterator[Finding]:
     if not machine.gpus:
         yield well("GPUs", machine.accelerators or "none")
         return
-    if machine.visible_remark:
-        yield warning("GPUs", machine.visible_remark, "check CUDA_VISIBLE_DEVICES")
+    if machine.visible_warning:
+        yield warning("GPUs", machine.visible_warning, "check CUDA_VISIBLE_DEVICES")
     else:
         yield well("GPUs", f"{len(machine.visible)} visible of {len(machine.gpus)}")
     if "+cpu" in torch:

@@ -14,27 +14,27 @@ from typing import Any, NamedTuple
 
 from clusterrun.clients.python.wire import dumps
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact, Row, spell
-from clusterrun.job.gone import GONE
+from clusterrun.job.declarations import Row, Setting, format_value
 from clusterrun.job.options import NAMES
+from clusterrun.job.removed_options import GONE
 from clusterrun.job.sources import PREFIX, CommandLine, Layer, collected
 from clusterrun.job.suggestions import closest
 from clusterrun.workers.fork_server.preloading.packages import (
-    MUST_NOT_COME_LATER,
-    SAME_AFTER_A_FORK,
-    WORTH_A_FORK,
+    ENDS_PRELOADING,
+    FORK_SAFE,
+    SLOW_TO_IMPORT,
 )
 
 ABOUT_THE_PROGRAM = ("module", "no_python", "run_path", "pass_local_rank", "exec")
 """The function is the program."""
 
-ABOUT_PLANS = ("dry_run", "json", "machine_root")
+DRY_RUN_OPTIONS = ("dry_run", "json", "machine_root")
 """They print a plan in place of the job."""
 
 ABOUT_TERMINALS = ("pdb",)
 """Who uses it types a command."""
 
-_REFUSED = {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_TERMINALS}
+_REFUSED = {*ABOUT_THE_PROGRAM, *DRY_RUN_OPTIONS, *ABOUT_TERMINALS}
 
 ROWS = {name: row for name, row in NAMES.items() if row.name not in _REFUSED}
 """The options that a call may set, by all of their names."""
@@ -45,7 +45,7 @@ _OF_RANKS = {"cloudpickle"}
 """What each rank imports for its call."""
 
 
-def options_of(function: str, keywords: Mapping[str, object]) -> Layer:
+def options_from_keywords(function: str, keywords: Mapping[str, object]) -> Layer:
     """Return what the keywords set, each with its name as its origin; None and False set nothing.
 
     Args:
@@ -62,7 +62,7 @@ def options_of(function: str, keywords: Mapping[str, object]) -> Layer:
             raise TypeError(_unknown(function, name))
         if value is not None and value is not False:
             row = ROWS[name]
-            found += [(row, Fact(text, name)) for text in _texts_for(row, name, value)]
+            found += [(row, Setting(text, name)) for text in _texts_for(row, name, value)]
     return collected(found)
 
 
@@ -79,13 +79,13 @@ def _texts_for(row: Row, name: str, value: object) -> Iterable[str]:
 def _texts(value: object) -> Iterable[str]:
     match value:
         case Mapping():
-            return [f"{name}={spell(_set(name, text))}" for name, text in value.items()]
+            return [f"{name}={format_value(_set(name, text))}" for name, text in value.items()]
         case str() | bytes() | os.PathLike():
             return [os.fsdecode(value)]
         case Iterable():
-            return [spell(each) for each in value]
+            return [format_value(each) for each in value]
         case _:
-            return [spell(value)]
+            return [format_value(value)]
 
 
 def _set(name: str, value: object) -> object:
@@ -97,7 +97,7 @@ def _set(name: str, value: object) -> object:
 def _unknown(function: str, name: str) -> str:
     if name in ABOUT_THE_PROGRAM:
         return f"{function}() takes no {name}: its function is the program"
-    if name in ABOUT_PLANS:
+    if name in DRY_RUN_OPTIONS:
         return f"{function}() takes no {name}: to see a plan, type clusterrun --dry-run"
     if name in ABOUT_TERMINALS:
         return f"{function}() takes no {name}: type clusterrun --{name} with a script"
@@ -124,7 +124,7 @@ def command_line(function: str, keywords: Mapping[str, object]) -> tuple[list[st
     is_listed = options.get("hosts") is not None or options.get("hostfile") is not None
     if is_listed and options.get("launcher") is None:
         options["launcher"] = "ssh"
-    words = CommandLine(options_of(function, options)).argv()
+    words = CommandLine(options_from_keywords(function, options)).argv()
     return words, options.get("launcher") == "ssh"
 
 
@@ -270,8 +270,8 @@ def modules_to_preload(options: Mapping[str, object], environ: Mapping[str, str]
     if is_set:
         return {}
     # In the order in which the caller has imported them.
-    imported = [name for name in list(sys.modules) if name in SAME_AFTER_A_FORK - _OF_RANKS]
-    patched = any(name in sys.modules for name in MUST_NOT_COME_LATER)
-    if patched or WORTH_A_FORK.isdisjoint(imported):
+    imported = [name for name in list(sys.modules) if name in FORK_SAFE - _OF_RANKS]
+    patched = any(name in sys.modules for name in ENDS_PRELOADING)
+    if patched or SLOW_TO_IMPORT.isdisjoint(imported):
         return {}
     return {"preload": ",".join((*imported, *_OF_RANKS))}

@@ -22,7 +22,13 @@ from clusterrun.clients.python import wire
 from clusterrun.clients.python.output import JobStreams
 from clusterrun.errors import UsageError
 from clusterrun.job.sources import CALLER_VARIABLE
-from clusterrun.policy.end_report import LONGEST, SHOW_OUTPUT, EndReport, report_in, shown_line
+from clusterrun.policy.end_report import (
+    LONGEST,
+    SHOW_OUTPUT,
+    EndReport,
+    output_shown_line,
+    parse_report,
+)
 from clusterrun.processes import python_options
 
 RANK_PROGRAM = Path(__file__).with_name("rank.py")
@@ -51,11 +57,11 @@ OUR_PYTHON = sys.version_info[:2]
 MAX_STRANGERS = 64
 """Connections that have not proved yet that they know the key; ranks dial again."""
 
-SECONDS_TO_INTRODUCE = 5.0
+SECONDS_TO_AUTHENTICATE = 5.0
 
 MAX_READ = 1 << 16
 
-MAX_WAITING = 1024
+LISTEN_BACKLOG = 1024
 """Ranks that dial at once."""
 
 SECONDS_TO_SHOW = 12.0
@@ -85,7 +91,7 @@ class Peer:
             self.control.close()
 
 
-class CalledCommand:
+class CommandProcess:
     """The child and its ranks; ``turn`` does all work.
 
     It is in this process's process group, or in one of its own: a terminal's Ctrl-C reaches the former.
@@ -136,7 +142,7 @@ class CalledCommand:
         self._listener = _listener() if on_other_hosts else _local_listener()
         self._listener.setblocking(False)
         self._lifeline, theirs = socket.socketpair()
-        open_here.add(self)
+        open_commands.add(self)
         with theirs:
             self._process = self._started(theirs, own_group=own_group)
         self._output.started()
@@ -190,7 +196,9 @@ class CalledCommand:
         if self._strangers:
             # Then it is seen that one has not introduced itself.
             seconds = (
-                SECONDS_TO_INTRODUCE if seconds is None else min(SECONDS_TO_INTRODUCE, seconds)
+                SECONDS_TO_AUTHENTICATE
+                if seconds is None
+                else min(SECONDS_TO_AUTHENTICATE, seconds)
             )
         for key, _ in self._selector.select(seconds):
             # One before it may have closed this one.
@@ -246,11 +254,11 @@ class CalledCommand:
             data = self._lifeline.recv(MAX_READ)
         # A line is short; what is longer is none.
         self._received = (self._received + data)[-2 * LONGEST :]
-        self._shown = shown_line(self._mark) in self._received
+        self._shown = output_shown_line(self._mark) in self._received
         if not data:
             self.has_ended = True
             self._selector.unregister(self._lifeline)
-            report = report_in(self._received, self._mark)
+            report = parse_report(self._received, self._mark)
             if report is not None and report.hint:
                 report = replace(report, hint=hint_in_python(report.hint, self._words))
             self.report = report
@@ -269,7 +277,7 @@ class CalledCommand:
         if len(self._strangers) >= MAX_STRANGERS:
             self._refuse(next(iter(self._strangers)))
         connection = wire.RankConnection(sock, self._key, accepts=True)
-        self._strangers[connection] = time.monotonic() + SECONDS_TO_INTRODUCE
+        self._strangers[connection] = time.monotonic() + SECONDS_TO_AUTHENTICATE
         self._selector.register(
             connection, selectors.EVENT_READ, lambda: self._introduced(connection)
         )
@@ -381,9 +389,9 @@ class CalledCommand:
         with suppress(OSError):
             self._lifeline.send(bytes([number]))
 
-    def hang_up(self) -> None:
+    def close_lifeline(self) -> None:
         """Have the command end as by SIGTERM; for any thread, nothing in a forked child."""
-        if not self.is_a_forks:
+        if not self.is_forked_copy:
             with suppress(OSError):
                 self._lifeline.shutdown(socket.SHUT_WR)
 
@@ -397,7 +405,7 @@ class CalledCommand:
 
     def close(self) -> None:
         """End the command if it still runs; nothing in a forked child."""
-        if self.is_a_forks:
+        if self.is_forked_copy:
             return
         self._lifeline.close()
         try:
@@ -408,15 +416,15 @@ class CalledCommand:
         self.let_go()
 
     @property
-    def is_a_forks(self) -> bool:
+    def is_forked_copy(self) -> bool:
         """Whether this process is a fork of the one whose ranks these are."""
         return os.getpid() != self._pid
 
     def let_go(self) -> None:
         """Close this process's descriptors."""
-        if self not in open_here:
+        if self not in open_commands:
             return
-        open_here.discard(self)
+        open_commands.discard(self)
         for connection in (*self._strangers, *self._controls.values()):
             connection.close()
         for peer in self.peers.values():
@@ -453,15 +461,15 @@ def hint_in_python(hint: str, words: Sequence[str]) -> str:
 
 
 def _local_listener() -> socket.socket:
-    return socket.create_server(("127.0.0.1", 0), backlog=MAX_WAITING)
+    return socket.create_server(("127.0.0.1", 0), backlog=LISTEN_BACKLOG)
 
 
 def _listener() -> socket.socket:
     """Return a socket that all hosts reach."""
     if socket.has_dualstack_ipv6():
         every = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        return socket.create_server(("", 0), backlog=MAX_WAITING, **every)  # type: ignore[arg-type]
-    return socket.create_server(("", 0), backlog=MAX_WAITING)
+        return socket.create_server(("", 0), backlog=LISTEN_BACKLOG, **every)  # type: ignore[arg-type]
+    return socket.create_server(("", 0), backlog=LISTEN_BACKLOG)
 
 
 def own_addresses() -> list[str]:
@@ -475,13 +483,13 @@ def own_addresses() -> list[str]:
     return [*others, "127.0.0.1"]
 
 
-open_here: "WeakSet[CalledCommand]" = WeakSet()
+open_commands: "WeakSet[CommandProcess]" = WeakSet()
 """The commands of this process whose descriptors are open: each ends when they close."""
 
 
 def _let_go_in_child() -> None:
     """Close a forked child's copies: it may outlive the caller, with whom those commands end."""
-    for each in list(open_here):
+    for each in list(open_commands):
         each.let_go()
 
 

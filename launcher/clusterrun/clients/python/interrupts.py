@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Self
 
 
-class HeldInterrupts:
+class DeferredInterrupts:
     """A block in which SIGINT's handler runs where ``deliver`` is called, and at the end.
 
     Python raises KeyboardInterrupt after any instruction: what a socket has just taken, or given, would

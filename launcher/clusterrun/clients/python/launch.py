@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from clusterrun import errors
 from clusterrun.clients.python import wire
 from clusterrun.clients.python.call import FunctionCall, cells, command_line, pickled
-from clusterrun.clients.python.command import CalledCommand, Peer
+from clusterrun.clients.python.command import CommandProcess, Peer
 from clusterrun.clients.python.failures import JobInterrupted, RemoteTraceback, WorkerFailed
 from clusterrun.errors import InternalError, LauncherError, MachineError, NodeLostError
 from clusterrun.policy.end_report import EndReport
@@ -50,7 +50,7 @@ def launch(
         TypeError: an option is unknown.
 
     """
-    job = CalledJob(FunctionCall(fn, args, kwargs or {}), options, called="launch")
+    job = FunctionJob(FunctionCall(fn, args, kwargs or {}), options, called="launch")
     try:
         job.serve()
         return job.results()
@@ -61,7 +61,7 @@ def launch(
 class SpawnContext:
     """A job that runs beside its caller, as ``spawn(..., join=False)`` returns it."""
 
-    def __init__(self, job: "CalledJob") -> None:
+    def __init__(self, job: "FunctionJob") -> None:
         """Serve its ranks in a thread: they do not wait for ``join``."""
         self._job = job
         self._thread = threading.Thread(
@@ -107,10 +107,10 @@ class SpawnContext:
 
     def __del__(self) -> None:
         # Its thread waits for the end.
-        self._job.hang_up()
+        self._job.close_lifeline()
 
 
-def _serve_and_close(job: "CalledJob") -> None:
+def _serve_and_close(job: "FunctionJob") -> None:
     try:
         job.serve()
     finally:
@@ -153,7 +153,7 @@ def spawn(  # noqa: PLR0913, PLR0917 - torch's arguments, in torch's order
     options.setdefault("numa_binding", None if bind_numa else "none")
     options["nproc_per_node"] = nprocs
     call = FunctionCall(fn, args, {}, local_rank_first=True)
-    job = CalledJob(call, options, called="spawn")
+    job = FunctionJob(call, options, called="spawn")
     if not join:
         return SpawnContext(job)
     try:
@@ -164,7 +164,7 @@ def spawn(  # noqa: PLR0913, PLR0917 - torch's arguments, in torch's order
     return None
 
 
-class CalledJob:
+class FunctionJob:
     """A job whose ranks make one call, with which they end."""
 
     def __init__(self, call: FunctionCall, options: Mapping[str, object], *, called: str) -> None:
@@ -183,7 +183,7 @@ class CalledJob:
         words, on_other_hosts = command_line(called, options)
         parts = pickled(call, lines=cells())
         self._interrupts = 0
-        self._command = CalledCommand(
+        self._command = CommandProcess(
             words,
             lambda peer: self._command.send(peer, wire.LAST_CALL, 1, parts),
             # Ctrl-C also ends a job that another thread waits for.
@@ -231,16 +231,16 @@ class CalledJob:
             raise command.fault
         report = command.report
         if report is None or report.code:
-            raise failure_of(report, exit_code, command.peers)
+            raise exception_of_job(report, exit_code, command.peers)
         return [_returned(peer) for _, peer in sorted(command.peers.items())]
 
     def close(self) -> None:
         """End the job if it still runs; nothing in a forked child."""
         self._command.close()
 
-    def hang_up(self) -> None:
+    def close_lifeline(self) -> None:
         """Have the job end as by SIGTERM, if it still runs; for any thread."""
-        self._command.hang_up()
+        self._command.close_lifeline()
 
 
 def _returned(peer: Peer) -> Any:
@@ -273,7 +273,7 @@ def value_of(peer: Peer) -> Any:
         raise
 
 
-def raised_by(peer: Peer | None) -> tuple[str, BaseException | None]:
+def remote_exception(peer: Peer | None) -> tuple[str, BaseException | None]:
     """Return the traceback of what has left the function on a rank, and the exception; "", None: none did.
 
     A ``RemoteTraceback`` instead, if the exception could not be pickled or unpickled.
@@ -290,7 +290,9 @@ def raised_by(peer: Peer | None) -> tuple[str, BaseException | None]:
     return text, error if isinstance(error, BaseException) else RemoteTraceback(text)
 
 
-def failure_of(report: EndReport | None, exit_code: int, peers: Mapping[int, Peer]) -> Exception:
+def exception_of_job(
+    report: EndReport | None, exit_code: int, peers: Mapping[int, Peer]
+) -> Exception:
     """Return what a job that has failed raises.
 
     Args:
@@ -306,7 +308,7 @@ def failure_of(report: EndReport | None, exit_code: int, peers: Mapping[int, Pee
             failed = WorkerFailed(
                 report.text, report.rank, report.host, report.exit_code, report.signal or None
             )
-            failed.__cause__ = raised_by(peers.get(report.rank))[1]
+            failed.__cause__ = remote_exception(peers.get(report.rank))[1]
             return failed
         case "Interrupted":
             return JobInterrupted(report.text, report.signal)

@@ -56,7 +56,7 @@ if not TYPE_CHECKING:
 def main() -> None:
     """Make calls until the caller has enough; raise what a last call has raised."""
     hosts, port, key = os.environ.pop("_CLUSTERRUN_CALLS").split("/")
-    rank = CalledRank([(host, int(port)) for host in hosts.split(",")], bytes.fromhex(key))
+    rank = RankServer([(host, int(port)) for host in hosts.split(",")], bytes.fromhex(key))
     # What a caller has in its __main__ has one of its own here.
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.excepthook = _print_without_our_frames
@@ -68,7 +68,7 @@ def main() -> None:
         sys.exit(f"clusterrun: the connection to the caller is lost: {error}")
 
 
-class CalledRank:
+class RankServer:
     """One rank's two connections, and the call that it is in."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]], key: bytes) -> None:
@@ -103,7 +103,7 @@ class CalledRank:
             if kind == wire.LEAVE:
                 return self._leave()
             if kind == wire.BREAK:
-                self._calls.send(wire.RETURNED, number, wire.dumps(renewed_groups()))
+                self._calls.send(wire.RETURNED, number, wire.dumps(reset_process_groups()))
             elif kind == wire.LAST_CALL:
                 return self._make_last_call(number, parts)
             elif kind == wire.CALL:
@@ -162,7 +162,7 @@ class CalledRank:
             kind, self._interrupted, _ = frame
             if self._interrupted == self._call:
                 if kind == wire.BREAK:
-                    break_groups((self._calls.fileno(), self._control.fileno()))
+                    abort_process_groups((self._calls.fileno(), self._control.fileno()))
                 signal.pthread_kill(main_thread, signal.SIGINT)
 
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
@@ -245,7 +245,7 @@ def flush_output() -> None:
 # Process groups.
 
 
-def break_groups(keep: Sequence[int]) -> None:
+def abort_process_groups(keep: Sequence[int]) -> None:
     """Have a main thread that waits in a collective come back: its groups are of no use any more.
 
     Args:
@@ -286,7 +286,7 @@ def _shut_down(descriptor: int, store: int) -> None:
             return
 
 
-def renewed_groups() -> tuple[bool, int]:
+def reset_process_groups() -> tuple[bool, int]:
     """Drop the process groups; return whether there were some, and a free port for new ones.
 
     What still holds a group, as DDP does, keeps its store, whose keys a new group would find there.

@@ -254,7 +254,7 @@ def dial(address: tuple[str, int], key: bytes, seconds: float) -> RankConnection
 # Values.
 
 
-class MainOfRank:
+class MainGlobals:
     """Stands for the globals of ``__main__``: functions that travel by value share those of the rank."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
@@ -266,7 +266,7 @@ def main_globals() -> dict[str, Any]:
     return sys.modules["__main__"].__dict__
 
 
-def rebuilt_tensor(
+def rebuild_tensor(
     buffer: Any,
     dtype: str,
     shape: tuple[int, ...],
@@ -350,7 +350,7 @@ def dumps(value: object, *, shares_main: bool = False) -> list[memoryview]:
     # Not documented; without it each function has globals of its own.
     known = getattr(pickler, "globals_ref", None)
     if shares_main and isinstance(known, dict):
-        known[id(main_globals())] = MainOfRank()
+        known[id(main_globals())] = MainGlobals()
     pickler.dump(value)
     return [file.getbuffer(), *(each.raw() for each in buffers)]
 
@@ -377,12 +377,12 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
         in_pickle = raw.nbytes < MIN_OUT_OF_BAND
         buffer = raw.tobytes() if in_pickle else pickle.PickleBuffer(raw)
         needs_grad = tensor.requires_grad and tensor.is_leaf
-        return rebuilt_tensor, (buffer, str(tensor.dtype)[6:], tuple(tensor.shape), needs_grad)
+        return rebuild_tensor, (buffer, str(tensor.dtype)[6:], tuple(tensor.shape), needs_grad)
     if tensor.device.type != "cpu":
         return tensor.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     return NotImplemented
 
 
 sys.modules.setdefault(NAME, sys.modules[__name__])
-for _each in (MainOfRank, main_globals, rebuilt_tensor, run_cell):
+for _each in (MainGlobals, main_globals, rebuild_tensor, run_cell):
     _each.__module__ = NAME

@@ -11,19 +11,19 @@ from weakref import WeakSet
 
 from clusterrun.clients.python import wire
 from clusterrun.clients.python.call import FunctionCall, cells, command_line, pickled
-from clusterrun.clients.python.command import CalledCommand, Peer
+from clusterrun.clients.python.command import CommandProcess, Peer
 from clusterrun.clients.python.failures import JobInterrupted, WorkerFailed
-from clusterrun.clients.python.interrupts import HeldInterrupts
-from clusterrun.clients.python.launch import failure_of, raised_by, value_of
+from clusterrun.clients.python.interrupts import DeferredInterrupts
+from clusterrun.clients.python.launch import exception_of_job, remote_exception, value_of
 from clusterrun.errors import UsageError
 from clusterrun.loop import NEVER
 
 ReturnT = TypeVar("ReturnT")
 
-SECONDS_TO_BREAK = 1.0
+SECONDS_TO_ABORT = 1.0
 """So long an interrupted rank may take to leave Python code; then its collectives are broken."""
 
-SECONDS_TO_COME_BACK = 5.0
+SECONDS_TO_RETURN = 5.0
 """Then the group is ended: a rank is in C code that holds Python's lock."""
 
 SECONDS_TO_REPORT = 30.0
@@ -80,19 +80,19 @@ class Workers:
         self._environ: dict[str, str] = {}
         """What ranks set before a call."""
         self._known_cells: set[str] = set()
-        self._command: CalledCommand | None = None
+        self._command: CommandProcess | None = None
         self._start()
         register_magic()
 
     def _start(self) -> None:
         words, on_other_hosts = command_line("Workers", self._options)
         # Ctrl-C must not reach the ranks: the caller interrupts a call, not the group.
-        self._command = command = CalledCommand(
+        self._command = command = CommandProcess(
             words, own_group=True, on_other_hosts=on_other_hosts
         )
         self.opened = time.monotonic()
         """Of several groups, ``%%ranks`` takes the newest one."""
-        open_groups.add(self)
+        open_workers.add(self)
         self._environ, self._known_cells = {}, set()
         try:
             while not (command.has_ended or command.are_complete):
@@ -103,12 +103,12 @@ class Workers:
             self._end()
             raise
 
-    def _check_start(self, command: CalledCommand) -> None:
+    def _check_start(self, command: CommandProcess) -> None:
         if command.has_ended:
             command.copy_output()
-            raise failure_of(command.report, command.exit_code(), command.peers)
+            raise exception_of_job(command.report, command.exit_code(), command.peers)
 
-    def _check_ranks(self, command: CalledCommand) -> None:
+    def _check_ranks(self, command: CommandProcess) -> None:
         if command.fault is not None:
             raise command.fault
         for peer in command.peers.values():
@@ -166,7 +166,7 @@ class Workers:
         self._number += 1
         chosen = [peer for _, peer in sorted(command.peers.items()) if rank in {None, peer.rank}]
         running = GroupCall(command, chosen, self._number)
-        with HeldInterrupts(command.wake) as held:
+        with DeferredInterrupts(command.wake) as held:
             try:
                 running.make(parts, held, lambda: self._interrupts_call == self._number)
             except BaseException:
@@ -181,7 +181,7 @@ class Workers:
                 raise error
         return [value_of(peer) for peer in chosen]
 
-    def _renew_groups(self, command: CalledCommand, held: HeldInterrupts) -> bool:
+    def _renew_groups(self, command: CommandProcess, held: DeferredInterrupts) -> bool:
         """Have all ranks drop their process groups, and meet at another port from now on.
 
         Returns:
@@ -229,7 +229,7 @@ class Workers:
 
     def _leave(self) -> None:
         command = self._command
-        if command is None or command.is_a_forks:
+        if command is None or command.is_forked_copy:
             return
         for peer in command.peers.values():
             command.send(peer, wire.LEAVE, 0, [b""])
@@ -241,14 +241,14 @@ class Workers:
 
     def _end(self) -> None:
         command, self._command = self._command, None
-        open_groups.discard(self)
+        open_workers.discard(self)
         if command is not None:
             command.close()
 
-    def _open_command(self) -> CalledCommand:
+    def _open_command(self) -> CommandProcess:
         if self._command is None:
             raise ValueError("these Workers are closed")
-        if self._command.is_a_forks:
+        if self._command.is_forked_copy:
             raise RuntimeError("these Workers belong to the process of which this one is a fork")
         return self._command
 
@@ -267,7 +267,7 @@ class GroupCall:
     """One call of ranks that live on, until each has answered."""
 
     def __init__(
-        self, command: CalledCommand, peers: Sequence[Peer], number: int, kind: int = wire.CALL
+        self, command: CommandProcess, peers: Sequence[Peer], number: int, kind: int = wire.CALL
     ) -> None:
         self._command = command
         self._peers = peers
@@ -281,7 +281,7 @@ class GroupCall:
         """The rank that has raised first."""
 
     def make(
-        self, parts: list[Any], held: HeldInterrupts, is_interrupted: Callable[[], bool]
+        self, parts: list[Any], held: DeferredInterrupts, is_interrupted: Callable[[], bool]
     ) -> None:
         """Make the call; end it for all ranks if one raises, or the user interrupts it.
 
@@ -340,7 +340,7 @@ class GroupCall:
         """End the call on the other ranks; those that don't come back are waited for, but not for long."""
         if self._gives_up_at == NEVER:
             now = time.monotonic()
-            self._breaks_at, self._gives_up_at = now + SECONDS_TO_BREAK, now + SECONDS_TO_COME_BACK
+            self._breaks_at, self._gives_up_at = now + SECONDS_TO_ABORT, now + SECONDS_TO_RETURN
             self._has_interrupted = bool(left)
             for peer in left:
                 self._command.control(peer, wire.INTERRUPT, self._number)
@@ -364,7 +364,7 @@ class GroupCall:
         return self._has_interrupted or len(kinds) > 1
 
     def _raised(self, peer: Peer, more: str = "") -> WorkerFailed:
-        text, cause = raised_by(peer)
+        text, cause = remote_exception(peer)
         report = f"rank {peer.rank} on {peer.host} failed:\n{text}{more}"
         failed = WorkerFailed(report.rstrip("\n"), peer.rank, peer.host)
         failed.__cause__ = cause
@@ -373,7 +373,7 @@ class GroupCall:
     def _stuck(self, left: Sequence[Peer]) -> BaseException:
         ranks = ", ".join(str(peer.rank) for peer in left)
         named = f"rank {ranks}" if len(left) == 1 else f"ranks {ranks}"
-        why = f"{named} did not come back within {SECONDS_TO_COME_BACK:g} s: all ranks were ended"
+        why = f"{named} did not come back within {SECONDS_TO_RETURN:g} s: all ranks were ended"
         # They hear no other signal, and all that the command has started ends with it.
         self._command.kill()
         if self._first is not None:
@@ -395,7 +395,7 @@ class GroupCall:
         gone = next((peer for peer in self._peers if peer.is_gone), None)
         if not command.has_ended or (command.report is not None and not command.report.code):
             return _left_early(gone or self._peers[0])
-        return failure_of(command.report, command.exit_code(), command.peers)
+        return exception_of_job(command.report, command.exit_code(), command.peers)
 
 
 def _left_early(peer: Peer) -> WorkerFailed:
@@ -406,13 +406,13 @@ def _left_early(peer: Peer) -> WorkerFailed:
 # Notebooks.
 
 
-open_groups: "WeakSet[Workers]" = WeakSet()
+open_workers: "WeakSet[Workers]" = WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     """Let the ranks end as the program does: their exit handlers run, too."""
-    for group in list(open_groups):
+    for group in list(open_workers):
         group.close()
 
 
@@ -435,7 +435,7 @@ def run_cell_on_ranks(line: str, cell: str) -> None:
         UsageError: no ``Workers`` are open, or what follows is not a rank.
 
     """
-    groups = sorted(open_groups, key=lambda each: each.opened)
+    groups = sorted(open_workers, key=lambda each: each.opened)
     if not groups:
         raise UsageError("no Workers are open", "workers = clusterrun.Workers(4)")
     rank = line.strip()

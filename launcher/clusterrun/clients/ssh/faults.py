@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from clusterrun.bounds import LONGEST_NAME, as_text
+from clusterrun.bounds import MAX_NAME_LENGTH, as_text
 from clusterrun.clients.ssh.remote import Reached
 
 MAX_LINES = 40
@@ -21,7 +21,7 @@ class HostFault(Struct, frozen=True):
     """The host was reached; what is asked of it is impossible."""
 
 
-class LastOutput(Struct, frozen=True):
+class FailedConnection(Struct, frozen=True):
     """What is known of a connection that ended, or was given up, before its host was ready."""
 
     host: str
@@ -86,7 +86,7 @@ _OWN_WORDS: Sequence[tuple[str, str, str]] = (
 )
 
 
-def fault_of(last: LastOutput) -> HostFault:
+def diagnose(last: FailedConnection) -> HostFault:
     """Return why the host is not ready."""
     if last.reached is Reached.NO_INTERPRETER:
         return HostFault(
@@ -114,7 +114,7 @@ def fault_of(last: LastOutput) -> HostFault:
     return HostFault(f"{last.python} ended with {last.exit_code}", last.errors)
 
 
-def _not_reached(last: LastOutput) -> HostFault:
+def _not_reached(last: FailedConnection) -> HostFault:
     for pattern, message, hint in _OWN_WORDS if last.exit_code in {None, 255} else ():
         if re.search(pattern, last.errors):
             return HostFault(message, hint.format(host=last.host))
@@ -132,10 +132,10 @@ def _not_reached(last: LastOutput) -> HostFault:
     return HostFault(f"{what}; it printed:" if printed else what, printed)
 
 
-def printed_there(printed: bytes | bytearray) -> str:
+def printable_tail(printed: bytes | bytearray) -> str:
     """Return the end of what ssh or another host has printed, as lines that no terminal obeys."""
     lines = bytes(printed).decode(errors="replace").replace("\r", "").split("\n")
-    return as_text("\n".join(line[:LONGEST_NAME] for line in lines[-MAX_LINES:]))
+    return as_text("\n".join(line[:MAX_NAME_LENGTH] for line in lines[-MAX_LINES:]))
 
 
 def describe(faults: Mapping[str, HostFault], hosts: int) -> tuple[str, str]:

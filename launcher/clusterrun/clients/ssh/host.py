@@ -10,15 +10,15 @@ from contextlib import suppress
 from typing import IO
 
 from clusterrun.clients.ssh.remote import NO_INTERPRETER, REACHED, Call, Reached
-from clusterrun.policy.end_report import BEGIN, LONGEST, EndReport, report_in, shown_line
-from clusterrun.processes import end_with
+from clusterrun.policy.end_report import BEGIN, LONGEST, EndReport, output_shown_line, parse_report
+from clusterrun.processes import set_parent_death_signal
 
 CHUNK = 1 << 16
 
 MAX_BEFORE = 1 << 14
 """Bytes that are kept of what is printed before the agent runs: their end."""
 
-LONGEST_LINE = 1 << 16
+MAX_LINE_LENGTH = 1 << 16
 """Bytes; a longer one is shown in pieces."""
 
 SECONDS_TO_EXIT = 2.0
@@ -69,7 +69,7 @@ class Host:
     # What it does.
 
     @property
-    def is_opened(self) -> bool:
+    def is_started(self) -> bool:
         return self._process is not None
 
     @property
@@ -101,7 +101,7 @@ class Host:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=lambda: end_with(client, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
+            preexec_fn=lambda: set_parent_death_signal(client, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
         )
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise AssertionError("ssh was started with three pipes")
@@ -210,13 +210,13 @@ class Host:
         *lines, rest = self._read[stream].split(b"\n")
         ours = b"%b%b " % (BEGIN, self._mark.encode())
         for line in lines:
-            if stream == ERR and line + b"\n" == shown_line(self._mark):
+            if stream == ERR and line + b"\n" == output_shown_line(self._mark):
                 self.shown += 1
             elif stream == ERR and line.startswith(ours):
-                self.report = report_in(line + b"\n", self._mark)
+                self.report = parse_report(line + b"\n", self._mark)
             else:
                 yield stream, line + b"\n"
-        is_long = len(rest) > (LONGEST if rest.startswith(ours) else LONGEST_LINE)
+        is_long = len(rest) > (LONGEST if rest.startswith(ours) else MAX_LINE_LENGTH)
         if is_long:
             yield stream, rest
         self._read[stream] = b"" if is_long else rest

@@ -18,7 +18,14 @@ from typing import Any, NoReturn, Protocol
 from msgspec.structs import replace
 
 from clusterrun.bounds import as_text, counted
-from clusterrun.clients.ssh.faults import HostFault, LastOutput, describe, fault_of, printed_there
+from clusterrun.clients.ssh.console import HostsConsole, open_console
+from clusterrun.clients.ssh.faults import (
+    FailedConnection,
+    HostFault,
+    describe,
+    diagnose,
+    printable_tail,
+)
 from clusterrun.clients.ssh.host import ERR, Host
 from clusterrun.clients.ssh.remote import (
     calls,
@@ -26,7 +33,6 @@ from clusterrun.clients.ssh.remote import (
     interpreters_of,
     ssh_command,
 )
-from clusterrun.clients.ssh.screen import HostsScreen, own_screen
 from clusterrun.errors import (
     ExitCode,
     LauncherError,
@@ -34,9 +40,9 @@ from clusterrun.errors import (
     UsageError,
     exit_code_of_signal,
 )
-from clusterrun.job.over_ssh import OverSsh
 from clusterrun.job.resolve import Resolved
 from clusterrun.job.sources import CommandLine
+from clusterrun.job.ssh_targets import SshTargets
 from clusterrun.loop import NEVER
 from clusterrun.policy.end_report import SHOW_OUTPUT, EndReport
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, Signals, signal_name
@@ -53,7 +59,7 @@ SECONDS_BETWEEN_NOTICES = 30.0
 SECONDS_TO_AGREE = 5.0
 """On top of heartbeats and grace period: in that time all nodes know that the job has ended."""
 
-SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_CHECKS = 1.0
 
 
 class Caller(Protocol):
@@ -77,7 +83,7 @@ class Caller(Protocol):
 
 def launch_over_ssh(
     resolved: Resolved,
-    over_ssh: OverSsh,
+    over_ssh: SshTargets,
     line: CommandLine,
     environ: Mapping[str, str],
     caller: Caller | None,
@@ -112,21 +118,21 @@ def launch_over_ssh(
     ]
     gc.enable()
     with ExitStack() as cleanup:
-        screen = own_screen()
+        screen = open_console()
         cleanup.callback(screen.close)
-        job = JobOverSsh(resolved, hosts, screen, interpreters[0], caller)
+        job = SshJob(resolved, hosts, screen, interpreters[0], caller)
         cleanup.callback(job.close)
         return job.run()
 
 
-class JobOverSsh:
+class SshJob:
     """One job: its hosts, this process's screen and its signals."""
 
     def __init__(
         self,
         resolved: Resolved,
         hosts: Sequence[Host],
-        screen: HostsScreen,
+        screen: HostsConsole,
         interpreter: str,
         caller: Caller | None,
     ) -> None:
@@ -151,7 +157,7 @@ class JobOverSsh:
         self._hosts = hosts
         self._screen = screen
         self._interpreter = interpreter
-        self._outlives_nodes = job.outlives_nodes
+        self._outlives_nodes = job.survives_node_loss
         self._silence: float = job.failures.heartbeat_timeout
         self._patience: float = self._silence + job.failures.shutdown_timeout
         self._inbox = Signals()
@@ -179,7 +185,7 @@ class JobOverSsh:
         """
         while not all(host.is_over for host in self._hosts):
             self._open_some()
-            self._wait(SECONDS_BETWEEN_LOOKS)
+            self._wait(SECONDS_BETWEEN_CHECKS)
             self._see_to_the_start()
             if self._have_begun or self._is_called_off:
                 self._see_to_the_end()
@@ -200,8 +206,8 @@ class JobOverSsh:
         return bool(self._faults) or (self._signal is not None and not self._have_begun)
 
     def _open_some(self) -> None:
-        waiting = [host for host in self._hosts if not (host.is_opened or host.is_over)]
-        opening = [host for host in self._hosts if host.is_opened and not _has_been_reached(host)]
+        waiting = [host for host in self._hosts if not (host.is_started or host.is_over)]
+        opening = [host for host in self._hosts if host.is_started and not _has_been_reached(host)]
         for host in waiting[: max(0, CONNECTIONS_AT_ONCE - len(opening))]:
             if self._signal is None:
                 host.open()
@@ -230,18 +236,18 @@ class JobOverSsh:
         """Return why a host can't take part; None: it can, or is not known to be unable."""
         if host.report is not None and host.report.reason == UsageError.__name__:
             return HostFault(host.report.message, host.report.hint, is_mistake=True)
-        is_late = host.is_opened and now - host.began_at > SECONDS_TO_BE_READY
-        if host.is_ready or not (host.is_over or is_late) or not host.is_opened:
+        is_late = host.is_started and now - host.began_at > SECONDS_TO_BE_READY
+        if host.is_ready or not (host.is_over or is_late) or not host.is_started:
             return None
-        return fault_of(
-            LastOutput(
+        return diagnose(
+            FailedConnection(
                 host=host.name,
                 python=self._interpreter,
                 reached=host.reached,
                 exit_code=host.exit_code,
                 waited=SECONDS_TO_BE_READY,
-                noise=printed_there(host.noise),
-                errors=printed_there(host.errors),
+                noise=printable_tail(host.noise),
+                errors=printable_tail(host.errors),
             )
         )
 
@@ -304,11 +310,11 @@ class JobOverSsh:
         reports = {host.name: host.report for host in self._hosts if host.report is not None}
         if not reports:
             self._screen.say("clusterrun: error: all connections are lost")
-        code = job_code(
-            [each.code for each in reports.values()], outlives_nodes=self._outlives_nodes
+        code = job_exit_code(
+            [each.code for each in reports.values()], survives_node_loss=self._outlives_nodes
         )
         agreed = {name: each for name, each in reports.items() if each.code == code}
-        report = report_of_all(agreed, len(self._hosts))
+        report = merge_reports(agreed, len(self._hosts))
         if self._caller is None:
             self._screen.say(report.text if report is not None else "")
         elif report is not None:
@@ -340,7 +346,7 @@ class JobOverSsh:
                 self._pass_on(event.number)
         for host in self._hosts:
             host.flush()
-            for stream, data in host.read() if is_read and host.is_opened else ():
+            for stream, data in host.read() if is_read and host.is_started else ():
                 self._show(host, stream, data)
         self._screen.flush()
         if (
@@ -380,7 +386,7 @@ def _waiting_line(hosts: Sequence[Host], seconds: float) -> str:
     )
 
 
-def report_of_all(reports: Mapping[str, EndReport], hosts: int) -> EndReport | None:
+def merge_reports(reports: Mapping[str, EndReport], hosts: int) -> EndReport | None:
     """Return one report of hosts that agree on the exit code; None: there is none.
 
     If a rank has failed, its own node knows most of it. Other texts are told once, with the names of
@@ -400,7 +406,7 @@ def report_of_all(reports: Mapping[str, EndReport], hosts: int) -> EndReport | N
     return replace(first, text=as_text(text))
 
 
-def job_code(codes: Sequence[int], *, outlives_nodes: bool) -> int:
+def job_exit_code(codes: Sequence[int], *, survives_node_loss: bool) -> int:
     """Return the exit code of a job by those of its agents, in the order of their ranks.
 
     Agents of one job agree on it, apart from those that were lost: the commonest one counts, and of
@@ -408,6 +414,6 @@ def job_code(codes: Sequence[int], *, outlives_nodes: bool) -> int:
     """
     if not codes:
         return ExitCode.NODE_LOST
-    considered = codes if outlives_nodes else [code for code in codes if code] or codes
+    considered = codes if survives_node_loss else [code for code in codes if code] or codes
     (code, _), *_ = Counter(considered).most_common(1)
     return code

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import CLUSTERS
-from clusterrun.job.declaring import rows_of
+from clusterrun.job.declarations import rows_of
 from clusterrun.job.file_kinds import FOLDER_DELETED
 from clusterrun.job.job import Job
 from clusterrun.job.options import OPTIONS, NodeLauncher, Ssh
-from clusterrun.job.over_ssh import OverSsh
 from clusterrun.job.resolve import Resolved
 from clusterrun.job.sources import (
     ENV_VARIABLE,
@@ -26,6 +25,7 @@ from clusterrun.job.sources import (
     CommandLine,
     typed,
 )
+from clusterrun.job.ssh_targets import SshTargets
 
 # The command that a login shell runs, and what is printed before the agent begins.
 
@@ -43,7 +43,7 @@ COMMAND = (
     f'echo; echo "{REACHED.decode()}"; '
     'python=; while IFS= read -r path && test -n "$path"; do '
     'test -z "$python" && test -x "$path" && python=$path; done; '
-    f'test -n "$python" && exec "$python" -P -u -m clusterrun.clients.ssh.far_end; '
+    f'test -n "$python" && exec "$python" -P -u -m clusterrun.clients.ssh.bootstrap; '
     f'echo "{NO_INTERPRETER.decode()}"; exit 127'
     "'"
 )
@@ -56,7 +56,7 @@ _ALWAYS = (
     *("-o", "ClearAllForwardings=yes"),
 )
 
-SIGNS_OF_LIFE = 3
+SERVER_ALIVE_COUNT = 3
 """That ssh asks a silent host for, before it ends with "Timeout, server not responding"."""
 
 
@@ -71,8 +71,8 @@ def ssh_command(ssh: str, host: str, options: Sequence[str], silence: float) -> 
 
     """
     alive = (
-        *("-o", f"ServerAliveInterval={max(1, round(silence / SIGNS_OF_LIFE))}"),
-        *("-o", f"ServerAliveCountMax={SIGNS_OF_LIFE}"),
+        *("-o", f"ServerAliveInterval={max(1, round(silence / SERVER_ALIVE_COUNT))}"),
+        *("-o", f"ServerAliveCountMax={SERVER_ALIVE_COUNT}"),
     )
     return [ssh, *_ALWAYS, *alive, *options, "--", host, COMMAND]
 
@@ -158,7 +158,7 @@ class Call(NamedTuple):
 
 
 def calls(
-    resolved: Resolved, over_ssh: OverSsh, line: CommandLine, environ: Mapping[str, str]
+    resolved: Resolved, over_ssh: SshTargets, line: CommandLine, environ: Mapping[str, str]
 ) -> Iterator[Call]:
     """Yield what each host gets, in the order of their ranks.
 

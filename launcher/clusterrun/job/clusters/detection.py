@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Found, Launch, Variables
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Cluster(Struct, frozen=True):
     """Beginnings of variables that place one process, and mean nothing on a host that ssh reaches."""
     job: tuple[str, ...] = ()
     """Variables of its jobs, with their ids: its module has ``SCHEDULER``, the commands of a job."""
-    starters: tuple[str, ...] = ()
+    task_launchers: tuple[str, ...] = ()
     """Programs that start its tasks, so they come before clusterrun."""
 
     @property
@@ -88,7 +88,7 @@ CLUSTERS = (
         "flux.task",
         private=("FLUX_",),
         job=("FLUX_JOB_ID",),
-        starters=("flux",),
+        task_launchers=("flux",),
     ),
     Cluster(
         "lsf",
@@ -96,7 +96,7 @@ CLUSTERS = (
         "lsf.jsrun",
         private=("LSB_", "LSF_", "LS_JOBPID", "JSM_"),
         job=("LSB_JOBID",),
-        starters=("jsrun",),
+        task_launchers=("jsrun",),
     ),
     # mpirun before srun: in an allocation it starts its own daemons with srun, and its tasks inherit
     # the daemon's step.
@@ -105,14 +105,14 @@ CLUSTERS = (
         ("OMPI_COMM_WORLD_RANK",),
         "openmpi.task",
         private=("OMPI_", "PMIX_", "PRTE_"),
-        starters=("mpirun", "orterun", "prun"),
+        task_launchers=("mpirun", "orterun", "prun"),
     ),
     Cluster(
         "mpich",
         ("PMI_RANK",),
         "mpich.mpich",
         private=("PMI_", "HYDRA_", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
-        starters=("mpiexec",),
+        task_launchers=("mpiexec",),
     ),
     Cluster("mvapich", ("MV2_COMM_WORLD_RANK",), "mpich.mvapich", private=("MV2_",)),
     Cluster(
@@ -121,10 +121,10 @@ CLUSTERS = (
         "slurm.step",
         private=("SLURM",),
         job=("SLURM_JOB_ID", "SLURM_JOBID"),
-        starters=("srun",),
+        task_launchers=("srun",),
     ),
     # After srun, which sets PALS_ variables on Cray machines.
-    Cluster("pals", ("PALS_RANKID",), "mpich.pals", private=("PALS_",), starters=("aprun",)),
+    Cluster("pals", ("PALS_RANKID",), "mpich.pals", private=("PALS_",), task_launchers=("aprun",)),
     # Platforms with variables of their own, before those known by names that users export, too:
     # HFAI's pods also have RANK and WORLD_SIZE.
     Cluster(
@@ -154,7 +154,7 @@ CLUSTERS = (
     Cluster(
         "pbs",
         ("PBS_NODEFILE",),
-        "pbs.node_of_file",
+        "pbs.node_in_nodefile",
         lenient=True,
         private=("PBS_",),
         job=("PBS_JOBID",),
@@ -183,14 +183,14 @@ CLUSTERS = (
 )
 """In the order of detection, each with the reason for its place; jobs are looked for in the same."""
 
-NODE_STARTERS = tuple(name for cluster in CLUSTERS for name in cluster.starters)
+TASK_LAUNCHERS = tuple(name for cluster in CLUSTERS for name in cluster.task_launchers)
 """Programs that start clusterrun on each node, so they come before it."""
 
 PADDLE_BY_NAME = "paddle"
 """A job whose workers get Paddle's variables, and that options alone may set."""
 
 
-def detect(asked: Fact[str], variables: Variables, launch: Launch) -> Found:
+def detect(asked: Setting[str], variables: Variables, launch: Launch) -> Found:
     """Return what the cluster of this process has set; nothing without one.
 
     ``asked`` is the value of ``--cluster``, "" if it was not set.
@@ -203,7 +203,7 @@ def detect(asked: Fact[str], variables: Variables, launch: Launch) -> Found:
         return Found(cluster=asked, yields=True)
     if ":" in asked.value:
         # Few sites have a cluster of their own.
-        from clusterrun.job.clusters.of_site import find
+        from clusterrun.job.clusters.site_function import find
 
         return replace(find(asked, variables, launch), cluster=asked)
     for cluster in CLUSTERS:
@@ -211,13 +211,13 @@ def detect(asked: Fact[str], variables: Variables, launch: Launch) -> Found:
         marker = cluster.marker(variables) if is_meant else ""
         if marker and (found := cluster.find(variables, launch)):
             origin = asked.origin if asked.value else marker
-            return replace(found, cluster=Fact(cluster.name, origin))
+            return replace(found, cluster=Setting(cluster.name, origin))
     if asked.value not in {"", PADDLE_BY_NAME}:
         raise _not_detected(asked)
-    return Found(cluster=asked if asked.value else Fact(NO_CLUSTER, "default"), yields=True)
+    return Found(cluster=asked if asked.value else Setting(NO_CLUSTER, "default"), yields=True)
 
 
-def job_here(variables: Variables) -> tuple[Cluster, Fact[str]] | None:
+def current_scheduler_job(variables: Variables) -> tuple[Cluster, Setting[str]] | None:
     """Return the scheduler in whose job this process runs, and the job's id; None: there is none."""
     for cluster in CLUSTERS:
         if found := variables.text(*cluster.job):
@@ -243,7 +243,7 @@ def _is_there(marker: str) -> bool:
     return True
 
 
-def _not_detected(asked: Fact[str]) -> UsageError:
+def _not_detected(asked: Setting[str]) -> UsageError:
     names = [*dict.fromkeys(cluster.name for cluster in CLUSTERS), NO_CLUSTER]
     if asked.value in names:
         markers = (each for it in CLUSTERS if it.name == asked.value for each in it.markers)

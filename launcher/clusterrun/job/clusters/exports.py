@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from clusterrun.job.clusters.found import Found, Launch, Variables, node
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 
 
 def exported_nodes(v: Variables, _: Launch) -> Found | None:
@@ -28,7 +28,7 @@ def exported_triple(v: Variables, launch: Launch) -> Found | None:
         return None
     nodes = v.require("WORLD_SIZE")
     counts_nodes = launch.nnodes is not None and launch.nnodes.value == nodes.value
-    unclear = None if counts_nodes else Fact(_both_lines(launch), "RANK")
+    unclear = None if counts_nodes else Setting(_both_lines(launch), "RANK")
     return replace(node(nodes, v.require("RANK")), unclear=unclear, yields=True)
 
 

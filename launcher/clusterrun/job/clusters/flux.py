@@ -2,9 +2,9 @@
 
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Found, Launch, Variables
-from clusterrun.job.clusters.scheduler import Scheduler, seconds_left
-from clusterrun.job.clusters.tasks import Starter, TaskNumbers, place_of
-from clusterrun.job.declaring import Fact
+from clusterrun.job.clusters.scheduler import Scheduler, parse_time_left
+from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, place_of
+from clusterrun.job.declarations import Setting
 
 SCHEDULER = Scheduler(
     "Flux",
@@ -14,11 +14,13 @@ SCHEDULER = Scheduler(
         *("sh", "-c"),
         'spec=$(flux job info "$0" jobspec) && printf "%s" "$spec" | flux job submit',
     ),
-    ask_end=("flux", "job", "timeleft"),
-    read_end=seconds_left,
+    end_command=("flux", "job", "timeleft"),
+    read_end=parse_time_left,
 )
 
-FLUX = Starter("flux run -n{size} clusterrun ...", "flux run -N{nodes} -n{nodes} clusterrun ...")
+FLUX = StartCommands(
+    "flux run -n{size} clusterrun ...", "flux run -N{nodes} -n{nodes} clusterrun ..."
+)
 
 
 def task(v: Variables, _: Launch) -> Found:
@@ -36,7 +38,7 @@ def task(v: Variables, _: Launch) -> Found:
         rank=v.require("FLUX_TASK_RANK"),
         size=size,
         local_rank=v.require("FLUX_TASK_LOCAL_ID"),
-        local_size=Fact(size.value // nodes.value, f"{size.origin}, {nodes.origin}"),
+        local_size=Setting(size.value // nodes.value, f"{size.origin}, {nodes.origin}"),
         nodes=nodes,
     )
     job = v.text("FLUX_JOB_ID")

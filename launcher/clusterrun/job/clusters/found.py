@@ -5,7 +5,7 @@ from collections import UserDict
 from msgspec import Struct
 
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import TaskLayout
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import ThisProcess
@@ -13,7 +13,7 @@ from clusterrun.job.values import WorkerCount
 
 WITHOUT_CLUSTER = "correct the variables, or ignore the cluster with --cluster none"
 
-Workers = Fact[int] | Fact[WorkerCount] | Fact[int | WorkerCount]
+Workers = Setting[int] | Setting[WorkerCount] | Setting[int | WorkerCount]
 
 
 class Launch(Struct, frozen=True):
@@ -22,7 +22,7 @@ class Launch(Struct, frozen=True):
     process: ThisProcess
     line: CommandLine
     """As it was typed, for hints."""
-    nnodes: Fact[int] | None = None
+    nnodes: Setting[int] | None = None
     """As set by an option, for clusters that do not set it; None: not set."""
     is_drawn: bool = False
     """The job only shows where its workers would run on this machine: it need not be possible here."""
@@ -35,31 +35,31 @@ class Found(Struct, frozen=True):
     all.
     """
 
-    nnodes: Fact[int] | None = None
-    node_rank: Fact[int] | None = None
-    hosts: Fact[tuple[str, ...]] | None = None
+    nnodes: Setting[int] | None = None
+    node_rank: Setting[int] | None = None
+    hosts: Setting[tuple[str, ...]] | None = None
     """Names of the nodes by rank."""
-    tasks: Fact[TaskLayout] | None = None
+    tasks: Setting[TaskLayout] | None = None
     """The rank of this task among all, if the cluster starts one task per worker."""
-    nproc_per_node: Fact[int] | None = None
-    master_addr: Fact[str] | None = None
+    nproc_per_node: Setting[int] | None = None
+    master_addr: Setting[str] | None = None
     no_address: str = ""
     """Why the hosts that the cluster names do not say where node 0 is; "": nothing to say."""
-    ports: Fact[tuple[int, ...]] | None = None
+    ports: Setting[tuple[int, ...]] | None = None
     """Ports to try in this order, the same on all nodes."""
     ignored_exports: tuple[str, ...] = ()
     """Which of MASTER_ADDR and MASTER_PORT to ignore, as the cluster has better values."""
-    numa_node: Fact[int] | None = None
+    numa_node: Setting[int] | None = None
     """The one NUMA node of its machine that the job may use; None: all."""
-    run_id: Fact[str] | None = None
+    run_id: Setting[str] | None = None
     """The same on all nodes, and different for every other job."""
-    secret: Fact[str] | None = None
+    secret: Setting[str] | None = None
     """A text that every process of the job knows and no other process.
 
     Only from a cluster that starts all processes itself: one that the user starts elsewhere would
     not know the secret.
     """
-    unclear: Fact[str] | None = None
+    unclear: Setting[str] | None = None
     """What to type, as the ranks may count nodes or workers; None: they count nodes.
 
     Both counts are equal as long as every node has one worker.
@@ -71,7 +71,7 @@ class Found(Struct, frozen=True):
     elsewhere: str = ""
     """The warning for a job on this host alone, which is not one of the cluster's; "": it is."""
     warnings: tuple[str, ...] = ()
-    cluster: Fact[str] = Fact("none", "default")
+    cluster: Setting[str] = Setting("none", "default")
     """The cluster that was detected; set by ``detect``."""
 
     @property
@@ -83,12 +83,12 @@ class Found(Struct, frozen=True):
 
 
 def node(
-    nnodes: Fact[int],
-    node_rank: Fact[int] | None,
+    nnodes: Setting[int],
+    node_rank: Setting[int] | None,
     *,
-    hosts: Fact[tuple[str, ...]] | None = None,
-    nproc_per_node: Fact[int] | None = None,
-    run_id: Fact[str] | None = None,
+    hosts: Setting[tuple[str, ...]] | None = None,
+    nproc_per_node: Setting[int] | None = None,
+    run_id: Setting[str] | None = None,
 ) -> Found:
     """Return what is found by a process that is one node.
 
@@ -103,22 +103,22 @@ def node(
         node_rank=node_rank,
         hosts=hosts,
         nproc_per_node=nproc_per_node,
-        master_addr=first_of(hosts),
+        master_addr=first_host(hosts),
         run_id=run_id,
     )
 
 
-def no_place(message: str, hint: str) -> Found:
+def unplaced(message: str, hint: str) -> Found:
     """Return what is found by a process that only options can place."""
     return Found(yields=True, obstacle=UsageError(message, hint))
 
 
-def first_of(hosts: Fact[tuple[str, ...]] | None) -> Fact[str] | None:
+def first_host(hosts: Setting[tuple[str, ...]] | None) -> Setting[str] | None:
     """Return the first host, which is node 0."""
-    return Fact(hosts.value[0], hosts.origin) if hosts and hosts.value else None
+    return Setting(hosts.value[0], hosts.origin) if hosts and hosts.value else None
 
 
-def check_rank(rank: Fact[int], count: Fact[int]) -> None:
+def check_rank(rank: Setting[int], count: Setting[int]) -> None:
     """Check that ``rank`` is one of ``count``.
 
     Raises:
@@ -136,23 +136,23 @@ def check_rank(rank: Fact[int], count: Fact[int]) -> None:
 class Variables(UserDict[str, str]):
     """The environment. Methods that take several names read the first that is set and not empty."""
 
-    def text(self, *names: str) -> Fact[str] | None:
-        found = (Fact(self[name], name) for name in names if self.get(name))
+    def text(self, *names: str) -> Setting[str] | None:
+        found = (Setting(self[name], name) for name in names if self.get(name))
         return next(found, None)
 
     def has_all(self, *names: str) -> bool:
         return all(self.get(name) for name in names)
 
-    def number(self, *names: str) -> Fact[int] | None:
+    def number(self, *names: str) -> Setting[int] | None:
         """Return a number from 0; another text is a ``UsageError``."""
         found = self.text(*names)
         if found is None:
             return None
         if not (found.value.isascii() and found.value.isdigit()):
             raise UsageError(f"{found.origin}: {found.value!r} is not a number", WITHOUT_CLUSTER)
-        return Fact(int(found.value), found.origin)
+        return Setting(int(found.value), found.origin)
 
-    def require(self, *names: str) -> Fact[int]:
+    def require(self, *names: str) -> Setting[int]:
         """Return a number from 0; if none of these is set, that is a ``UsageError``."""
         found = self.number(*names)
         if found is None:
@@ -162,7 +162,7 @@ class Variables(UserDict[str, str]):
             )
         return found
 
-    def gpus(self, name: str) -> Fact[int] | None:
+    def gpus(self, name: str) -> Setting[int] | None:
         """Return a number of GPUs; None if it is 0 or CUDA_VISIBLE_DEVICES has another number."""
         given = self.number(name)
         visible = self.get("CUDA_VISIBLE_DEVICES")

@@ -1,19 +1,19 @@
 """LSF: tasks that jsrun started, and the commands of a job."""
 
 from clusterrun.job.clusters.found import Found, Launch, Variables
-from clusterrun.job.clusters.scheduler import Scheduler, seconds_left
-from clusterrun.job.clusters.tasks import Starter, TaskNumbers, place_of
-from clusterrun.job.declaring import Fact
+from clusterrun.job.clusters.scheduler import Scheduler, parse_time_left
+from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, place_of
+from clusterrun.job.declarations import Setting
 
 SCHEDULER = Scheduler(
     "LSF",
     batch=("#BSUB", "bsub < FILE"),
     requeue=("brequeue",),
-    ask_end=("bjobs", "-noheader", "-o", "time_left"),
-    read_end=seconds_left,
+    end_command=("bjobs", "-noheader", "-o", "time_left"),
+    read_end=parse_time_left,
 )
 
-JSRUN = Starter("jsrun -n {size} clusterrun ...", "jsrun -r 1 clusterrun ...")
+JSRUN = StartCommands("jsrun -n {size} clusterrun ...", "jsrun -r 1 clusterrun ...")
 
 
 def jsrun(v: Variables, _: Launch) -> Found:
@@ -29,7 +29,7 @@ def jsrun(v: Variables, _: Launch) -> Found:
     return place_of(task, hosts=_hosts_of_lsf(v, task), run_id=job, secret=job)
 
 
-def _hosts_of_lsf(v: Variables, task: TaskNumbers) -> Fact[tuple[str, ...]] | None:
+def _hosts_of_lsf(v: Variables, task: TaskNumbers) -> Setting[tuple[str, ...]] | None:
     """Return the hosts of the tasks, without the one on which jsrun was typed: LSF's first."""
     # "launch 1 host1 42 host2 42", or a name for each slot.
     listed = v.text("LSB_MCPU_HOSTS", "LSB_HOSTS")
@@ -37,4 +37,4 @@ def _hosts_of_lsf(v: Variables, task: TaskNumbers) -> Fact[tuple[str, ...]] | No
         return None
     nodes = task.size.value // max(1, task.local_size.value)
     names = tuple(dict.fromkeys(word for word in listed.value.split() if not word.isdigit()))
-    return Fact(names[1:] if len(names) == nodes + 1 else names, listed.origin)
+    return Setting(names[1:] if len(names) == nodes + 1 else names, listed.origin)

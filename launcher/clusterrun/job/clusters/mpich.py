@@ -3,12 +3,14 @@
 Without a nodefile no variable has the host of task 0: on several nodes MASTER_ADDR has to be set.
 """
 
-from clusterrun.job.clusters.found import Found, Launch, Variables, no_place
+from clusterrun.job.clusters.found import Found, Launch, Variables, unplaced
 from clusterrun.job.clusters.pbs import read_nodefile
-from clusterrun.job.clusters.tasks import Starter, TaskNumbers, place_of
+from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, place_of
 
-HYDRA = Starter("mpiexec -n {size} clusterrun ...", "mpiexec -ppn 1 clusterrun ...")
-PALS = Starter("mpiexec -n {size} clusterrun ...", "mpiexec -n {nodes} --ppn 1 clusterrun ...")
+HYDRA = StartCommands("mpiexec -n {size} clusterrun ...", "mpiexec -ppn 1 clusterrun ...")
+PALS = StartCommands(
+    "mpiexec -n {size} clusterrun ...", "mpiexec -n {nodes} --ppn 1 clusterrun ..."
+)
 
 
 def mpich(v: Variables, _: Launch) -> Found | None:
@@ -63,7 +65,7 @@ def pmix(v: Variables, _: Launch) -> Found | None:
         # srun set it for a task: this process is in a shell that is one, or inherited its variables.
         return None
     rank = v.require("PMIX_RANK")
-    return no_place(
+    return unplaced(
         f"{rank.origin} is {rank.value}, but the number of tasks is unknown",
         "start clusterrun by Open MPI's mpirun or by srun, or set its place:\n"
         "  clusterrun --nnodes N --node-rank $PMIX_RANK --master-addr HOST ...",

@@ -4,10 +4,12 @@ import re
 
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Found, Launch, Variables
-from clusterrun.job.clusters.tasks import Starter, TaskNumbers, place_of
-from clusterrun.job.declaring import Fact
+from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, place_of
+from clusterrun.job.declarations import Setting
 
-MPIRUN = Starter("mpirun -n {size} clusterrun ...", "mpirun --map-by ppr:1:node clusterrun ...")
+MPIRUN = StartCommands(
+    "mpirun -n {size} clusterrun ...", "mpirun --map-by ppr:1:node clusterrun ..."
+)
 
 
 def task(v: Variables, launch: Launch) -> Found:
@@ -29,14 +31,14 @@ def task(v: Variables, launch: Launch) -> Found:
         "AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_JOB_MASTER_NODE_IP"
     )
     if azure:
-        address: Fact[str] | None = Fact(azure.value.partition(":")[0], azure.origin)
+        address: Setting[str] | None = Setting(azure.value.partition(":")[0], azure.origin)
     else:
         address = _mpirun_host(v, numbers, launch.process.host)
     run_id = v.text("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
     return place_of(numbers, address=address, run_id=run_id)
 
 
-def _mpirun_host(v: Variables, task: TaskNumbers, here: str) -> Fact[str] | None:
+def _mpirun_host(v: Variables, task: TaskNumbers, here: str) -> Setting[str] | None:
     """Return the host of mpirun, where task 0 should be; only task 0 itself can check that."""
     head, own = _head_and_own_host(v)
     is_elsewhere = task.rank.value == 0 and head is not None and head.value != own
@@ -49,13 +51,13 @@ def _mpirun_host(v: Variables, task: TaskNumbers, here: str) -> Fact[str] | None
     return head
 
 
-def _head_and_own_host(v: Variables) -> tuple[Fact[str] | None, str]:
+def _head_and_own_host(v: Variables) -> tuple[Setting[str] | None, str]:
     address, head_uri = re.compile(r"tcp://([0-9.]+)"), "OMPI_MCA_orte_hnp_uri"
     head = address.search(v.get(head_uri, ""))
     own = address.search(v.get("OMPI_MCA_orte_local_daemon_uri", ""))
     if head and own:
-        return Fact(head[1], head_uri), own[1]
+        return Setting(head[1], head_uri), own[1]
     prrte = re.fullmatch(r"(?:prterun|prte)-(.+)-[0-9]+@[0-9]+", v.get("PMIX_NAMESPACE", ""))
     if prrte and v.get("PMIX_HOSTNAME"):
-        return Fact(prrte[1], "PMIX_NAMESPACE"), v["PMIX_HOSTNAME"]
+        return Setting(prrte[1], "PMIX_NAMESPACE"), v["PMIX_HOSTNAME"]
     return None, ""

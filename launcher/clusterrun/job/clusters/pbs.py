@@ -6,13 +6,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from clusterrun.errors import UsageError
-from clusterrun.job.clusters.found import Found, Launch, Variables, no_place, node
+from clusterrun.job.clusters.found import Found, Launch, Variables, node, unplaced
 from clusterrun.job.clusters.scheduler import Scheduler, local_time, seconds_of
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.hosts import short_name
 
 
-def asctime_and_walltime(answer: str, _now: float) -> float | None:
+def parse_qstat(answer: str, _now: float) -> float | None:
     """Read start and limit as ``qstat -f`` prints them (pbs_job_attributes(7B)).
 
     PBS Professional and OpenPBS have ``stime``, Torque has ``start_time``; a long line goes on after
@@ -31,40 +31,40 @@ SCHEDULER = Scheduler(
     "PBS",
     batch=("#PBS", "qsub FILE"),
     requeue=("qrerun",),
-    ask_end=("qstat", "-f"),
-    read_end=asctime_and_walltime,
+    end_command=("qstat", "-f"),
+    read_end=parse_qstat,
 )
 
 
-def node_of_file(v: Variables, launch: Launch) -> Found:
+def node_in_nodefile(v: Variables, launch: Launch) -> Found:
     """A process finds its own host in the file with those of the job.
 
     PBS starts a job's script on the first of its hosts; pbsdsh, ssh or an mpiexec has to start it on
     the others, and no variable of PBS shows that it did.
     """
-    file = Fact(v["PBS_NODEFILE"], "PBS_NODEFILE")
+    file = Setting(v["PBS_NODEFILE"], "PBS_NODEFILE")
     hosts, here = read_nodefile(file), launch.process.host
     names = [short_name(host) for host in hosts.value]
     if short_name(here) not in names:
         lists = (
             f"{file.origin}: {file.value} lists {', '.join(hosts.value)}, but not this host, {here}"
         )
-        found = no_place(
+        found = unplaced(
             lists,
             "set the place of this node: --nnodes, --node-rank, --master-addr;"
             " or run the job on this host alone: --cluster none",
         )
         return replace(found, elsewhere=lists)
     found = node(
-        Fact(len(names), file.origin),
-        Fact(names.index(short_name(here)), file.origin),
+        Setting(len(names), file.origin),
+        Setting(names.index(short_name(here)), file.origin),
         hosts=hosts,
         run_id=v.text("PBS_JOBID"),
     )
     return replace(found, yields=True)
 
 
-def read_nodefile(file: Fact[str]) -> Fact[tuple[str, ...]]:
+def read_nodefile(file: Setting[str]) -> Setting[tuple[str, ...]]:
     """Return the hosts of the file, each once, in its order; it has a line for each slot.
 
     Raises:
@@ -82,4 +82,4 @@ def read_nodefile(file: Fact[str]) -> Fact[tuple[str, ...]]:
         raise UsageError(
             f"{file.origin}: {file.value} is empty", "ignore the cluster with --cluster none"
         )
-    return Fact(tuple(dict.fromkeys(lines)), file.origin)
+    return Setting(tuple(dict.fromkeys(lines)), file.origin)

@@ -14,15 +14,15 @@ from clusterrun.job.clusters.found import (
     Found,
     Launch,
     Variables,
-    no_place,
     node,
+    unplaced,
 )
-from clusterrun.job.clusters.tasks import Starter, TaskNumbers, place_of
-from clusterrun.job.declaring import Fact
+from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, place_of
+from clusterrun.job.declarations import Setting
 from clusterrun.job.values import Endpoint
 
 _VOLCANO_HOSTS = re.compile(r"VC_(.+)_HOSTS")
-AZUREML = Starter(
+AZUREML = StartCommands(
     "instance_count: {nodes}, with {size} processes in all",
     "process_count_per_instance: 1",
 )
@@ -53,7 +53,7 @@ def hfai(v: Variables, _: Launch) -> Found | None:
         found,
         master_addr=address,
         ignored_exports=("MASTER_ADDR",) if address else (),
-        numa_node=Fact(int(half.value), half.origin) if half else None,
+        numa_node=Setting(int(half.value), half.origin) if half else None,
     )
 
 
@@ -79,9 +79,9 @@ def counted_pods(v: Variables, _: Launch) -> Found:
 
 def skypilot(v: Variables, _: Launch) -> Found:
     """SkyPilot: one process per node (docs.skypilot.co, "SkyPilot environment variables")."""
-    hosts = Fact(tuple(v.get("SKYPILOT_NODE_IPS", "").split()), "SKYPILOT_NODE_IPS")
+    hosts = Setting(tuple(v.get("SKYPILOT_NODE_IPS", "").split()), "SKYPILOT_NODE_IPS")
     # Older versions set the list alone.
-    nodes = v.number("SKYPILOT_NUM_NODES") or Fact(len(hosts.value), hosts.origin)
+    nodes = v.number("SKYPILOT_NUM_NODES") or Setting(len(hosts.value), hosts.origin)
     found = node(
         nodes,
         v.require("SKYPILOT_NODE_RANK"),
@@ -106,7 +106,7 @@ def sagemaker(v: Variables, _: Launch) -> Found:
 
     text, own = v["SM_HOSTS"], v.text("SM_CURRENT_HOST")
     try:
-        hosts = Fact(msgspec.json.decode(text, type=tuple[str, ...]), "SM_HOSTS")
+        hosts = Setting(msgspec.json.decode(text, type=tuple[str, ...]), "SM_HOSTS")
     except (msgspec.MsgspecError, UnicodeEncodeError):
         raise UsageError(f"SM_HOSTS: {text!r} is not a list in JSON", WITHOUT_CLUSTER) from None
     if own is None or own.value not in hosts.value:
@@ -116,8 +116,8 @@ def sagemaker(v: Variables, _: Launch) -> Found:
             WITHOUT_CLUSTER,
         )
     return node(
-        Fact(len(hosts.value), hosts.origin),
-        Fact(hosts.value.index(own.value), own.origin),
+        Setting(len(hosts.value), hosts.origin),
+        Setting(hosts.value.index(own.value), own.origin),
         hosts=hosts,
         nproc_per_node=v.gpus("SM_NUM_GPUS"),
     )
@@ -140,7 +140,7 @@ def volcano(v: Variables, _: Launch) -> Found:
     nodes = v.require("WORLD_SIZE")
     masters_first = sorted(lists, key=lambda name: (name != "VC_MASTER_HOSTS", name))
     hosts = tuple(host for name in masters_first for host in lists[name])
-    listed = Fact(hosts, ", ".join(lists)) if len(hosts) == nodes.value else None
+    listed = Setting(hosts, ", ".join(lists)) if len(hosts) == nodes.value else None
     # The plugin's MASTER_ADDR says where node 0 is.
     return replace(node(nodes, v.require("RANK"), hosts=listed), master_addr=None)
 
@@ -148,14 +148,14 @@ def volcano(v: Variables, _: Launch) -> Found:
 def _volcano_by_index(v: Variables, lists: Mapping[str, tuple[str, ...]]) -> Found:
     if len(lists) != 1:
         kinds = f"{len(lists)} kinds of tasks ({', '.join(lists)})" if lists else "no list of hosts"
-        return no_place(
+        return unplaced(
             f"Volcano has set {kinds}, but no rank among all pods",
             "use its plugin pytorch, or set the place of this node: --nnodes, --node-rank,"
             " --master-addr",
         )
     ((origin, hosts),) = lists.items()
     rank = v.require("VC_TASK_INDEX", "VK_TASK_INDEX")
-    return node(Fact(len(hosts), origin), rank, hosts=Fact(hosts, origin))
+    return node(Setting(len(hosts), origin), rank, hosts=Setting(hosts, origin))
 
 
 def paddle(v: Variables, _: Launch) -> Found | None:
@@ -171,7 +171,7 @@ def paddle(v: Variables, _: Launch) -> Found | None:
         return None
     listed, master = v.text("PADDLE_TRAINERS", "PADDLE_TRAINER_ENDPOINTS"), v.text("PADDLE_MASTER")
     hosts = _hosts_of_endpoints(listed) if listed else None
-    nodes = Fact(len(hosts.value), hosts.origin) if hosts else v.require("PADDLE_NNODES")
+    nodes = Setting(len(hosts.value), hosts.origin) if hosts else v.require("PADDLE_NNODES")
     found = node(
         nodes,
         v.number("PADDLE_TRAINER_ID", "PADDLE_RANK"),
@@ -184,14 +184,14 @@ def paddle(v: Variables, _: Launch) -> Found | None:
     endpoint = _endpoint(master.value, master.origin)
     return replace(
         found,
-        master_addr=Fact(endpoint.host, master.origin),
-        ports=Fact((endpoint.port,), master.origin) if endpoint.port else None,
+        master_addr=Setting(endpoint.host, master.origin),
+        ports=Setting((endpoint.port,), master.origin) if endpoint.port else None,
     )
 
 
-def _hosts_of_endpoints(listed: Fact[str]) -> Fact[tuple[str, ...]]:
+def _hosts_of_endpoints(listed: Setting[str]) -> Setting[tuple[str, ...]]:
     hosts = (_endpoint(each, listed.origin).host for each in listed.value.split(","))
-    return Fact(tuple(dict.fromkeys(hosts)), listed.origin)
+    return Setting(tuple(dict.fromkeys(hosts)), listed.origin)
 
 
 def _endpoint(text: str, origin: str) -> Endpoint:
@@ -215,12 +215,12 @@ def azureml(v: Variables, launch: Launch) -> Found | None:
     nodes = v.number("AZUREML_NODE_COUNT") or launch.nnodes
     local_size = v.number("LOCAL_WORLD_SIZE")
     if not local_size and nodes and nodes.value:
-        local_size = Fact(size.value // nodes.value, f"{size.origin}, {nodes.origin}")
+        local_size = Setting(size.value // nodes.value, f"{size.origin}, {nodes.origin}")
     if not local_size and node_rank and node_rank.value:
         per_node = max(1, (rank.value - local_rank.value) // node_rank.value)
-        local_size = Fact(per_node, f"{rank.origin}, {node_rank.origin}")
+        local_size = Setting(per_node, f"{rank.origin}, {node_rank.origin}")
     if not local_size:
-        return no_place(
+        return unplaced(
             f"{size.origin} is {size.value} and {local_rank.origin} is {local_rank.value}: this"
             " is one of several processes, but the number of nodes is unknown",
             f"give the number of nodes:\n  {launch.line.line('--nnodes', 'N')}\n"

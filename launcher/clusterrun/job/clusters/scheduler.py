@@ -17,7 +17,7 @@ class Scheduler(Struct, frozen=True):
     has_id: bool = True
     """Its variable holds the id of the job."""
     requeue: tuple[str, ...] = ()
-    ask_end: tuple[str, ...] = ()
+    end_command: tuple[str, ...] = ()
     read_end: Callable[[str, float], float | None] = lambda _answer, _now: None
     """Takes an answer and the time, and returns the end, both in seconds since the epoch; None: the
     job has no end."""
@@ -27,7 +27,7 @@ class Scheduler(Struct, frozen=True):
     """The variable with the number of earlier starts."""
 
 
-def seconds_left(answer: str, now: float) -> float | None:
+def parse_time_left(answer: str, now: float) -> float | None:
     """Read the time that is left: seconds (flux-job(1)), or LSF's ``0:50 L`` (bjobs -WL): hours and minutes."""
     found = re.search(r"\d[\d:]*", answer)
     if found is None:

@@ -17,10 +17,10 @@ from clusterrun.job.clusters.found import (
     Found,
     Launch,
     Variables,
-    first_of,
+    first_host,
 )
 from clusterrun.job.clusters.scheduler import Scheduler, local_time
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.hosts import expand_counts, expand_hosts, short_name
 from clusterrun.job.job import TaskLayout
 from clusterrun.job.this_process import ThisProcess
@@ -47,7 +47,7 @@ connections (ip_local_port_range, from 32768 unless changed) and Kubernetes to s
 """
 
 
-def iso_time(answer: str, _now: float) -> float | None:
+def parse_end_time(answer: str, _now: float) -> float | None:
     """Read ``EndTime=2026-11-22T23:59:01``, in local time (scontrol(1)); or seconds since the epoch.
 
     The latter if SLURM_TIME_FORMAT is ``%s``, which is what the question is asked with.
@@ -64,8 +64,8 @@ SCHEDULER = Scheduler(
     "Slurm",
     batch=("#SBATCH", "sbatch FILE"),
     requeue=("scontrol", "requeue"),
-    ask_end=("scontrol", "show", "job", "-o"),
-    read_end=iso_time,
+    end_command=("scontrol", "show", "job", "-o"),
+    read_end=parse_end_time,
     end="SLURM_JOB_END_TIME",
     starts="SLURM_RESTART_COUNT",
 )
@@ -87,7 +87,7 @@ def step(v: Variables, launch: Launch) -> Found | None:
         hosts = None
     no_address = other_order or (_placed_by_hand(v, hosts) if tasks else "")
     job, number = v.require(*_JOB), v.require(*_STEP)
-    identity = Fact(f"{job.value}.{number.value}", f"{job.origin}, {number.origin}")
+    identity = Setting(f"{job.value}.{number.value}", f"{job.origin}, {number.origin}")
     return Found(
         nnodes=nodes,
         node_rank=node,
@@ -96,7 +96,7 @@ def step(v: Variables, launch: Launch) -> Found | None:
         nproc_per_node=None if tasks else v.gpus("SLURM_GPUS_ON_NODE"),
         master_addr=None if no_address else _master_addr(hosts),
         no_address=no_address,
-        ports=Fact(port_candidates(job.value, number.value), identity.origin),
+        ports=Setting(port_candidates(job.value, number.value), identity.origin),
         run_id=identity,
         secret=_secret(v, identity),
         warnings=_too_few_cpus(v, launch.process.cpus, counts.value[node.value]),
@@ -142,7 +142,9 @@ def _is_shell_of_step(v: Variables, process: ThisProcess) -> bool:
     return _has_step(v) and bool(v.get("SLURM_PTY_PORT")) and process.is_under_shell()
 
 
-def _tasks_by_node(v: Variables, nodes: Fact[int], node: Fact[int]) -> Fact[tuple[int, ...]]:
+def _tasks_by_node(
+    v: Variables, nodes: Setting[int], node: Setting[int]
+) -> Setting[tuple[int, ...]]:
     listed = v.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
     counts = _by_rank(v, expand_counts(listed)) if listed else (1,) * nodes.value
     origin = listed.origin if listed else nodes.origin
@@ -154,7 +156,7 @@ def _tasks_by_node(v: Variables, nodes: Fact[int], node: Fact[int]) -> Fact[tupl
         )
     if 0 in counts:
         raise UsageError(f"{origin} has a node without tasks", WITHOUT_CLUSTER)
-    return Fact(counts, origin)
+    return Setting(counts, origin)
 
 
 def _by_rank(v: Variables, counts: tuple[int, ...]) -> tuple[int, ...]:
@@ -167,7 +169,7 @@ def _by_rank(v: Variables, counts: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(of_host[host] for host in ranked.value)
 
 
-def _layout(v: Variables, counts: Fact[tuple[int, ...]], node: int) -> Fact[TaskLayout]:
+def _layout(v: Variables, counts: Setting[tuple[int, ...]], node: int) -> Setting[TaskLayout]:
     local_rank = v.require("SLURM_LOCALID").value
     gpus = v.number("SLURM_GPUS_ON_NODE")
     layout = TaskLayout(
@@ -182,7 +184,7 @@ def _layout(v: Variables, counts: Fact[tuple[int, ...]], node: int) -> Fact[Task
         all_tasks=f"srun -n {sum(counts.value)} clusterrun ...",
         one_per_node="srun --ntasks-per-node=1 clusterrun ...",
     )
-    return Fact(layout, counts.origin)
+    return Setting(layout, counts.origin)
 
 
 def _has_own_cpus(v: Variables, local_rank: int) -> bool:
@@ -198,17 +200,17 @@ def _has_own_cpus(v: Variables, local_rank: int) -> bool:
     return local_rank < len(masks) and not any(masks[local_rank] & other for other in others)
 
 
-def _listed(v: Variables) -> Fact[tuple[str, ...]] | None:
+def _listed(v: Variables) -> Setting[tuple[str, ...]] | None:
     listed = v.text("SLURM_STEP_NODELIST", *_HOSTS)
     return expand_hosts(listed) if listed else None
 
 
-def _master_addr(hosts: Fact[tuple[str, ...]] | None) -> Fact[str] | None:
+def _master_addr(hosts: Setting[tuple[str, ...]] | None) -> Setting[str] | None:
     is_alone = hosts is not None and len(hosts.value) == 1
-    return Fact(LOOPBACK, hosts.origin) if hosts and is_alone else first_of(hosts)
+    return Setting(LOOPBACK, hosts.origin) if hosts and is_alone else first_host(hosts)
 
 
-def _other_order(v: Variables, hosts: Fact[tuple[str, ...]] | None, node: Fact[int]) -> str:
+def _other_order(v: Variables, hosts: Setting[tuple[str, ...]] | None, node: Setting[int]) -> str:
     """Return how this node's id contradicts the list, which Slurm may sort otherwise; "": not at all."""
     own = v.get("SLURMD_NODENAME")
     if hosts is None or own not in hosts.value or hosts.value.index(own) == node.value:
@@ -217,7 +219,7 @@ def _other_order(v: Variables, hosts: Fact[tuple[str, ...]] | None, node: Fact[i
     return f"this is {own}, {listed}, but {node.origin} is {node.value}"
 
 
-def _placed_by_hand(v: Variables, hosts: Fact[tuple[str, ...]] | None) -> str:
+def _placed_by_hand(v: Variables, hosts: Setting[tuple[str, ...]] | None) -> str:
     """Return why task 0 may be on any host; "" if it is on the first.
 
     The list is sorted by name, whatever its order for srun was.
@@ -228,7 +230,7 @@ def _placed_by_hand(v: Variables, hosts: Fact[tuple[str, ...]] | None) -> str:
     return f"{name} is arbitrary, and rank 0 may be on any of {hosts.origin}"
 
 
-def _secret(v: Variables, identity: Fact[str]) -> Fact[str]:
+def _secret(v: Variables, identity: Setting[str]) -> Setting[str]:
     """Return the step's ids, which squeue shows to all users, and srun's port, which it does not.
 
     Each group of a heterogeneous step has another port of srun's.
@@ -236,7 +238,7 @@ def _secret(v: Variables, identity: Fact[str]) -> Fact[str]:
     port = v.text("SLURM_STEP_LAUNCHER_PORT")
     if port is None or _has_groups(v):
         return identity
-    return Fact(f"{identity.value} {port.value}", f"{identity.origin}, {port.origin}")
+    return Setting(f"{identity.value} {port.value}", f"{identity.origin}, {port.origin}")
 
 
 def _too_few_cpus(v: Variables, cpus: int, tasks: int) -> tuple[str, ...]:
@@ -263,7 +265,9 @@ def _groups(v: Variables) -> range:
     return range(v.require("SLURM_HET_SIZE").value) if _has_groups(v) else range(0)
 
 
-def _by_group(v: Variables, listed: Fact[tuple[str, ...]] | None) -> Fact[tuple[str, ...]] | None:
+def _by_group(
+    v: Variables, listed: Setting[tuple[str, ...]] | None
+) -> Setting[tuple[str, ...]] | None:
     """Return the hosts of a step in the order of their ranks.
 
     Unchanged for a job without groups, and where two groups of the step share a host: its place in
@@ -276,7 +280,7 @@ def _by_group(v: Variables, listed: Fact[tuple[str, ...]] | None) -> Fact[tuple[
     hosts = [host for text in lists if text for host in expand_hosts(text).value if host in step]
     if sorted(hosts) != sorted(listed.value):
         return listed
-    return Fact(tuple(hosts), f"{listed.origin}, {name}*")
+    return Setting(tuple(hosts), f"{listed.origin}, {name}*")
 
 
 def allocation(v: Variables, launch: Launch) -> Found | None:
@@ -298,7 +302,7 @@ def allocation(v: Variables, launch: Launch) -> Found | None:
             f"put srun before clusterrun:\n  {_under_srun(v, launch)}",
         )
     return Found(
-        nnodes=Fact(1, nodes.origin if is_alone else "a shell without srun"),
+        nnodes=Setting(1, nodes.origin if is_alone else "a shell without srun"),
         nproc_per_node=v.gpus("SLURM_GPUS_ON_NODE"),
         yields=True,
         obstacle=obstacle,
@@ -307,7 +311,7 @@ def allocation(v: Variables, launch: Launch) -> Found | None:
     )
 
 
-def _unused(v: Variables, launch: Launch, nodes: Fact[int], *, is_shell: bool) -> Iterator[str]:
+def _unused(v: Variables, launch: Launch, nodes: Setting[int], *, is_shell: bool) -> Iterator[str]:
     """Yield a warning if a shell has nodes that the job does not use, or CPUs of this node."""
     on_node, cpus = v.number("SLURM_CPUS_ON_NODE"), launch.process.cpus
     if nodes.value > 1:
@@ -324,16 +328,16 @@ def _unused(v: Variables, launch: Launch, nodes: Fact[int], *, is_shell: bool) -
     yield f"{what}; for all of them, type: {_under_srun(v, launch)}"
 
 
-def _nodes_of_step(v: Variables) -> Fact[int]:
+def _nodes_of_step(v: Variables) -> Setting[int]:
     return v.require("SLURM_STEP_NUM_NODES", *_NODES)
 
 
-def _nodes_of_job(v: Variables) -> Fact[int]:
+def _nodes_of_job(v: Variables) -> Setting[int]:
     """Return the number of nodes of an allocation; other variables have those of one group only."""
     if not _has_groups(v):
         return v.require(*_NODES)
     name = "SLURM_JOB_NUM_NODES_HET_GROUP_"
-    return Fact(sum(v.require(f"{name}{group}").value for group in _groups(v)), f"{name}*")
+    return Setting(sum(v.require(f"{name}{group}").value for group in _groups(v)), f"{name}*")
 
 
 def _on_other_host(v: Variables, launch: Launch) -> UsageError | None:
@@ -399,7 +403,7 @@ class Allocation(Struct, frozen=True):
         return ("srun", "--quit-on-interrupt", *of_shell, *counts, *cpus)
 
 
-def allocation_here(v: Variables, process: ThisProcess) -> Allocation | None:
+def current_allocation(v: Variables, process: ThisProcess) -> Allocation | None:
     """Return the allocation of a batch script, or of a shell of salloc or srun; None elsewhere.
 
     None also for an allocation of one node, where no step is needed, and for one of several groups,

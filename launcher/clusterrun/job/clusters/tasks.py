@@ -1,4 +1,4 @@
-"""A task for each node or for each worker: what starters give a task, and its place that follows.
+"""A task for each node or for each worker: what task_launchers give a task, and its place that follows.
 
 They set for each task its rank among all tasks and among those of its node, but not its node's.
 """
@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
-from clusterrun.job.clusters.found import Found, check_rank, first_of
-from clusterrun.job.declaring import Fact
+from clusterrun.job.clusters.found import Found, check_rank, first_host
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import TaskLayout
 from clusterrun.job.values import LOOPBACK
 
 
-class Starter(Struct, frozen=True):
+class StartCommands(Struct, frozen=True):
     """What to type to start tasks, with ``{size}`` and ``{nodes}`` for their numbers."""
 
     all_tasks: str
@@ -24,15 +24,15 @@ class Starter(Struct, frozen=True):
 class TaskNumbers(Struct, frozen=True):
     """The numbers that a task has from its launcher."""
 
-    starter: Starter
-    rank: Fact[int]
-    size: Fact[int]
-    local_rank: Fact[int]
-    local_size: Fact[int]
+    starter: StartCommands
+    rank: Setting[int]
+    size: Setting[int]
+    local_rank: Setting[int]
+    local_size: Setting[int]
     """Tasks on its own node."""
-    nodes: Fact[int] | None = None
-    node_rank: Fact[int] | None = None
-    most_nodes: Fact[int] | None = None
+    nodes: Setting[int] | None = None
+    node_rank: Setting[int] | None = None
+    most_nodes: Setting[int] | None = None
     """The nodes of the allocation, some of which may have no task."""
 
     def to_type(self, text: str) -> str:
@@ -44,10 +44,10 @@ class TaskNumbers(Struct, frozen=True):
 def place_of(
     task: TaskNumbers,
     *,
-    hosts: Fact[tuple[str, ...]] | None = None,
-    address: Fact[str] | None = None,
-    run_id: Fact[str] | None = None,
-    secret: Fact[str] | None = None,
+    hosts: Setting[tuple[str, ...]] | None = None,
+    address: Setting[str] | None = None,
+    run_id: Setting[str] | None = None,
+    secret: Setting[str] | None = None,
 ) -> Found:
     """Return the place of a node with one task, or of one task among several of its node.
 
@@ -64,12 +64,12 @@ def place_of(
     if hosts and len(hosts.value) != nodes.value:
         hosts = None
     if nodes.value == 1:
-        address = Fact(LOOPBACK, nodes.origin)
+        address = Setting(LOOPBACK, nodes.origin)
     found = Found(
         nnodes=nodes,
         node_rank=task.rank,
         hosts=hosts,
-        master_addr=address or first_of(hosts),
+        master_addr=address or first_host(hosts),
         run_id=run_id,
         secret=secret,
     )
@@ -85,29 +85,29 @@ def place_of(
         all_tasks=task.to_type(task.starter.all_tasks),
         one_per_node=task.to_type(task.starter.one_per_node),
     )
-    return replace(found, node_rank=node_rank, tasks=Fact(layout, task.local_size.origin))
+    return replace(found, node_rank=node_rank, tasks=Setting(layout, task.local_size.origin))
 
 
-def _nodes(task: TaskNumbers) -> Fact[int]:
+def _nodes(task: TaskNumbers) -> Setting[int]:
     size, local_size = task.size, task.local_size
     nodes = task.nodes.value if task.nodes else size.value // local_size.value
     most = task.most_nodes.value if task.most_nodes else nodes
     if nodes * local_size.value != size.value or nodes > most:
         raise _uneven(task)
-    return task.nodes or Fact(nodes, f"{size.origin}, {local_size.origin}")
+    return task.nodes or Setting(nodes, f"{size.origin}, {local_size.origin}")
 
 
-def _node_rank(task: TaskNumbers, nodes: Fact[int]) -> Fact[int]:
+def _node_rank(task: TaskNumbers, nodes: Setting[int]) -> Setting[int]:
     if task.node_rank is not None:
         check_rank(task.node_rank, nodes)
         return task.node_rank
     rank, local_rank, local_size = task.rank.value, task.local_rank.value, task.local_size.value
     origin = f"{task.rank.origin}, {task.local_size.origin}"
     if rank % local_size == local_rank and rank // local_size < nodes.value:
-        return Fact(rank // local_size, origin)
+        return Setting(rank // local_size, origin)
     is_round_robin = rank // nodes.value == local_rank
     if is_round_robin:
-        return Fact(rank % nodes.value, origin)
+        return Setting(rank % nodes.value, origin)
     raise _uneven(task)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.gpus.gpus import Visible
 from clusterrun.machine.machine import Gpu, Hints
-from clusterrun.machine.tree import Tree, number_of
+from clusterrun.machine.tree import Tree, parse_number
 
 _VENDOR = "amd"
 
@@ -148,7 +148,7 @@ def _nodes(tree: Tree) -> Iterator[_Node]:
 
 def _properties(tree: Tree, directory: str) -> dict[str, int]:
     facts = tree.facts(f"{directory}/properties", " ")
-    return {name: number for name in facts if (number := number_of(facts[name])) is not None}
+    return {name: number for name in facts if (number := parse_number(facts[name])) is not None}
 
 
 def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:

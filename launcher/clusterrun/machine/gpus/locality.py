@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from clusterrun.cpuset import CpuSet
 from clusterrun.machine.cpus import Processors
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.machine import Gpu, NumaNode, nearest_with_cpus
+from clusterrun.machine.machine import Gpu, NumaNode, nearest_nodes_with_cpus
 from clusterrun.machine.tree import Tree, cpus_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Locator:
         node = self._nodes.get(number)
         if node is not None and node.cpus:
             yield frozenset({node.id}), source
-        elif node is not None and (nearest := nearest_with_cpus(node, self._nodes.values())):
+        elif node is not None and (nearest := nearest_nodes_with_cpus(node, self._nodes.values())):
             ids = frozenset(other.id for other in nearest)
             yield ids, f"{source} {node.id}, nearest with CPUs"
 

@@ -25,7 +25,7 @@ from clusterrun.cpuset import CpuSet
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.gpus.gpus import HUNG
 from clusterrun.machine.machine import Gpu, GpuState, Hints
-from clusterrun.processes import AskedChild
+from clusterrun.processes import TimeLimitedChild
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -78,7 +78,7 @@ def ask(question: Question[Any] | None = None, seconds: float = SECONDS_TO_LIST)
 
     """
     try:
-        child = AskedChild(partial(_encoded, question or query_gpus), seconds)
+        child = TimeLimitedChild(partial(_encoded, question or query_gpus), seconds)
     except OSError:
         return ""
     answer = child.wait()
@@ -121,7 +121,7 @@ class GpuUsage:
     def __init__(self, question: Question[tuple[str, GpuState]] | None = None) -> None:
         """Take what a child asks; None: NVML."""
         self._question = question or query_usage
-        self._child: AskedChild | None = None
+        self._child: TimeLimitedChild | None = None
         self._asks = False
         """Whether the child has not answered; one that outlives its end never does: it is the last."""
         self._known: Mapping[str, GpuState] = {}
@@ -138,7 +138,7 @@ class GpuUsage:
             self._child = None
         with suppress(OSError):
             question = partial(_encoded, self._question)
-            self._child = AskedChild(question, SECONDS_UNTIL_HUNG, now=now)
+            self._child = TimeLimitedChild(question, SECONDS_UNTIL_HUNG, now=now)
             self._asks, self._asked_at = True, now
 
     def latest(self, now: float) -> Mapping[str, GpuState]:

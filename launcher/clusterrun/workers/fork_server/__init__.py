@@ -14,7 +14,7 @@ workers have the job's interpreter and none of our modules.
     worker_start.py      the steps of a forked child on its way to its program
     failure_notes.py     how the server learns that a script has failed
     script.py            what a forked worker runs
-    start_over.py        how such a worker executes its program after all
+    reexec.py        how such a worker executes its program after all
     binding.py           the CPUs and the memory of a worker
     lease.py             until when workers may run,
     kernel.py            what Python does not offer of Linux; the agent's, too

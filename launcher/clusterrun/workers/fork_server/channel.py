@@ -116,7 +116,7 @@ class HelperChannel(Generic[SentT, TakenT]):
             del self._descriptors[:count]
         return received
 
-    def send_no_more(self) -> None:
+    def shutdown_write(self) -> None:
         """Have the peer see the end; what it sends can still be received."""
         try:
             self._socket.shutdown(socket.SHUT_WR)

@@ -36,7 +36,7 @@ _MAX_WORKERS = 256
 """Failures of further workers are dated by their exit."""
 
 
-class ScriptEnd:
+class FailureNote:
     """One worker's note: when its script failed, and with which exit code.
 
     That is before its threads, exit handlers and the interpreter end.
@@ -79,12 +79,12 @@ class ScriptEnd:
         return (int.from_bytes(noted[:_BYTES_OF_TIME], "little") / 1e9, code) if code else None
 
 
-class ScriptEnds:
+class FailureNotes:
     """The notes of all workers of this node."""
 
     def __init__(self) -> None:
         # Before the first fork: workers share it.
         self._memory = mmap.mmap(-1, _MAX_WORKERS * _BYTES)
 
-    def of(self, local_rank: int) -> ScriptEnd:
-        return ScriptEnd(self._memory, local_rank)
+    def of(self, local_rank: int) -> FailureNote:
+        return FailureNote(self._memory, local_rank)

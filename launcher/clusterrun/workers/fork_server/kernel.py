@@ -41,7 +41,7 @@ _LIBRARY.syscall.restype = ctypes.c_long
 SECONDS_TO_CLEAN_UP = 5.0
 """A process that SIGKILL has not ended after this long hangs in the kernel (state D)."""
 
-SECONDS_BETWEEN_LOOKS = 0.01
+SECONDS_BETWEEN_CHECKS = 0.01
 
 SECONDS_TO_END_SOME = 1.0
 """For which nothing else is served: SIGKILL takes milliseconds."""
@@ -125,7 +125,7 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
         os._exit(127)
 
 
-def let_trace(tracer: int) -> None:
+def allow_tracing_by(tracer: int) -> None:
     """Let ``tracer`` and its descendants read this process's memory, as py-spy does.
 
     Where Yama allows that to ancestors only (ptrace_scope 1), a process may name one other. It stays
@@ -167,7 +167,7 @@ def children_of(pid: int) -> list[int]:
     """Return the living processes whose parent is ``pid``, and those that it can't reap: see ``tracer_of``."""
     return [
         child
-        for child in every_child_of(pid)
+        for child in children_and_zombies_of(pid)
         if state_and_parent(child)[0] not in "ZX" or tracer_of(child)
     ]
 
@@ -183,7 +183,7 @@ def tracer_of(pid: int) -> int:
     return 0
 
 
-def every_child_of(pid: int) -> list[int]:
+def children_and_zombies_of(pid: int) -> list[int]:
     """Return the processes whose parent is ``pid``, also those that wait to be reaped."""
     try:
         # Not "ascii": Python would import a module for it, which scripts then find imported.
@@ -222,7 +222,7 @@ def describe(pid: int) -> str:
     return f"pid {pid} ({name}, state {state} in {wait})"
 
 
-def work_done(pid: int) -> float:
+def activity_counter(pid: int) -> float:
     """Return a number that changes while a process computes or reads: CPU time and bytes."""
     fields = stat_fields(pid)
     if len(fields) <= 12:
@@ -259,7 +259,7 @@ def kill_children() -> None:
         send_signal(pid, signal.SIGKILL)
 
 
-def named_children() -> list[tuple[int, str, int | None]]:
+def list_children() -> list[tuple[int, str, int | None]]:
     """Return pid, name and rank of each child: see ``rank_of``."""
     pids = children_of(os.getpid())
     return [(pid, text_of(f"/proc/{pid}/comm").strip() or "?", rank_of(pid)) for pid in pids]
@@ -278,7 +278,7 @@ def rank_of(pid: int) -> int | None:
     return int(rank) if rank.isdecimal() and len(rank) < 10 else None
 
 
-def end_children_with(variables: Mapping[str, str]) -> None:
+def kill_children_by_environment(variables: Mapping[str, str]) -> None:
     """Kill all children that have executed a program with these variables, and theirs, for a second at most."""
     lines = {f"{name}={value}" for name, value in variables.items()}
     deadline = time.monotonic() + SECONDS_TO_END_SOME
@@ -291,7 +291,7 @@ def end_children_with(variables: Mapping[str, str]) -> None:
             return
         for pid in left:
             send_signal(pid, signal.SIGKILL)
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(SECONDS_BETWEEN_CHECKS)
 
 
 def end_children() -> None:
@@ -305,7 +305,7 @@ def end_children() -> None:
         except ChildProcessError:
             return
         kill_children()
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(SECONDS_BETWEEN_CHECKS)
 
 
 def text_of(path: str) -> str:
@@ -321,7 +321,7 @@ def text_of(path: str) -> str:
         return ""
 
 
-def why_no_fork(error: OSError) -> str:
+def describe_fork_error(error: OSError) -> str:
     """Return why a process could not be forked, in one line.
 
     Limits of processes are RLIMIT_NPROC (setrlimit(2)) and pids.max of this cgroup or one above it
@@ -337,7 +337,7 @@ def why_no_fork(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def why_not_executed(program: str, folders: Iterable[str], error: OSError) -> str:
+def describe_exec_error(program: str, folders: Iterable[str], error: OSError) -> str:
     """Return why a program could not be executed, in one line: what the kernel says, and of which file.
 
     Args:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_CHECKS = 0.5
 """The time that ``poll`` waits stands still while the machine is suspended; a lease goes on."""
 
 
@@ -35,7 +35,7 @@ class WorkersLease:
         if self._until is None:
             return None
         left = self._until - self._clock()
-        return 1000 * min(left, SECONDS_BETWEEN_LOOKS) if left > 0 else None
+        return 1000 * min(left, SECONDS_BETWEEN_CHECKS) if left > 0 else None
 
     def is_over(self) -> bool:
         """Return whether no worker may run until the lease is renewed."""

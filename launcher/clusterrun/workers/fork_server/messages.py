@@ -47,7 +47,7 @@ class Prepare(NamedTuple):
     preload: str | tuple[str, ...]
     must_fork: bool
     known_variables: Mapping[str, str]
-    later_variables: tuple[str, ...]
+    per_worker_variables: tuple[str, ...]
     workers: int
     cpus: list[int] | None
     has_gpus: bool
@@ -89,17 +89,17 @@ class Forward(NamedTuple):
     number: int
 
 
-class KillChildrenWith(NamedTuple):
+class KillChildrenByEnvironment(NamedTuple):
     """Kill all children with these variables in their environment, for a second at most."""
 
     variables: Mapping[str, str]
 
 
-class AwaitChildren(NamedTuple):
+class WaitForChildren(NamedTuple):
     """Send ``NoChildren`` once nothing runs any more that the workers have started."""
 
 
-class NameChildren(NamedTuple):
+class ListChildren(NamedTuple):
     """Name what the workers have left running: ``Children`` answers at once."""
 
 
@@ -119,7 +119,7 @@ class RenewLease(NamedTuple):
     until: float | None
 
 
-class HoldConnection(NamedTuple):
+class KeepConnection(NamedTuple):
     """Hold the agent's connection to node 0, the descriptor, until nothing of the job is left."""
 
 
@@ -152,7 +152,7 @@ class Prepared(NamedTuple):
     """An import failed, which the user has to know."""
     costs_time: bool
     """Each worker imports by itself what could have been imported once."""
-    spoiled: bool = False
+    must_be_replaced: bool = False
     """Imports have begun, after which no worker is started from there."""
     again: int | None = None
     """The number of imports that another process may repeat; None: none."""
@@ -160,11 +160,11 @@ class Prepared(NamedTuple):
     """Imported modules, each with the seconds that the import took."""
     left_out: Sequence[tuple[str, str]] = ()
     """Modules that each worker imports itself, each with the reason."""
-    not_once: str | None = None
+    not_preloaded: str | None = None
     """A module that takes time and that each worker imports itself."""
-    why_not_once: str | None = None
+    why_not_preloaded: str | None = None
     """The reason: a line of the script, as ``train.py:2 sets X before ...``, or what an import did."""
-    naming_helps: bool = False
+    preload_option_helps: bool = False
     """Whether ``--preload NAME`` imports it once all the same."""
 
 
@@ -228,7 +228,7 @@ class NotHandled(NamedTuple):
     local_ranks: list[int]
 
 
-class Signalled(NamedTuple):
+class SignalFromWorker(NamedTuple):
     """A process has sent this signal to the fork server, as workers send it to their parent."""
 
     number: int
@@ -236,11 +236,11 @@ class Signalled(NamedTuple):
 
 
 class NoChildren(NamedTuple):
-    """The answer to ``AwaitChildren``."""
+    """The answer to ``WaitForChildren``."""
 
 
 class Children(NamedTuple):
-    """The answer to ``NameChildren``: of each its pid, its name, and RANK of its environment."""
+    """The answer to ``ListChildren``: of each its pid, its name, and RANK of its environment."""
 
     processes: list[tuple[int, str, int | None]]
 
@@ -263,22 +263,24 @@ class Bound(NamedTuple):
 
 
 if TYPE_CHECKING:
-    _OfWorkers = StartWorker | SendSignal | Forward | RenewLease | HoldConnection
-    _OfChildren = KillChildrenWith | AwaitChildren | NameChildren | SignalChildren | KillAll
+    _OfWorkers = StartWorker | SendSignal | Forward | RenewLease | KeepConnection
+    _OfChildren = (
+        KillChildrenByEnvironment | WaitForChildren | ListChildren | SignalChildren | KillAll
+    )
     ToForkServer = Prepare | _OfWorkers | _OfChildren | Ping
     _OfWorker = Started | StartFailed | ScriptFailed | WorkerExited | WorkerKilled | EndedByLease
-    _OfAll = Stopped | NotHandled | Signalled | NoChildren | Children | AllKilled
+    _OfAll = Stopped | NotHandled | SignalFromWorker | NoChildren | Children | AllKilled
     FromRunning = _OfWorker | _OfAll
     FromForkServer = Ready | ImportBegins | Prepared | FromRunning | Pong
     FromWorker = Bound | StartFailed
 
 TO_FORK_SERVER: tuple[type[ToForkServer], ...] = (
-    *(Prepare, StartWorker, SendSignal, Forward, RenewLease, HoldConnection),
-    *(KillChildrenWith, AwaitChildren, NameChildren, SignalChildren, KillAll, Ping),
+    *(Prepare, StartWorker, SendSignal, Forward, RenewLease, KeepConnection),
+    *(KillChildrenByEnvironment, WaitForChildren, ListChildren, SignalChildren, KillAll, Ping),
 )
 FROM_FORK_SERVER: tuple[type[FromForkServer], ...] = (
     *(Ready, ImportBegins, Prepared, Started, StartFailed, ScriptFailed),
-    *(WorkerExited, WorkerKilled, EndedByLease, Stopped, NotHandled, Signalled),
+    *(WorkerExited, WorkerKilled, EndedByLease, Stopped, NotHandled, SignalFromWorker),
     *(NoChildren, Children, AllKilled, Pong),
 )
 FROM_WORKER: tuple[type[FromWorker], ...] = (Bound, StartFailed)
@@ -324,7 +326,7 @@ if __package__ != "fork_server":
 
         path: str
 
-    class AskLines(NamedTuple):
+    class QueryLastLines(NamedTuple):
         """Report each worker's last line: ``LastLines`` with this number answers."""
 
         number: int
@@ -334,7 +336,7 @@ if __package__ != "fork_server":
 
         number: int
 
-    class AskStacks(NamedTuple):
+    class CaptureStacks(NamedTuple):
         """Take Python's stacks out of what workers print so soon: ``PrintedStacks`` with this number answers."""
 
         number: int
@@ -373,13 +375,13 @@ if __package__ != "fork_server":
         seconds: float | None
 
     class LastLines(NamedTuple):
-        """The answer to ``AskLines``, or ``Show``: of each worker last line, its age, number of lines."""
+        """The answer to ``QueryLastLines``, or ``Show``: of each worker last line, its age, number of lines."""
 
         number: int
         lines: list[tuple[int, tuple[str, float, int]]]
 
     class PrintedStacks(NamedTuple):
-        """The answer to ``AskStacks``: of each worker the stack, or why there is none; whether there is one.
+        """The answer to ``CaptureStacks``: of each worker the stack, or why there is none; whether there is one.
 
         ``shown``: they have appeared on the screen already.
         """
@@ -395,7 +397,7 @@ if __package__ != "fork_server":
 
     _OfOutput = Open | DrainOutput | Say | WatchOutput | Close
     _OfFiles = Append | Link | RemoveAtEnd
-    ToRelay = _OfOutput | _OfFiles | AskLines | Show | AskStacks | SkipStacks
+    ToRelay = _OfOutput | _OfFiles | QueryLastLines | Show | CaptureStacks | SkipStacks
     FromRelay = OutputDrained | StdoutClosed | Quiet | LastLines | PrintedStacks | Closed
     TO_RELAY: tuple[type[ToRelay], ...] = get_args(ToRelay)
     FROM_RELAY: tuple[type[FromRelay], ...] = get_args(FromRelay)

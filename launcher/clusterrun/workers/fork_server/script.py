@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from typing import Any
     from warnings import WarningMessage
 
-    from .failure_notes import ScriptEnd
+    from .failure_notes import FailureNote
     from .messages import StartWorker
-    from .preloading.as_preloaded import TorchAsPreloaded
-    from .preloading.remembered import Remembered
+    from .preloading.preloaded_torch import PreloadedTorch
+    from .preloading.reexec_cache import ReexecCache
     from .preloading.script_walk import ScriptWalk
 
 
@@ -30,7 +30,7 @@ _RUN_MODULE = "import runpy\nrunpy._run_module_as_main(name)\n"
 threads and exit handlers may still need it."""
 
 
-class NotToBeRunInPlace(Exception):
+class CannotRunInPlace(Exception):
     """The script can't be run in forked workers; the text says why."""
 
     def __init__(
@@ -71,23 +71,23 @@ class Script:
             known_variables: the variables of workers that are set before anything is imported.
 
         Raises:
-            NotToBeRunInPlace: it is not a file with Python's source that compiles.
+            CannotRunInPlace: it is not a file with Python's source that compiles.
 
         """
         try:
             here = os.getcwd()
         except FileNotFoundError:
             why = "the current folder has been deleted"
-            raise NotToBeRunInPlace(why, is_complaint=True) from None
+            raise CannotRunInPlace(why, is_complaint=True) from None
         if command[2] == "-c":
-            raise NotToBeRunInPlace("--run-path needs runpy, which needs a fresh interpreter")
+            raise CannotRunInPlace("--run-path needs runpy, which needs a fresh interpreter")
         self.imports_are_known = False
         """Whether only packages of the verified list were imported before the fork."""
         self.printed = (b"", b"")
         """What these imports have printed to standard output and to standard error."""
-        self.torch: TorchAsPreloaded | None = None
+        self.torch: PreloadedTorch | None = None
         """torch, if workers check that they would have imported the same; None: they need not."""
-        self.remembered: Remembered
+        self.reexec_cache: ReexecCache
         self._command = command
         self._script_namespace = script_namespace
         self._known_variables = known_variables
@@ -113,7 +113,7 @@ class Script:
         """Compile the script again if it has changed.
 
         Raises:
-            NotToBeRunInPlace: it can't be read or compiled any more.
+            CannotRunInPlace: it can't be read or compiled any more.
 
         """
         if not self._is_module:
@@ -122,7 +122,7 @@ class Script:
     def _read(self) -> bytes:
         try:
             if not os.path.isfile(self.path):
-                raise NotToBeRunInPlace(
+                raise CannotRunInPlace(
                     f"{self._name} is not a file with Python source", costs_time=False
                 )
             with open(self.path, "rb") as file:
@@ -133,9 +133,9 @@ class Script:
                 self._code, self._warnings = compile_quietly(source, self.path)
                 self._stamp = stamp
         except OSError as error:
-            raise NotToBeRunInPlace(f"{self._name}: {error.strerror}", costs_time=False) from error
+            raise CannotRunInPlace(f"{self._name}: {error.strerror}", costs_time=False) from error
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise NotToBeRunInPlace(f"{self._name} does not compile", costs_time=False) from error
+            raise CannotRunInPlace(f"{self._name} does not compile", costs_time=False) from error
         return source
 
     def read_by(self, walk: ScriptWalk) -> None:
@@ -153,14 +153,14 @@ class Script:
         sys.modules["__main__"] = self._new_main()
 
     def prepare_worker(
-        self, request: StartWorker, end: ScriptEnd, start_over: Callable[[str], None] | None
+        self, request: StartWorker, end: FailureNote, reexec: Callable[[str], None] | None
     ) -> ScriptRun:
         """Give a worker what a fresh interpreter has; return the run of the script.
 
         Args:
             request: for this worker.
             end: where the worker notes that its script has failed.
-            start_over: executes the worker's program anew, for the reason given, and never returns;
+            reexec: executes the worker's program anew, for the reason given, and never returns;
                 None: nothing is checked.
 
         """
@@ -176,8 +176,8 @@ class Script:
         # A new one, which is not frozen: the garbage collector takes it apart at the end.
         main = self._new_main()
         replace_main(main)
-        if self.torch is not None and start_over is not None:
-            self.torch.hide(start_over)
+        if self.torch is not None and reexec is not None:
+            self.torch.hide(reexec)
         return ScriptRun(
             self._code,
             {"name": self._name} if self._is_module else main.__dict__,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
     from warnings import WarningMessage
 
-    from .failure_notes import ScriptEnd
-    from .preloading.as_preloaded import TorchAsPreloaded
+    from .failure_notes import FailureNote
+    from .preloading.preloaded_torch import PreloadedTorch
 
 ENDS_AT_ONCE = "__ends_at_once__"
 """A global variable by which a script says that it has left its result, and nothing else to write."""
@@ -30,12 +30,12 @@ class ScriptRun:
         namespace: dict[str, Any],
         frames: int,
         *,
-        end: ScriptEnd | None = None,
+        end: FailureNote | None = None,
         imports_are_known: bool = False,
         blocked_signals: Collection[int] = (),
         warnings: Sequence[WarningMessage] = (),
         printed: tuple[bytes, bytes] = (b"", b""),
-        torch: TorchAsPreloaded | None = None,
+        torch: PreloadedTorch | None = None,
     ) -> None:
         """Execute ``code`` in ``namespace``, above ``frames`` frames of ours.
 

@@ -15,27 +15,27 @@ import time
 from . import failure_notes, messages, worker_signals
 from .binding import import_psutil, must_be_bound
 from .channel import HelperChannel, take_messages
-from .failure_notes import ScriptEnds
+from .failure_notes import FailureNotes
 from .kernel import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
     SECONDS_TO_CLEAN_UP,
     allow_many_open_files,
+    children_and_zombies_of,
     children_of,
     close_descriptors_above,
     describe,
+    describe_fork_error,
     die_with_parent,
     end_children,
-    end_children_with,
-    every_child_of,
     group_of,
     kill_children,
-    named_children,
+    kill_children_by_environment,
+    list_children,
     prctl,
     refused_protections,
     send_signal,
     survives,
-    why_no_fork,
 )
 from .lease import WorkersLease
 from .preloading.preparation import ScriptPreparation
@@ -143,7 +143,7 @@ class Server:
         self.agent_pid = agent_pid
         self._guard_pid = guard_pid
         self._signals: list[tuple[int, float]] = []
-        self._script_ends = ScriptEnds()
+        self._script_ends = FailureNotes()
         self._workers: dict[int, ForkedWorker] = {}
         """By pid, until they are reaped."""
         self._remarks: set[str] = set()
@@ -219,7 +219,7 @@ class Server:
             self._end_all()
             os._exit(1)
         while self._signals:
-            self.report(messages.Signalled(*self._signals.pop(0)))
+            self.report(messages.SignalFromWorker(*self._signals.pop(0)))
         no_children = self._reap()
         self._look_at_leftovers(no_children=no_children)
         self._go_on_with_cleanup(no_children=no_children)
@@ -266,17 +266,17 @@ class Server:
         elif isinstance(message, messages.KillAll):
             self._awaits_left, self._signal_to_left = False, 0
             self._begin_cleanup(is_asked=True)
-        elif isinstance(message, messages.KillChildrenWith):
-            end_children_with(message.variables)
-        elif isinstance(message, messages.AwaitChildren):
+        elif isinstance(message, messages.KillChildrenByEnvironment):
+            kill_children_by_environment(message.variables)
+        elif isinstance(message, messages.WaitForChildren):
             self._awaits_left = True
-        elif isinstance(message, messages.NameChildren):
-            self.report(messages.Children(named_children()))
+        elif isinstance(message, messages.ListChildren):
+            self.report(messages.Children(list_children()))
         elif isinstance(message, messages.SignalChildren):
             self._signal_to_left, self._have_got_it = message.number, set()
         elif isinstance(message, messages.Ping):
             self.report(messages.Pong())
-        elif isinstance(message, messages.HoldConnection):
+        elif isinstance(message, messages.KeepConnection):
             self._hold(descriptors[0])
         elif not isinstance(message, messages.RenewLease):
             _assert_never(message)
@@ -297,7 +297,7 @@ class Server:
         """End it, now that all has been killed; but an agent that only leaves still reads from it."""
         if self._connection is None or not self.agent.peer_is_gone():
             return
-        if every_child_of(self.pid):
+        if children_and_zombies_of(self.pid):
             # Something is left: the connection is reset.
             self._connection.setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
@@ -380,7 +380,7 @@ class Server:
             pipe = os.pipe()
             pid = os.fork()
         except OSError as error:
-            self.report(messages.StartFailed(local_rank, "fork", why_no_fork(error)))
+            self.report(messages.StartFailed(local_rank, "fork", describe_fork_error(error)))
         if pid == 0:
             return WorkerStart(request, streams, pipe[1], self).run(script, end)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

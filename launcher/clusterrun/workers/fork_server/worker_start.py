@@ -10,16 +10,16 @@ from . import worker_signals
 from .binding import bind, set_memory_policy
 from .channel import frame
 from .failure_notes import SIGNAL, VARIABLE
-from .kernel import close_descriptors_above, die_with_parent, let_trace, why_not_executed
+from .kernel import allow_tracing_by, close_descriptors_above, describe_exec_error, die_with_parent
 from .messages import FROM_WORKER, Bound, StartFailed
-from .start_over import StartOver
+from .reexec import Reexecution
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from .failure_notes import ScriptEnd
+    from .failure_notes import FailureNote
     from .messages import FromWorker, StartWorker
     from .script import Script
     from .script_run import ScriptRun
@@ -41,7 +41,7 @@ class WorkerStart:
         self._status = status
         self._server = server
 
-    def run(self, script: Script | None, end: ScriptEnd) -> ScriptRun:
+    def run(self, script: Script | None, end: FailureNote) -> ScriptRun:
         """Take every step, then execute the program, or return the run of ``script``."""
         program = self._request.command[0]
         step = ""
@@ -93,7 +93,7 @@ class WorkerStart:
 
     def _let_agent_trace(self) -> None:
         """Let py-spy read this worker: a descendant of the agent, but not an ancestor of the worker."""
-        let_trace(self._server.agent_pid)
+        allow_tracing_by(self._server.agent_pid)
 
     def _bind(self) -> None:
         """Bind to the planned CPUs and memory; report what differs, which is not a failure."""
@@ -107,12 +107,12 @@ class WorkerStart:
         for target, descriptor in enumerate(streams):
             os.dup2(descriptor, target)
 
-    def _run_in_place(self, script: Script, end: ScriptEnd) -> ScriptRun:
-        start_over = None
+    def _run_in_place(self, script: Script, end: FailureNote) -> ScriptRun:
+        reexec = None
         if script.torch is not None:
             environment, ignored = self._environment(), self._server.ignored
-            start_over = StartOver(script.remembered, self._request, environment, ignored).perform
-        run = script.prepare_worker(self._request, end, start_over)
+            reexec = Reexecution(script.reexec_cache, self._request, environment, ignored).perform
+        run = script.prepare_worker(self._request, end, reexec)
         self._server.close_objects()
         # What exec would close, the status pipe included.
         close_descriptors_above(2)
@@ -128,7 +128,7 @@ class WorkerStart:
         try:
             os.execvpe(command[0], command, environment)
         except OSError as error:
-            why = why_not_executed(command[0], folders, error)
+            why = describe_exec_error(command[0], folders, error)
             raise OSError(error.errno, why) from None
 
     def _restore_limit(self) -> None:

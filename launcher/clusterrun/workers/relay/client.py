@@ -21,20 +21,20 @@ from clusterrun.policy.events import (
     LastLine,
     OutputClosed,
     OutputEnded,
-    RelaySaw,
+    RelayAnswered,
     WorkersIdle,
     WorkerStacks,
 )
 from clusterrun.policy.stacks import StackGroup, grouped
-from clusterrun.processes import how_it_ended, status_of
+from clusterrun.processes import describe_wait_status, status_of
 from clusterrun.scratch import Scratch
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server import messages
 from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.helper_client import HelperClient
-from clusterrun.workers.relay.routes import OwnOutput, WorkerOutput
+from clusterrun.workers.relay.routes import LauncherOutput, WorkerOutput
 
-ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | RelaySaw
+ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | RelayAnswered
 RelayEvent = ReportedEvent | HelperLost
 
 _MARGIN = 1.0
@@ -57,13 +57,13 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
         """What it could not write; None before its end, and if it ended without reporting."""
         self.output_closed = False
         """Whether the reader of standard output was gone before everything was written."""
-        self.how_it_ended = ""
+        self.describe_wait_status = ""
         """"was killed by SIGKILL"; "" before its end."""
         self._scratch = scratch
         self._is_closed = False
 
     @classmethod
-    def start(cls, place: OwnOutput, *scratch: Path) -> Self:
+    def start(cls, place: LauncherOutput, *scratch: Path) -> Self:
         """Fork the relay (the process must have one thread).
 
         Args:
@@ -75,7 +75,7 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
 
         """
         ours, theirs = socket.socketpair()
-        pid = fork(partial(_live_as_relay, theirs, place, scratch))
+        pid = fork(partial(_run_relay, theirs, place, scratch))
         theirs.close()
         return cls(HelperChannel(ours, messages.TO_RELAY, messages.FROM_RELAY), pid, scratch)
 
@@ -109,7 +109,7 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
     def _kill(self, how: str) -> None:
         os.kill(self.pid, signal.SIGKILL)
         status_of(self.pid, _MARGIN)
-        self.how_it_ended = how
+        self.describe_wait_status = how
 
     def close(self, seconds: float) -> None:
         """Let the relay write what it holds for up to ``seconds``, then end it; only once."""
@@ -117,7 +117,7 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
             return
         self._is_closed = True
         self._leave_loop()
-        if not self.how_it_ended:
+        if not self.describe_wait_status:
             self._send(messages.Close(seconds))
             self._end_within(seconds + _MARGIN)
         self._channel.close()
@@ -133,7 +133,7 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
         # Not even SIGKILL ends a process that hangs in a file system; init reaps it later.
         if self._await_end(_MARGIN):
             self._reap()
-        self.how_it_ended = "stopped responding"
+        self.describe_wait_status = "stopped responding"
 
     def _await_end(self, seconds: float) -> bool:
         """Wait until the relay has closed its socket, which only its end does."""
@@ -158,10 +158,10 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
                     yield WorkersIdle(seconds or 0.0, now)
                 case messages.LastLines(number, lines):
                     seen = {LocalRank(key): LastLine(*last) for key, last in lines}
-                    yield RelaySaw(number, seen, now)
+                    yield RelayAnswered(number, seen, now)
                 case messages.PrintedStacks(number, stacks, shown):
                     groups = [StackGroup((key,), text, found) for key, text, found in stacks]
-                    yield RelaySaw(number, WorkerStacks(grouped(groups), shown), now)
+                    yield RelayAnswered(number, WorkerStacks(grouped(groups), shown), now)
                 case messages.OutputDrained(key, tail, error_file):
                     yield OutputEnded(LocalRank(key), tail, error_file or "", now)
                 case messages.Closed(losses):
@@ -176,16 +176,16 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
         except ChildProcessError:
             # It was reaped before.
             status = 0
-        self.how_it_ended, number = how_it_ended(status)
-        return self.how_it_ended, number
+        self.describe_wait_status, number = describe_wait_status(status)
+        return self.describe_wait_status, number
 
 
-def _live_as_relay(control: socket.socket, place: OwnOutput, scratch: Sequence[Path]) -> NoReturn:
+def _run_relay(control: socket.socket, place: LauncherOutput, scratch: Sequence[Path]) -> NoReturn:
     try:
         # Imported while the agent goes on, which does not need it.
-        from clusterrun.workers.relay.loop import live_as_relay
+        from clusterrun.workers.relay.loop import run_relay
 
-        live_as_relay(control, place, scratch)
+        run_relay(control, place, scratch)
     except BaseException as error:  # noqa: BLE001 - the user must see it
         # The terminal may be stopped, and the agent waits for the end of this process.
         signal.alarm(1)

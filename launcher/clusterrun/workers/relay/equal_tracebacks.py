@@ -66,7 +66,7 @@ class _Held(Struct, eq=False):
         return frames, b"".join(line for line in plain if not _is_frame(line))
 
 
-class TracebackFilter:
+class TracebackBuffer:
     """Takes the tracebacks out of the lines of one rank's standard error; ``shared`` shows them."""
 
     def __init__(
@@ -132,7 +132,7 @@ class TracebackFilter:
 
 
 class _Shown(Struct, frozen=True):
-    whose: TracebackFilter
+    whose: TracebackBuffer
     message: bytes
     at: float
 
@@ -146,10 +146,10 @@ class Tracebacks:
         """When to ``look``."""
         self._shown: dict[bytes, _Shown] = {}
         """By their frames."""
-        self._same: dict[tuple[_Shown, bytes], list[TracebackFilter]] = {}
+        self._same: dict[tuple[_Shown, bytes], list[TracebackBuffer]] = {}
         """Who has printed one with the same frames; by the message, if that is another."""
 
-    def add(self, whose: TracebackFilter, held: _Held) -> None:
+    def add(self, whose: TracebackBuffer, held: _Held) -> None:
         """Show one, or count it: another rank has printed the same."""
         now = self.clock()
         frames, message = held.parts()

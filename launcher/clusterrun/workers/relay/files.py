@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from clusterrun.descriptor_output import RELIEVED, LostOutput
+from clusterrun.descriptor_output import LOW_WATER_MARK, LostOutput
 from clusterrun.processes import start_thread
-from clusterrun.workers.children import no_process
+from clusterrun.workers.children import process_limit_error
 from clusterrun.workers.relay.routes import NO_ROOM
 
 _NEWLINE = ord("\n")
@@ -63,7 +63,7 @@ class OutputFiles:
         return all(thread.is_idle for thread in self._threads) and self._notes.empty()
 
     def log(
-        self, path: Path, label: str, top: Path | None, *, printed_else: bool = False
+        self, path: Path, label: str, top: Path | None, *, print_on_failure: bool = False
     ) -> "FileOutput":
         """Return the log file of a worker, ``label`` in messages; see ``FileOutput``.
 
@@ -71,7 +71,7 @@ class OutputFiles:
         """
         open_file = partial(self._log_folders.open_file, path, top or path.parent)
         name = f"log file {path}"
-        log = FileOutput(self._logs(), open_file, name, label, printed_else=printed_else)
+        log = FileOutput(self._logs(), open_file, name, label, print_on_failure=print_on_failure)
         self.logs.append(log)
         return log
 
@@ -131,7 +131,7 @@ class FileThread:
         self._leaving = False
         if start_thread(self._run) is None:
             # The limit counts threads, too.
-            raise no_process(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
+            raise process_limit_error(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
 
     @property
     def is_idle(self) -> bool:
@@ -163,8 +163,8 @@ class FileOutput:
     """An output to a file; the thread also calls ``open_file``, which may hang, too.
 
     ``name`` and ``user`` are for messages: "log file /tmp/x", "rank 3". What can't be written, as the
-    disk is full, is lost and counted, and the next write tries again. With ``printed_else``, it is kept
-    for ``take_back``, and printed, as is all that follows.
+    disk is full, is lost and counted, and the next write tries again. With ``print_on_failure``, it is kept
+    for ``take_unwritten``, and printed, as is all that follows.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class FileOutput:
         name: str,
         user: str,
         *,
-        printed_else: bool = False,
+        print_on_failure: bool = False,
     ) -> None:
         self.failure: OSError | None = None
         self._thread = thread
@@ -182,7 +182,7 @@ class FileOutput:
         self._descriptor: int | None = None
         self._name = name
         self._user = user
-        self._printed_else = printed_else
+        self._print_on_failure = print_on_failure
         self._chunks: deque[bytes] = deque()
         self._rest = memoryview(b"")
         self._taken = 0
@@ -206,11 +206,11 @@ class FileOutput:
         if not data or self._is_given_up:
             return
         self._taken += len(data)
-        if self._printed_else or not self.failure:
+        if self._print_on_failure or not self.failure:
             self._chunks.append(data)
             self._submit()
 
-    def take_back(self) -> bytes:
+    def take_unwritten(self) -> bytes:
         """Return what could not be written because of a ``failure``; from now on take nothing."""
         self._is_given_up = True
         unwritten = bytes(self._rest) + b"".join(self._chunks)
@@ -263,14 +263,14 @@ class FileOutput:
 
     def _relieve(self, before: int) -> None:
         """Wake the relay if less waits now than makes it read no more."""
-        if before > RELIEVED >= self.waiting:
+        if before > LOW_WATER_MARK >= self.waiting:
             self._thread.wake()
 
     def _next_chunks(self) -> bytes:
         return b"".join(self._chunks.popleft() for _ in range(len(self._chunks)))
 
     def _complain(self, error: OSError) -> None:
-        if self._printed_else or (self._descriptor is None and error.errno not in NO_ROOM):
+        if self._print_on_failure or (self._descriptor is None and error.errno not in NO_ROOM):
             # From here on only the relay's thread uses what is left.
             self.failure = error
         else:
@@ -284,7 +284,7 @@ class FileOutput:
             if isinstance(error, LogFolderError):
                 # The same for all files there: it is printed once.
                 name, what = f"log folder {error.folder}", "no log file is written there"
-            elif self._printed_else:
+            elif self._print_on_failure:
                 what = f"{self._user} prints here instead"
             elif self.failure is None:
                 what += ", and what does not fit is lost"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from clusterrun.loop import NEVER
 from clusterrun.policy.stacks import LONGEST
 from clusterrun.workers.relay.kept import plain
-from clusterrun.workers.relay.screen import LONGEST_LINE, with_prefix
+from clusterrun.workers.relay.screen import MAX_LINE_LENGTH, with_prefix
 
 SECONDS_OF_A_BAR = 10.0
 """Between lines with the state of a progress bar that is not drawn."""
@@ -46,7 +46,7 @@ class LineBuffer:
     A progress bar redraws its line after ``\r``; of such a line only the last state is kept.
     """
 
-    def __init__(self, longest: int = LONGEST_LINE) -> None:
+    def __init__(self, longest: int = MAX_LINE_LENGTH) -> None:
         self._longest = longest
         self._pending = b""
         self._passing_on = False
@@ -118,7 +118,7 @@ def without_movements(text: bytes) -> bytes:
     return re.sub(_MOVEMENTS, b"", text) if b"\x1b" in text else text
 
 
-class Dumps:
+class StackDumpFilter:
     """Takes the stacks that faulthandler prints out of a stream's lines, while it is armed.
 
     Other threads may print in between, so that each line is judged by itself.

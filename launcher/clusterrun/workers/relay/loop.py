@@ -21,7 +21,7 @@ from msgspec import convert
 
 from clusterrun.errors import ExitCode
 from clusterrun.loop import NEVER, Loop
-from clusterrun.processes import TimeLimited, close_all_but, start_thread
+from clusterrun.processes import TimeLimitedCalls, close_all_but, start_thread
 from clusterrun.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
 from clusterrun.user_sockets import remove_socket
 from clusterrun.workers.fork_server import messages
@@ -30,7 +30,7 @@ from clusterrun.workers.fork_server.kernel import allow_many_open_files
 from clusterrun.workers.relay.equal_tracebacks import Tracebacks
 from clusterrun.workers.relay.files import OutputFiles
 from clusterrun.workers.relay.kept import plain
-from clusterrun.workers.relay.routes import OwnOutput, WorkerOutput
+from clusterrun.workers.relay.routes import LauncherOutput, WorkerOutput
 from clusterrun.workers.relay.screen import Screen
 from clusterrun.workers.relay.stacks import StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, RelayedWorker, Stream
@@ -62,7 +62,7 @@ _IGNORED = {
 """The relay lives until the agent closes its socket, whatever ends or stops the other processes."""
 
 
-def live_as_relay(control: socket.socket, place: OwnOutput, scratch: Sequence[Path]) -> NoReturn:
+def run_relay(control: socket.socket, place: LauncherOutput, scratch: Sequence[Path]) -> NoReturn:
     """Be the relay, in a process that was just forked with all signals blocked.
 
     Args:
@@ -74,7 +74,7 @@ def live_as_relay(control: socket.socket, place: OwnOutput, scratch: Sequence[Pa
     _detach_from_agent(keep={control.fileno(), *place.descriptors})
     # In a thread: a large or slow folder must not delay the output.
     sweeper = start_thread(partial(remove_leftovers, scratch[0].parent)) if scratch else None
-    folders = TimeLimited(SECONDS_TO_ANSWER)
+    folders = TimeLimitedCalls(SECONDS_TO_ANSWER)
     channel = HelperChannel(control, messages.FROM_RELAY, messages.TO_RELAY)
     relay = Relay(channel, place, time.monotonic, folders)
     relay.run()
@@ -125,9 +125,9 @@ class Relay:
     def __init__(
         self,
         channel: "HelperChannel[messages.FromRelay, messages.ToRelay]",
-        place: OwnOutput,
+        place: LauncherOutput,
         clock: Callable[[], float],
-        folders: TimeLimited,
+        folders: TimeLimitedCalls,
     ) -> None:
         self.sockets: list[Path] = []
         """The agent's, which do not outlive it."""
@@ -293,14 +293,14 @@ class Relay:
                 self._files.link(Path(path), target)
             case messages.RemoveAtEnd(path):
                 self.sockets.append(Path(path))
-            case messages.AskLines(number):
+            case messages.QueryLastLines(number):
                 self._report_lines(number)
             case messages.Show(number):
                 self._show(number)
             case messages.WatchOutput(seconds):
                 self._idle_seconds = seconds
                 self._note_activity()
-            case messages.AskStacks(number, seconds):
+            case messages.CaptureStacks(number, seconds):
                 self._collect_stacks(number, seconds)
             case messages.SkipStacks(keys):
                 self._stacks.skip(keys)
@@ -320,7 +320,7 @@ class Relay:
             display = self._screen.stdout if name == "stdout" else self._screen.stderr
             stream = Stream(descriptor, name, worker, display, self._files)
             worker.streams[name] = stream
-            if stream.shown_without_log:
+            if stream.shown_if_log_fails:
                 self._only_in_files[key, name] = stream
             self._streams.append(stream)
         self._workers[key] = worker
@@ -409,7 +409,7 @@ class Relay:
         for display, failure in self._screen.failed():
             is_stdout = display is self._screen.stdout
             if failure.errno == errno.EPIPE:
-                if is_stdout and (display.is_needed or not self._is_all_logged):
+                if is_stdout and (display.has_unlogged_lines or not self._is_all_logged):
                     self._channel.send(messages.StdoutClosed())
             elif failure.errno not in _READER_GONE:
                 name = "standard output" if is_stdout else "standard error"
@@ -425,7 +425,7 @@ class Relay:
 
     def _report_losses(self) -> None:
         """Report the workers' output that could not be written, and is in no other place."""
-        needed = [display for display in self._screen.displays if display.is_needed]
+        needed = [display for display in self._screen.displays if display.has_unlogged_lines]
         # Output that has no reader, or no terminal, is not a loss.
         outputs = [it.output for it in needed if not _reader_is_gone(it.output.failure)]
         losses = filter(None, (output.loss() for output in (*outputs, *self._files.logs)))

@@ -14,7 +14,7 @@ from msgspec import Struct
 from clusterrun.bounds import LocalRank
 from clusterrun.cpuset import runs
 from clusterrun.errors import MachineError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job
 from clusterrun.job.output import absolute
 from clusterrun.job.values import Std
@@ -24,7 +24,7 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 """Errors of a full disk."""
 
 
-class OwnOutput(Struct, frozen=True):
+class LauncherOutput(Struct, frozen=True):
     """Lines are shown on the launcher's own outputs: a terminal, pipe, socket or file each."""
 
     stdout: int = 1
@@ -52,7 +52,7 @@ class Destination(Struct, frozen=True):
 
     log: Path | None
     shown: bool = True
-    shown_without_log: bool = False
+    shown_if_log_fails: bool = False
     """Shown only if the log file can't be written."""
     filtered: Path | None = None
     """Shown lines that contain one of ``filters`` go to this file, too."""
@@ -151,7 +151,7 @@ class Routes(Struct, frozen=True):
             return Destination(
                 log=files[number] if is_logged else None,
                 shown=is_printed and not hidden,
-                shown_without_log=not is_printed and not hidden,
+                shown_if_log_fails=not is_printed and not hidden,
                 filtered=filtered_files[number] if is_filtered else None,
                 filters=texts[number],
             )
@@ -265,7 +265,7 @@ def label_of(plan: NodePlan, worker: WorkerPlan) -> str:
     return f"{program} {worker.rank_in_program}{host}"
 
 
-def check_log_folder(log_dir: Fact[str | None]) -> None:
+def check_log_folder(log_dir: Setting[str | None]) -> None:
     """Return if no log files are wanted, or the folder for them can be written or made.
 
     It is made with the first file: a job that can't start leaves nothing.

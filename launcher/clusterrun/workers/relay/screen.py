@@ -16,9 +16,9 @@ from clusterrun.descriptor_output import DescriptorOutput, LineOutput, open_outp
 from clusterrun.errors import printable
 from clusterrun.loop import NEVER
 from clusterrun.workers.relay.kept import plain
-from clusterrun.workers.relay.routes import OwnOutput
+from clusterrun.workers.relay.routes import LauncherOutput
 
-LONGEST_LINE = 64 << 10
+MAX_LINE_LENGTH = 64 << 10
 """Bytes of an unfinished line that are held back; a longer one is passed on piece by piece."""
 
 COLOURS = rb"\x1b\[[0-9;:]*m"
@@ -58,7 +58,7 @@ class Display:
     def __init__(self, output: LineOutput, terminal: int | None) -> None:
         self.output = output
         self.terminal = terminal
-        self.is_needed = False
+        self.has_unlogged_lines = False
         """Whether something was shown that no log file has."""
         self.shows_bars = terminal is not None
         """Whether a progress bar is on the live line."""
@@ -83,7 +83,7 @@ class Display:
         """
         if not text:
             return
-        self.is_needed |= not is_logged
+        self.has_unlogged_lines |= not is_logged
         continues = self._in_line_of == source
         self._make_room(breaking=not continues)
         self.output.write(with_prefix(source.prefix, text, continues=continues))
@@ -202,7 +202,7 @@ class Screen:
 
     """
 
-    def __init__(self, place: OwnOutput, open_file: Callable[[int, str], LineOutput]) -> None:
+    def __init__(self, place: LauncherOutput, open_file: Callable[[int, str], LineOutput]) -> None:
         self.outputs: list[DescriptorOutput] = []
         """To be flushed whenever they are writable."""
         self._unreported: list[Display] = []
@@ -251,7 +251,7 @@ class Screen:
             display.clear()
 
     def _own(
-        self, place: OwnOutput, stream: int, open_file: Callable[[int, str], LineOutput]
+        self, place: LauncherOutput, stream: int, open_file: Callable[[int, str], LineOutput]
     ) -> Display:
         descriptor, name = (
             (place.stdout, "standard output") if stream == 1 else (place.stderr, "standard error")

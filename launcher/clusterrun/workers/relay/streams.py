@@ -1,9 +1,9 @@
 """One pipe of a worker: its bytes become lines, which go to the places that take them.
 
 pipe -> LineBuffer -> the log file
--> Dumps -> Tail, Recent
+-> StackDumpFilter -> Tail, Recent
 -> TextFilter -> the file of lines with certain texts
--> TracebackFilter -> the screen
+-> TracebackBuffer -> the screen
 """
 
 import os
@@ -11,17 +11,17 @@ import os
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from clusterrun.descriptor_output import CONGESTED, RELIEVED
+from clusterrun.descriptor_output import HIGH_WATER_MARK, LOW_WATER_MARK
 from clusterrun.loop import NEVER
-from clusterrun.workers.relay.equal_tracebacks import TracebackFilter, Tracebacks
+from clusterrun.workers.relay.equal_tracebacks import TracebackBuffer, Tracebacks
 from clusterrun.workers.relay.files import FileOutput, OutputFiles
 from clusterrun.workers.relay.kept import Recent, Tail
 from clusterrun.workers.relay.lines import (
     SECONDS_OF_A_BAR,
     SECONDS_ON_A_TERMINAL,
-    Dumps,
     LineBuffer,
     ProgressBar,
+    StackDumpFilter,
     TextFilter,
     without_movements,
 )
@@ -102,17 +102,17 @@ class Stream:
         self.descriptor = descriptor
         self.display = display
         self.shown = to.shown
-        self.shown_without_log = to.shown_without_log
+        self.shown_if_log_fails = to.shown_if_log_fails
         """Shown only if the log file can't be written."""
         self.ended = False
         self.is_active = False
         """What was read last says that the job goes on: it is more than the stacks that were asked for."""
-        self.dumps = Dumps()
+        self.dumps = StackDumpFilter()
         self.log: FileOutput | None = None
         self._filtered: FileOutput | None = None
         if to.log is not None:
-            otherwise = to.shown_without_log
-            self.log = files.log(to.log, output.label, output.log_dir, printed_else=otherwise)
+            otherwise = to.shown_if_log_fails
+            self.log = files.log(to.log, output.label, output.log_dir, print_on_failure=otherwise)
         if to.filtered is not None:
             self._filtered = files.log(to.filtered, output.label, output.log_dir)
         on_terminal = display.terminal is not None and not style.merged
@@ -137,9 +137,9 @@ class Stream:
 
         self._tail = None if is_stdout else worker.tail
         self._texts = TextFilter(os.fsencode(output.prefix), to.filters)
-        self._tracebacks: TracebackFilter | None = None
+        self._tracebacks: TracebackBuffer | None = None
         if not (is_stdout or style.raw):
-            self._tracebacks = TracebackFilter(
+            self._tracebacks = TracebackBuffer(
                 worker.tracebacks,
                 output.label,
                 self._source.prefix,
@@ -165,14 +165,14 @@ class Stream:
             self.log.waiting if self.log else 0,
             self._filtered.waiting if self._filtered else 0,
         )
-        self._congested = waiting > (RELIEVED if self._congested else CONGESTED)
+        self._congested = waiting > (LOW_WATER_MARK if self._congested else HIGH_WATER_MARK)
         return self._congested
 
     def show_unwritten(self) -> None:
         """If the log file has failed, show what it lacks and all that follows."""
-        if self.log and self.log.failure and self.shown_without_log:
-            unwritten = self.log.take_back()
-            self.shown, self.shown_without_log = True, False
+        if self.log and self.log.failure and self.shown_if_log_fails:
+            unwritten = self.log.take_unwritten()
+            self.shown, self.shown_if_log_fails = True, False
             self._show(unwritten)
 
     def show_due(self, now: float) -> None:

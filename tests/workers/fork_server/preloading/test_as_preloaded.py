@@ -17,21 +17,21 @@ import sys
 package = type(sys)("fork_server")
 package.__path__ = [{sources!r}]
 sys.modules["fork_server"] = package
-from fork_server.preloading.as_preloaded import TorchAsPreloaded
+from fork_server.preloading.preloaded_torch import PreloadedTorch
 import importlib.util, io, logging, os
 sys.path.insert(0, {installed!r})
 logging.getLogger("early").setLevel("INFO")
 before, finders = set(sys.modules), list(sys.meta_path)
 import torch
 own, spec, loader = torch, torch.__spec__, torch.__loader__
-preloaded = TorchAsPreloaded(before, {{"READ_BY_TORCH"}}, {printed!r})
+preloaded = PreloadedTorch(before, {{"READ_BY_TORCH"}}, {printed!r})
 del torch
 
-def start_over(why):
+def reexec(why):
     os.write(1, f"start over: {{why}}\\n".encode())
     os._exit(0)
 
-preloaded.hide(start_over)
+preloaded.hide(reexec)
 """
 
 AFTER_IT = """

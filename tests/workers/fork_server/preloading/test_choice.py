@@ -2,7 +2,7 @@
 
 import pytest
 from clusterrun.workers.fork_server.preloading import packages, script_walk
-from clusterrun.workers.fork_server.preloading.choice import Choice, choose
+from clusterrun.workers.fork_server.preloading.plan import PreloadPlan, choose
 
 from tests.workers.fork_server_bench import request_to_prepare
 
@@ -20,7 +20,7 @@ def walked(*names: str) -> script_walk.ScriptWalk:
 def with_torch_later(*names: str) -> script_walk.ScriptWalk:
     """Return the walk through a script that imports torch after its first act."""
     walk = walked(*names)
-    walk.first_act = "train.py:2"
+    walk.first_side_effect = "train.py:2"
     walk.imports_torch = True
     return walk
 
@@ -31,7 +31,7 @@ def chosen(
     preload: str | tuple[str, ...] = "auto",
     workers: int = 8,
     remembered: str = "",
-) -> Choice:
+) -> PreloadPlan:
     return choose(request_to_prepare(preload=preload, workers=workers), walk, remembered)
 
 
@@ -54,7 +54,7 @@ def test_what_is_found_before_the_first_act(
     choice = chosen(walked(*names))
 
     assert (choice.names, choice.why_spawn) == (imported, why)
-    assert (choice.torch, choice.not_once, choice.is_known) == ([], "", True)
+    assert (choice.torch, choice.not_preloaded, choice.is_known) == ([], "", True)
 
 
 def test_what_is_left_out_is_named() -> None:
@@ -79,7 +79,7 @@ def test_torch_that_is_imported_later() -> None:
         ["torch"],
     )
     assert choice.sets == [("OMP_NUM_THREADS", "1", False)]
-    assert (choice.why_spawn, choice.not_once) == ("", "")
+    assert (choice.why_spawn, choice.not_preloaded) == ("", "")
 
 
 @pytest.mark.parametrize("is_remembered", [False, True])
@@ -95,42 +95,44 @@ def test_an_obstacle(*, is_remembered: bool) -> None:
 
     assert (alone.torch, alone.why_spawn) == ([], BY_ITSELF)
     assert (beside.names, beside.why_spawn) == (["pandas"], "")
-    assert {(c.not_once, c.why_not_once) for c in (alone, beside)} == {("torch", BY_ITSELF)}
+    assert {(c.not_preloaded, c.why_not_preloaded) for c in (alone, beside)} == {
+        ("torch", BY_ITSELF)
+    }
 
 
 def test_an_obstacle_in_the_text_is_named_rather_than_what_is_remembered() -> None:
     walk = with_torch_later()
     walk.obstacle = BY_ITSELF
 
-    assert chosen(walk, remembered="train.py: a logger had changed").why_not_once == BY_ITSELF
+    assert chosen(walk, remembered="train.py: a logger had changed").why_not_preloaded == BY_ITSELF
 
 
 def test_what_is_remembered_does_not_matter_to_a_leading_import() -> None:
     """No line of the script comes before it."""
     choice = chosen(walked("torch"), remembered=BY_ITSELF)
 
-    assert (choice.names, choice.not_once) == (["torch"], "")
+    assert (choice.names, choice.not_preloaded) == (["torch"], "")
 
 
 def test_a_slow_package_after_the_first_act() -> None:
     """Each worker imports it itself, and the user learns that."""
     walk = walked("os")
-    walk.first_act, walk.slow_later = "train.py:2", ["numpy", "pandas"]
+    walk.first_side_effect, walk.slow_after_side_effect = "train.py:2", ["numpy", "pandas"]
 
     choice = chosen(walk)
 
     why = "train.py:2 may do anything before numpy is imported"
-    assert (choice.not_once, choice.why_not_once, choice.why_spawn) == ("numpy", why, why)
+    assert (choice.not_preloaded, choice.why_not_preloaded, choice.why_spawn) == ("numpy", why, why)
 
 
 @pytest.mark.parametrize("walk", [with_torch_later(), walked("torch")])
 def test_a_slow_package_after_torch(walk: script_walk.ScriptWalk) -> None:
     """Torch takes most of the time: nothing is said of others, which may stand where nothing runs."""
-    walk.first_act, walk.slow_later = "train.py:2", ["pandas"]
+    walk.first_side_effect, walk.slow_after_side_effect = "train.py:2", ["pandas"]
 
     choice = chosen(walk)
 
-    assert (choice.not_once, choice.why_spawn, choice.names) == ("", "", ["torch"])
+    assert (choice.not_preloaded, choice.why_spawn, choice.names) == ("", "", ["torch"])
 
 
 def test_a_script_that_could_not_be_read() -> None:
@@ -168,7 +170,7 @@ def test_modules_that_the_user_names(workers: int) -> None:
     choice = chosen(walk, preload=("mine", "torch"), workers=workers)
 
     assert (choice.names, choice.torch, choice.is_known) == (["mine", "torch"], [], False)
-    assert (choice.why_spawn, choice.not_once, choice.left_out) == ("", "", [])
+    assert (choice.why_spawn, choice.not_preloaded, choice.left_out) == ("", "", [])
 
 
 def test_nothing() -> None:
@@ -182,7 +184,7 @@ class TestKeepFirst:
 
     WHY = "importing it raised ImportError: x"
 
-    def choice(self) -> Choice:
+    def choice(self) -> PreloadPlan:
         choice = chosen(with_torch_later("os", "numpy"))
         choice.followers = [packages.Import("torch._dynamo", ())]
         assert choice.names == ["os", "numpy", "torch", "torch._dynamo"]
@@ -194,7 +196,7 @@ class TestKeepFirst:
         choice.keep_first(3, self.WHY)
 
         assert (choice.names, len(choice.torch)) == (["os", "numpy", "torch"], 1)
-        assert (choice.left_out, choice.not_once) == ([("torch._dynamo", self.WHY)], "")
+        assert (choice.left_out, choice.not_preloaded) == ([("torch._dynamo", self.WHY)], "")
 
     def test_torch(self) -> None:
         choice = self.choice()
@@ -203,7 +205,7 @@ class TestKeepFirst:
 
         assert (choice.names, choice.torch) == (["os", "numpy"], [])
         assert choice.left_out == [("torch", self.WHY)]
-        assert (choice.not_once, choice.why_not_once) == ("torch", self.WHY)
+        assert (choice.not_preloaded, choice.why_not_preloaded) == ("torch", self.WHY)
 
     def test_one_before_torch(self) -> None:
         choice = self.choice()
@@ -212,7 +214,7 @@ class TestKeepFirst:
 
         assert choice.names == ["os"]
         assert choice.left_out == [("numpy and what is imported after it", self.WHY)]
-        assert (choice.not_once, choice.why_not_once) == ("torch", self.WHY)
+        assert (choice.not_preloaded, choice.why_not_preloaded) == ("torch", self.WHY)
 
     def test_a_leading_torch(self) -> None:
         choice = chosen(walked("numpy", "torch.nn", "pandas"))
@@ -221,14 +223,14 @@ class TestKeepFirst:
 
         assert choice.names == ["numpy"]
         assert choice.left_out == [("torch.nn and what is imported after it", self.WHY)]
-        assert choice.not_once == "torch"
+        assert choice.not_preloaded == "torch"
 
     def test_one_after_torch(self) -> None:
         choice = chosen(walked("torch", "pandas", "numpy"))
 
         choice.keep_first(1, self.WHY)
 
-        assert (choice.names, choice.not_once) == (["torch"], "pandas")
+        assert (choice.names, choice.not_preloaded) == (["torch"], "pandas")
 
     def test_the_same_import_twice(self) -> None:
         """The second one is dropped alone."""
@@ -236,7 +238,7 @@ class TestKeepFirst:
 
         choice.keep_first(1, self.WHY)
 
-        assert (choice.names, choice.not_once) == (["torch"], "")
+        assert (choice.names, choice.not_preloaded) == (["torch"], "")
 
     def test_none(self) -> None:
         choice = self.choice()
@@ -249,9 +251,9 @@ class TestKeepFirst:
 def test_the_tables_do_not_contradict_each_other() -> None:
     """A package is in one of them only."""
     tables = [
-        packages.SAME_AFTER_A_FORK,
-        packages.SAME_IF_IMPORTED_LATER,
-        packages.MUST_NOT_COME_LATER,
+        packages.FORK_SAFE,
+        packages.LEFT_TO_WORKERS,
+        packages.ENDS_PRELOADING,
     ]
 
     assert sum(map(len, tables)) == len({name for table in tables for name in table})

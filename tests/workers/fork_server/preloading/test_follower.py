@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from clusterrun.workers.fork_server.preloading import script_walk
-from clusterrun.workers.fork_server.preloading.choice import Choice, choose
+from clusterrun.workers.fork_server.preloading.plan import PreloadPlan, choose
 
 from tests.workers.fork_server_bench import request_to_prepare
 
@@ -168,14 +168,14 @@ def chosen(
     *,
     preload: str | tuple[str, ...] = "auto",
     has_gpus: bool = False,
-) -> Choice:
+) -> PreloadPlan:
     """Return what is preloaded for two workers with this script in ``folder``, as the server chooses."""
     walk = script_walk.ScriptWalk()
     walk.read_script(dedent(source).encode(), str(folder / "script.py"))
     return choose(request_to_prepare(command, preload=preload, has_gpus=has_gpus), walk)
 
 
-def why_not(choice: Choice) -> list[str]:
+def why_not(choice: PreloadPlan) -> list[str]:
     """Return why the follower is left to each worker, if it is."""
     return [why for name, why in choice.left_out if name == "torch._dynamo"]
 
@@ -235,8 +235,8 @@ def test_it_follows_a_torch_that_the_user_names(folder: Path) -> None:
 def test_it_is_not_looked_for_where_workers_are_spawned(folder: Path) -> None:
     choice = chosen("os.environ['OMP_NUM_THREADS'] = n\nimport torch\ntorch.optim.SGD", folder)
 
-    assert (choice.why_spawn, choice.names, why_not(choice)) == (choice.why_not_once, [], [])
-    assert choice.not_once == "torch"
+    assert (choice.why_spawn, choice.names, why_not(choice)) == (choice.why_not_preloaded, [], [])
+    assert choice.not_preloaded == "torch"
 
 
 @pytest.mark.parametrize("text", DO_NOT.values(), ids=DO_NOT)

@@ -96,7 +96,7 @@ def test_imports_in_their_order(folder: Folder) -> None:
         ("json", ("*",)),
         ("torch.nn", ("Linear",)),
     ]
-    assert (walk.first_act, walk.left_out, walk.imports_torch) == ("", [], False)
+    assert (walk.first_side_effect, walk.left_out, walk.imports_torch) == ("", [], False)
 
 
 HARMLESS = {
@@ -140,7 +140,7 @@ def test_statements_that_may_stand_between(folder: Folder, name: str) -> None:
     """They call nothing, and set nothing but names."""
     walk = folder.read(f"import numpy\n{HARMLESS[name]}\nimport tqdm")
 
-    assert (names(walk), walk.first_act, walk.left_out) == (["numpy", "tqdm"], "", [])
+    assert (names(walk), walk.first_side_effect, walk.left_out) == (["numpy", "tqdm"], "", [])
 
 
 ACTS = {
@@ -200,7 +200,7 @@ def test_statements_that_end_what_is_imported_before_the_fork(folder: Folder, na
     # The line of a function is that of its name, and that of a call in a block its own.
     own = next((n for n, line in enumerate(lines) if any(each in line for each in marked)), 0)
     own += text.startswith("try:\n    import unlisted")
-    assert (names(walk), walk.first_act) == (["numpy"], f"script.py:{2 + own}")
+    assert (names(walk), walk.first_side_effect) == (["numpy"], f"script.py:{2 + own}")
     assert len(walk.left_out) == 1
 
 
@@ -213,13 +213,13 @@ def test_what_is_left_to_the_workers_after_an_act(folder: Folder) -> None:
 def test_no_imports_follow(folder: Folder) -> None:
     walk = folder.read("import numpy\nnumpy.run()\ndef main():\n    import tqdm\n")
 
-    assert (walk.first_act, walk.left_out) == ("script.py:2", [])
+    assert (walk.first_side_effect, walk.left_out) == ("script.py:2", [])
 
 
 def test_an_unlisted_package_is_named(folder: Folder) -> None:
     walk = folder.read("import unlisted.part\nimport isaacgym\nimport tqdm")
 
-    assert walk.first_act == "script.py:1"
+    assert walk.first_side_effect == "script.py:1"
     assert walk.left_out == [
         (
             "unlisted and what is imported after it",
@@ -248,7 +248,7 @@ def test_a_package_that_each_worker_imports_itself(folder: Folder) -> None:
     assert walk.left_out == [("lightning.pytorch", reason), ("lightning", reason)]
     assert names(walk)[:1] == ["torch"]
     assert names(walk)[-1:] == ["tqdm"]
-    assert walk.first_act == ""
+    assert walk.first_side_effect == ""
 
 
 @pytest.mark.parametrize(
@@ -330,13 +330,13 @@ OWN_MODULES: dict[str, tuple[dict[str, str], str, str, str]] = {
 @pytest.mark.parametrize("name", OWN_MODULES)
 def test_the_users_own_modules(folder: Folder, name: str) -> None:
     """They are read by the same rule as the script, and run in the workers only."""
-    files, script, found, first_act = OWN_MODULES[name]
+    files, script, found, first_side_effect = OWN_MODULES[name]
     for file, text in files.items():
         folder.write(file, text)
 
     walk = folder.read(script)
 
-    assert (names(walk), walk.first_act) == (found.split(), first_act)
+    assert (names(walk), walk.first_side_effect) == (found.split(), first_side_effect)
 
 
 @pytest.mark.parametrize("own", ["", "\n" * 50])
@@ -347,7 +347,7 @@ def test_the_users_own_module_does_something(folder: Folder, own: str) -> None:
     walk = folder.read("import numpy\nimport own\nimport json\n")
 
     line = f"own.py:{2 + len(own)}"
-    assert (names(walk), walk.first_act) == (["numpy", "tqdm"], line)
+    assert (names(walk), walk.first_side_effect) == (["numpy", "tqdm"], line)
     assert walk.left_out == [(f"what is imported from {line} on", "that line may do anything")]
 
 
@@ -395,14 +395,14 @@ def test_an_installed_module_that_is_run(folder: Folder) -> None:
 
     walk = folder.read_module("trainer")
 
-    assert (names(walk), walk.first_act) == (["numpy", "yaml", "tqdm"], "__main__.py:3")
+    assert (names(walk), walk.first_side_effect) == (["numpy", "yaml", "tqdm"], "__main__.py:3")
     assert walk.imports_torch
 
 
 def test_a_module_that_is_run_and_not_there(folder: Folder) -> None:
     walk = folder.read_module("nosuch.train")
 
-    assert (names(walk), walk.main, walk.needs_only_python) == ([], "", False)
+    assert (names(walk), walk.main, walk.imports_only_stdlib) == ([], "", False)
 
 
 @pytest.mark.usefixtures("folder")
@@ -432,7 +432,7 @@ def test_whether_a_script_needs_only_python(folder: Folder, name: str) -> None:
     script, expected = ONLY_PYTHON[name]
     folder.write("own.py", "")
 
-    assert folder.read(script).needs_only_python == expected
+    assert folder.read(script).imports_only_stdlib == expected
 
 
 # Files beside the script, and the script, which does something before it imports torch.
@@ -577,7 +577,7 @@ def test_torch_is_not_imported(folder: Folder, name: str) -> None:
 
     walk = folder.read(script)
 
-    assert (walk.first_act != "", walk.imports_torch, walk.obstacle) == (True, False, "")
+    assert (walk.first_side_effect != "", walk.imports_torch, walk.obstacle) == (True, False, "")
 
 
 def test_torch_that_is_not_installed(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -616,7 +616,7 @@ def test_torch_in_a_module_that_is_run(folder: Folder, main: str, module: str) -
 
     walk = folder.read_module(module)
 
-    assert (walk.first_act, walk.imports_torch) == ("__init__.py:2", True)
+    assert (walk.first_side_effect, walk.imports_torch) == ("__init__.py:2", True)
     assert walk.sets == [("OMP_NUM_THREADS", "2", False)]
 
 
@@ -741,7 +741,7 @@ def test_what_may_come_after_torch(folder: Folder, name: str) -> None:
 
     walk = folder.read(f"{NO_OBSTACLES[name]}\nimport torch")
 
-    assert (walk.first_act != "", walk.imports_torch) == (True, True)
+    assert (walk.first_side_effect != "", walk.imports_torch) == (True, True)
     assert (walk.obstacle, walk.sets) == ("", [])
 
 
@@ -811,7 +811,7 @@ def test_imports_that_may_not_run(folder: Folder, name: str) -> None:
 
     walk = folder.read(f"import numpy\n{statements}\nimport json")
 
-    assert ([each.name for each in walk.found], walk.first_act) == (found, "")
+    assert ([each.name for each in walk.found], walk.first_side_effect) == (found, "")
 
 
 def test_torch_may_not_be_imported(folder: Folder) -> None:
@@ -848,7 +848,7 @@ def test_slow_packages_after_an_act(folder: Folder, script: str, slow: list[str]
     """Each worker imports them itself."""
     folder.install("numba/__init__.py")
 
-    assert folder.read(script).slow_later == slow
+    assert folder.read(script).slow_after_side_effect == slow
 
 
 class TestLimits:
@@ -864,8 +864,12 @@ class TestLimits:
         walk = folder.read("import numpy\nimport own\nimport later\nimport torch")
 
         assert walk.unread == "to read all of it takes more than 2 s"
-        assert (names(walk), walk.first_act, walk.imports_torch) == (["numpy"], "own.py:1", True)
-        assert not walk.needs_only_python
+        assert (names(walk), walk.first_side_effect, walk.imports_torch) == (
+            ["numpy"],
+            "own.py:1",
+            True,
+        )
+        assert not walk.imports_only_stdlib
 
     def test_functions_that_call_each_other(self, folder: Folder) -> None:
         walk = folder.read("def a():\n    b()\ndef b():\n    a()\n    import torch\na()")
@@ -885,7 +889,7 @@ class TestLimits:
         """Deeper than Python's own stack."""
         walk = folder.read(f"x = y{'.f()' * 900}\nimport torch")
 
-        assert (walk.first_act, walk.imports_torch) == ("script.py:1", True)
+        assert (walk.first_side_effect, walk.imports_torch) == ("script.py:1", True)
 
     def test_blocks_that_are_deep(self, folder: Folder) -> None:
         """Up to Python's own limit; those that may not run set no constants."""
@@ -948,7 +952,7 @@ from fork_server.preloading.script_walk import ScriptWalk
 walk = ScriptWalk()
 walk.read_script({script!r}, "script.py")
 walk.read_rest()
-print(repr([each.name for each in walk.found]), walk.first_act, walk.sets, walk.obstacle, sep="|")
+print(repr([each.name for each in walk.found]), walk.first_side_effect, walk.sets, walk.obstacle, sep="|")
 """
 
 
@@ -1001,7 +1005,7 @@ def test_what_is_installed() -> None:
     [("sys", True), ("json", True), ("pytest", False), ("nosuch", False), ("numpy", False)],
 )
 def test_what_comes_with_python(name: str, *, expected: bool) -> None:
-    assert module_files.is_standard(name) is expected
+    assert module_files.is_stdlib(name) is expected
 
 
 REQUIREMENTS = {

@@ -8,7 +8,7 @@ import site
 import sys
 
 from ..kernel import affinity, children_of, flush_all, status_of_this_process, text_of
-from .module_files import is_of_python
+from .module_files import is_stdlib_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _is_foreign(name: str, path: str) -> bool:
         return False
     if name in ("sitecustomize", "usercustomize"):
         return True
-    return not is_of_python(path)
+    return not is_stdlib_path(path)
 
 
 def _reads_or_prints(text: str) -> bool:

@@ -13,7 +13,7 @@ import time
 
 from ..binding import try_to_bind
 from ..kernel import affinity, flush_all
-from ..script import NotToBeRunInPlace
+from ..script import CannotRunInPlace
 from .hazards import ProcessState
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ _OUTPUT = (1, 2)
 _OF_OUR_STATEMENT = b"<string>:1: "
 
 
-class ImportFailed(NotToBeRunInPlace):
+class ImportFailed(CannotRunInPlace):
     """An import has raised something; those before it may be made again, in another process."""
 
 
@@ -71,7 +71,7 @@ class Imported:
 
         Raises:
             ImportFailed: one has raised something.
-            NotToBeRunInPlace: workers can't be forked from here any more.
+            CannotRunInPlace: workers can't be forked from here any more.
 
         """
         output = CapturedOutput()
@@ -114,15 +114,15 @@ class Imported:
         if _OF_OUR_STATEMENT in printed[1]:
             # In the script, the warning names its file and line.
             why = f"a module printed {_first_line(printed[1])}"
-            raise NotToBeRunInPlace(why, is_complaint=True)
+            raise CannotRunInPlace(why, is_complaint=True)
         trouble = state.changes()
         if trouble:
-            raise NotToBeRunInPlace(trouble)
+            raise CannotRunInPlace(trouble)
         pairs = zip(output.read(), printed)
         by_the_fork = b"".join(now[len(before) :] for now, before in pairs)
         if by_the_fork:
             why = f"a fork makes a module print {_first_line(by_the_fork)}"
-            raise NotToBeRunInPlace(why, is_complaint=True)
+            raise CannotRunInPlace(why, is_complaint=True)
         self.printed = (self.printed[0] + printed[0], self.printed[1] + printed[1])
 
 

@@ -18,13 +18,13 @@ def is_builtin_or_installed(name: str) -> bool:
     return folder == "" or (folder is not None and is_installed(folder))
 
 
-def is_standard(name: str) -> bool:
+def is_stdlib(name: str) -> bool:
     """Tell whether a top-level module comes with Python."""
     folder = _folder_of(name) if name else None
-    return folder == "" or (folder is not None and is_of_python(folder))
+    return folder == "" or (folder is not None and is_stdlib_path(folder))
 
 
-def is_of_python(path: str) -> bool:
+def is_stdlib_path(path: str) -> bool:
     """Tell whether a file or a folder comes with Python."""
     return _is_in_library(path) and not any(part in path.split(os.sep) for part in _INSTALLED)
 

@@ -20,7 +20,7 @@ class Import:
         return self.name.partition(".")[0]
 
 
-WORTH_A_FORK = frozenset(
+SLOW_TO_IMPORT = frozenset(
     (
         *("accelerate", "cloudpickle", "cv2", "datasets", "evaluate", "matplotlib", "numba"),
         *("numpy", "pandas", "peft", "scipy", "sklearn", "torch", "transformers"),
@@ -28,7 +28,7 @@ WORTH_A_FORK = frozenset(
 )
 """Take 0.05 s or more to import. Without one of these, forking is not faster than spawning."""
 
-SAME_AFTER_A_FORK = WORTH_A_FORK | frozenset(
+FORK_SAFE = SLOW_TO_IMPORT | frozenset(
     (
         *("PIL", "absl", "aiohttp", "click", "dill", "einops", "fsspec"),
         *(
@@ -57,7 +57,7 @@ SAME_AFTER_A_FORK = WORTH_A_FORK | frozenset(
 )
 """Imported before workers are forked: a program finds the same state as if each worker had imported it."""
 
-SAME_IF_IMPORTED_LATER = {
+LEFT_TO_WORKERS = {
     **dict.fromkeys(
         ("lightning", "lightning_fabric", "pytorch_lightning", "torchmetrics"),
         "it reads RANK when it is imported",
@@ -78,13 +78,13 @@ _OF_TORCHMETRICS = (
     Import("transformers", ("AutoModel", "AutoTokenizer")),
 )
 
-BRINGS = {
+ALSO_IMPORTS = {
     **dict.fromkeys(("lightning", "pytorch_lightning", "torchmetrics"), _OF_TORCHMETRICS),
     "lightning_fabric": (Import("torch", ()),),
 }
 """What such a package imports itself, if it is installed, of the verified list: two thirds of its time."""
 
-MUST_NOT_COME_LATER = {
+ENDS_PRELOADING = {
     **dict.fromkeys(
         (
             *("comet_ml", "ddtrace", "elasticapm", "eventlet", "gevent", "newrelic"),

@@ -7,16 +7,16 @@ import sys
 
 from ..binding import import_psutil, must_be_bound
 from ..hidden_modules import hide_all_but
-from ..kernel import why_no_fork
+from ..kernel import describe_fork_error
 from ..messages import ImportBegins, Prepared
-from ..script import NotToBeRunInPlace, Script
-from .as_preloaded import TorchAsPreloaded
-from .choice import AUTO, Choice, choose
+from ..script import CannotRunInPlace, Script
 from .hazards import has_threads, why_not_to_fork
 from .imports import Imported, ImportFailed
-from .remembered import Remembered
+from .plan import AUTO, PreloadPlan, choose
+from .preloaded_torch import PreloadedTorch
+from .reexec_cache import ReexecCache
 from .script_walk import ScriptWalk
-from .self_test import try_how_forked_scripts_end
+from .self_test import check_exit_codes
 from .torch_variables import TORCH
 
 TYPE_CHECKING = False
@@ -45,9 +45,9 @@ class ScriptPreparation:
         self._initial_modules = initial_modules
         self._script: Script | None = None
         self._imported = Imported()
-        self._choice = Choice()
+        self._choice = PreloadPlan()
         """What has been imported, or would have been."""
-        self._torch: TorchAsPreloaded | None = None
+        self._torch: PreloadedTorch | None = None
         self._has_begun = False
         """Whether imports have begun, after which this process may be unfit to start workers."""
 
@@ -56,12 +56,12 @@ class ScriptPreparation:
         script = self._script
         if script is None or not script.is_run_by(command):
             return None
-        if script.torch is not None and script.remembered.why():
+        if script.torch is not None and script.reexec_cache.why():
             # A worker of the last attempt had to start over.
             return None
         try:
             script.refresh()
-        except NotToBeRunInPlace:
+        except CannotRunInPlace:
             # It was changed meanwhile; Python itself reports what is wrong with it.
             return None
         return script
@@ -80,12 +80,12 @@ class ScriptPreparation:
             if run is not None:
                 return run
             self._use(script)
-        except NotToBeRunInPlace as finding:
+        except CannotRunInPlace as finding:
             trouble = finding
             # A user who names modules learns that they were not imported.
             trouble.is_complaint = finding.is_complaint or request.preload != AUTO
         except Exception as error:  # whatever it is, workers can still be spawned
-            trouble = NotToBeRunInPlace(f"{type(error).__name__}: {error}", is_complaint=True)
+            trouble = CannotRunInPlace(f"{type(error).__name__}: {error}", is_complaint=True)
         self._report(server, trouble)
         return None
 
@@ -93,7 +93,7 @@ class ScriptPreparation:
         """Return the script, once it is known what is to be imported for it.
 
         Raises:
-            NotToBeRunInPlace: workers can't be forked, or a fork would not be faster.
+            CannotRunInPlace: workers can't be forked, or a fork would not be faster.
 
         """
         os.environ.update(request.known_variables)
@@ -105,7 +105,7 @@ class ScriptPreparation:
             site_code_is_fine=not isinstance(request.preload, str),
         )
         if why:
-            raise NotToBeRunInPlace(why)
+            raise CannotRunInPlace(why)
         if must_be_bound(request.cpus):
             # Before the script's folder, which may hold modules of the same names, is on sys.path.
             import_psutil()
@@ -115,25 +115,25 @@ class ScriptPreparation:
         walk = ScriptWalk()
         if request.preload != "none":
             script.read_by(walk)
-        script.remembered = Remembered(walk.main)
-        self._choice = choice = choose(request, walk, script.remembered.why())
+        script.reexec_cache = ReexecCache(walk.main)
+        self._choice = choice = choose(request, walk, script.reexec_cache.why())
         if request.most is not None:
             choice.keep_first(*request.most)
         if choice.why_spawn and not request.must_fork:
-            raise NotToBeRunInPlace(choice.why_spawn, costs_time=bool(choice.not_once))
+            raise CannotRunInPlace(choice.why_spawn, costs_time=bool(choice.not_preloaded))
         return script
 
     def _import(self, request: Prepare, server: Server) -> ScriptRun | None:
         """Import what was chosen; return in a child of the self test what it runs.
 
         Raises:
-            NotToBeRunInPlace: forked processes do not end as they should, or a module did what a fork
+            CannotRunInPlace: forked processes do not end as they should, or a module did what a fork
                 would break.
 
         """
         choice = self._choice
         try:
-            run = try_how_forked_scripts_end(server)
+            run = check_exit_codes(server)
             if run is not None or not choice.in_order:
                 return run
             self._has_begun = True
@@ -146,7 +146,7 @@ class ScriptPreparation:
                 self._imported.loaded += [(TORCH, 0.0)] * len(choice.torch)
                 self._import_followers(request, server)
         except OSError as error:
-            raise NotToBeRunInPlace(why_no_fork(error), is_complaint=True) from error
+            raise CannotRunInPlace(describe_fork_error(error), is_complaint=True) from error
         finally:
             if self._has_begun:
                 server.end_imports()
@@ -167,7 +167,7 @@ class ScriptPreparation:
         pairs = zip(self._imported.printed, printed_before)
         out, err = (now[len(earlier) :] for now, earlier in pairs)
         self._imported.printed = printed_before
-        self._torch = TorchAsPreloaded(before, used, (out, err))
+        self._torch = PreloadedTorch(before, used, (out, err))
         for name, before_it in kept.items():
             if before_it is None:
                 del os.environ[name]
@@ -179,7 +179,7 @@ class ScriptPreparation:
             self._imported.import_all(
                 imports,
                 cpus=request.cpus,
-                of_workers=request.later_variables,
+                of_workers=request.per_worker_variables,
                 begins=lambda name: server.report(ImportBegins(name)),
                 reads=lambda why: self._give_up(server, why, len(self._imported.loaded)),
             )
@@ -195,7 +195,7 @@ class ScriptPreparation:
         count = len(self._imported.loaded)
         try:
             self._import_all(self._choice.followers, request, server)
-        except NotToBeRunInPlace as finding:
+        except CannotRunInPlace as finding:
             self._give_up(server, str(finding), count)
 
     def _use(self, script: Script) -> None:
@@ -206,11 +206,11 @@ class ScriptPreparation:
 
     def _give_up(self, server: Server, why: str, count: int) -> NoReturn:
         """Have the agent start another server, which imports the first ``count`` modules only."""
-        self._report(server, NotToBeRunInPlace(why, costs_time=False), again=count)
+        self._report(server, CannotRunInPlace(why, costs_time=False), again=count)
         os._exit(0)
 
     def _report(
-        self, server: Server, trouble: NotToBeRunInPlace | None, again: int | None = None
+        self, server: Server, trouble: CannotRunInPlace | None, again: int | None = None
     ) -> None:
         """Report why workers are not forked; None: they are. ``again``: as in ``Prepared``."""
         server.report(
@@ -219,12 +219,12 @@ class ScriptPreparation:
                 complaint=trouble is not None and trouble.is_complaint,
                 costs_time=trouble is not None and trouble.costs_time,
                 # Another process must start the workers.
-                spoiled=trouble is not None and self._has_begun,
+                must_be_replaced=trouble is not None and self._has_begun,
                 again=again,
                 loaded=self._imported.loaded if trouble is None else (),
                 left_out=self._choice.left_out,
-                not_once=self._choice.not_once or None,
-                why_not_once=self._choice.why_not_once or None,
-                naming_helps=self._choice.naming_helps,
+                not_preloaded=self._choice.not_preloaded or None,
+                why_not_preloaded=self._choice.why_not_preloaded or None,
+                preload_option_helps=self._choice.preload_option_helps,
             )
         )

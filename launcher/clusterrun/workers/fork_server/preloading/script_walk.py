@@ -13,14 +13,14 @@ import os
 import time
 
 from ..script import compile_quietly
-from .module_files import file_of, is_builtin_or_installed, is_standard, requires
+from .module_files import file_of, is_builtin_or_installed, is_stdlib, requires
 from .packages import (
-    BRINGS,
-    MUST_NOT_COME_LATER,
-    SAME_AFTER_A_FORK,
-    SAME_IF_IMPORTED_LATER,
+    ALSO_IMPORTS,
+    ENDS_PRELOADING,
+    FORK_SAFE,
+    LEFT_TO_WORKERS,
+    SLOW_TO_IMPORT,
     UNKNOWN,
-    WORTH_A_FORK,
     Import,
 )
 from .torch_variables import TORCH, torch_reads
@@ -86,7 +86,7 @@ class Text:
                 waiting.extend(each for each in children(node) if not isinstance(each, _ast.expr))
 
 
-class _Enough(Exception):
+class _WalkDone(Exception):
     """Nothing that comes later matters."""
 
 
@@ -98,7 +98,7 @@ class ScriptWalk:
         """What may be imported before the fork, in order: it is imported before the first act."""
         self.left_out: list[tuple[str, str]] = []
         """What is imported before the first act and left to each worker, with the reason."""
-        self.first_act = ""
+        self.first_side_effect = ""
         """The first line that may change what imports do, such as ``train.py:12``; "": there is none."""
         self.imports_torch = False
         """Whether torch is imported after the first act."""
@@ -107,7 +107,7 @@ class ScriptWalk:
         self.sets: list[tuple[str, str, bool]] = []
         """Variables that torch reads, each with the constant to which it is set before, and whether
         only if it is not set yet."""
-        self.slow_later: list[str] = []
+        self.slow_after_side_effect: list[str] = []
         """Packages besides torch that take time, and are imported after the first act."""
         self.texts: list[Text] = []
         """All files that were read, the script's own among them."""
@@ -147,10 +147,10 @@ class ScriptWalk:
         return next((text.path for text in self.texts if text.is_main), "")
 
     @property
-    def needs_only_python(self) -> bool:
+    def imports_only_stdlib(self) -> bool:
         """Whether all that the script imports, anywhere in it, comes with Python."""
         wanted = (each for text in self.texts for each in text.imports(text.tree))
-        only_python = all(is_standard(each.package) for each in wanted)
+        only_python = all(is_stdlib(each.package) for each in wanted)
         return only_python and bool(self.main) and not self.unread
 
     # Modules.
@@ -160,7 +160,7 @@ class ScriptWalk:
             walk()
             if not self._finds_torch() and file_of(TORCH) and self._has_torch_anywhere():
                 self.imports_torch = True
-        except _Enough:
+        except _WalkDone:
             pass
         except RecursionError:
             self.unread = f"{os.path.basename(self.main)} is nested too deeply"
@@ -302,9 +302,9 @@ class ScriptWalk:
 
     def _act(self, node: Any) -> None:
         """Take note that something happens that may change what later imports do."""
-        if not self.first_act:
-            self.first_act = self._place_of(node)
-            self._left_after_it = f"what is imported from {self.first_act} on"
+        if not self.first_side_effect:
+            self.first_side_effect = self._place_of(node)
+            self._left_after_it = f"what is imported from {self.first_side_effect} on"
 
     def _place_of(self, node: Any) -> str:
         return f"{os.path.basename(self._text.path)}:{getattr(node, 'lineno', 1)}"
@@ -315,51 +315,51 @@ class ScriptWalk:
         if self._left_after_it:
             self.left_out.append((self._left_after_it, "that line may do anything"))
             self._left_after_it = ""
-        if self.first_act and self._finds_torch():
-            raise _Enough
+        if self.first_side_effect and self._finds_torch():
+            raise _WalkDone
         package = wanted.package
         if package == self._own_package or not is_builtin_or_installed(package):
             self._run_own(wanted)
-        elif is_standard(package):
+        elif is_stdlib(package):
             self._found([wanted])
         elif package == TORCH:
             self._meet_torch(wanted)
-        elif package in MUST_NOT_COME_LATER:
-            why = MUST_NOT_COME_LATER[package]
-            if not self.first_act:
+        elif package in ENDS_PRELOADING:
+            why = ENDS_PRELOADING[package]
+            if not self.first_side_effect:
                 self.left_out.append((f"{package} and what is imported after it", why))
-            self.first_act = self.first_act or self._place_of(node)
+            self.first_side_effect = self.first_side_effect or self._place_of(node)
             self._stop_at(node, f"imports {package} ({why})")
         else:
             self._meet(wanted, package, node)
 
     def _meet(self, wanted: Import, package: str, node: Any) -> None:
         """Note the import of an installed package."""
-        if package in SAME_AFTER_A_FORK:
+        if package in FORK_SAFE:
             self._found([wanted])
-            if self.first_act and package in WORTH_A_FORK:
-                self.slow_later.append(package)
-        elif not self.first_act:
-            why = SAME_IF_IMPORTED_LATER.get(package, "")
+            if self.first_side_effect and package in SLOW_TO_IMPORT:
+                self.slow_after_side_effect.append(package)
+        elif not self.first_side_effect:
+            why = LEFT_TO_WORKERS.get(package, "")
             if why:
                 self.left_out.append((wanted.name, why))
-                self._found(each for each in BRINGS.get(package, ()) if file_of(each.name))
+                self._found(each for each in ALSO_IMPORTS.get(package, ()) if file_of(each.name))
             else:
                 self.left_out.append((f"{package} and what is imported after it", UNKNOWN))
-                self.first_act = self._place_of(node)
+                self.first_side_effect = self._place_of(node)
         if not self._finds_torch() and requires(package, TORCH):
             self._meet_torch(Import(TORCH, ()))
 
     def _found(self, imports: Iterable[Import]) -> None:
-        if not self.first_act and not self._blocks:
+        if not self.first_side_effect and not self._blocks:
             self.found.extend(imports)
 
     def _meet_torch(self, wanted: Import) -> None:
-        if not self.first_act and not self._blocks:
+        if not self.first_side_effect and not self._blocks:
             self.found.append(wanted)
         elif file_of(TORCH):
             self.imports_torch = True
-            raise _Enough
+            raise _WalkDone
 
     def _finds_torch(self) -> bool:
         return any(each.package == TORCH for each in self.found)

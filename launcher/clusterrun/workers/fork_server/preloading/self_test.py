@@ -11,7 +11,7 @@ import os
 import select
 
 from ..kernel import die_with_parent
-from ..script import NotToBeRunInPlace
+from ..script import CannotRunInPlace
 from ..script_run import ScriptRun
 
 TYPE_CHECKING = False
@@ -24,14 +24,14 @@ SECONDS_TO_END = 20.0
 SECONDS_TO_DIE = 2.0
 
 
-def try_how_forked_scripts_end(server: Server) -> ScriptRun | None:
+def check_exit_codes(server: Server) -> ScriptRun | None:
     """Fork the children, and wait for them.
 
     Returns:
         In a child, what it runs; None in the server.
 
     Raises:
-        NotToBeRunInPlace: a child has not ended as it should.
+        CannotRunInPlace: a child has not ended as it should.
         OSError: no process can be forked.
 
     """
@@ -64,7 +64,7 @@ def try_how_forked_scripts_end(server: Server) -> ScriptRun | None:
             how = ended if in_time else f"had not ended after {SECONDS_TO_END:g} s"
             wrong.append(f"a forked child that ran {text!r} {how}")
     if wrong:
-        raise NotToBeRunInPlace(wrong[0], is_complaint=True)
+        raise CannotRunInPlace(wrong[0], is_complaint=True)
     return None
 
 

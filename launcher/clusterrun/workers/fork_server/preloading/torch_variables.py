@@ -7,7 +7,7 @@ Recorded with torch 2.13, by a class of ``os.environ`` and by a ``getenv`` of ou
 from __future__ import annotations
 
 TORCH = "torch"
-FOLLOWER = "torch._dynamo"
+DYNAMO = "torch._dynamo"
 """torch imports it when the first optimizer or DistributedDataParallel is made."""
 
 _OF_TORCH = (
@@ -49,7 +49,7 @@ def torch_reads(variable: str) -> bool:
     return variable.startswith(_OF_TORCH) and not variable.startswith(_NOT_OF_TORCH)
 
 
-def follower_reads(variable: str) -> bool:
+def dynamo_reads(variable: str) -> bool:
     """Tell whether the import of the follower reads or sets a variable."""
     if variable.startswith(_NOT_OF_THE_FOLLOWER):
         return False

@@ -16,19 +16,19 @@ from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, World
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.notices import listed, lost
 from clusterrun.policy.outcome import MAX_REPLACEMENTS, Replacement, RestartProgress
-from clusterrun.policy.terms import Terms
+from clusterrun.policy.settings import RendezvousSettings
 
 
 class Places:
     """Who works in the next attempt, and what was lost until now."""
 
-    def __init__(self, members: Members, terms: Terms) -> None:
-        self.patience = terms.elasticity.rejoin_timeout
+    def __init__(self, members: Members, settings: RendezvousSettings) -> None:
+        self.patience = settings.elasticity.rejoin_timeout
         """Seconds for which a place may stay empty."""
         self.losses = 0
         """Nodes with a place that were lost and did not end the job."""
         self._members = members
-        self._terms = terms
+        self._terms = settings
 
     def next(self) -> list[Node] | None:
         """Return who works in the next attempt, by rank.
@@ -39,26 +39,26 @@ class Places:
             None if a place stays empty, or if too few nodes are left for an elastic world.
 
         """
-        members, terms = self._members, self._terms
-        if not terms.job.is_elastic:
+        members, settings = self._members, self._terms
+        if not settings.job.is_elastic:
             return _same_places(members.places, members.waiting)
         present = [*members.present, *members.waiting]
-        return present[: elastic_size(len(present), terms)] or None
+        return present[: elastic_size(len(present), settings)] or None
 
     def why_not(self) -> str:
         """Return why the lost nodes end the job, whoever is left; "" if they do not."""
         gone = self._members.lost
-        if gone and gone[0].lost and not self._terms.job.outlives_nodes:
+        if gone and gone[0].lost and not self._terms.job.survives_node_loss:
             return lost(gone[0].lost)
         return ""
 
     def why_empty(self) -> str:
         """Return why lost nodes end the job: nothing takes their places."""
-        members, terms, gone = self._members, self._terms, self._members.lost
+        members, settings, gone = self._members, self._terms, self._members.lost
         within = f" within {self.patience:g} s (--rejoin-timeout)" if self.patience else ""
-        if terms.job.is_elastic:
+        if settings.job.is_elastic:
             left = len(members.places) - len(gone) + len(members.waiting)
-            minimum = f"the minimum is {terms.job.workers.nnodes.fewest}"
+            minimum = f"the minimum is {settings.job.workers.nnodes.fewest}"
             return f"{counted(left, 'node')} left, and {minimum}{within}"
         places = listed(f"node {each.rank} ({each.hello.host})" for each in gone)
         return f"no other node has taken the place of {places}{within}"
@@ -76,10 +76,10 @@ class Places:
         return RestartProgress(restarts, self.losses, replacements, nodes)
 
 
-def elastic_size(present: int, terms: Terms) -> int:
+def elastic_size(present: int, settings: RendezvousSettings) -> int:
     """Return how many of the present nodes an elastic world has; 0: they are too few."""
-    nodes = min(present, terms.job.nnodes)
-    return nodes if nodes >= terms.job.workers.nnodes.fewest else 0
+    nodes = min(present, settings.job.nnodes)
+    return nodes if nodes >= settings.job.workers.nnodes.fewest else 0
 
 
 def _same_places(places: Collection[Node], waiting: Collection[Node]) -> list[Node] | None:

@@ -57,7 +57,7 @@ GONE = {
 }
 """Options, and sections of a job file, by name in snake_case."""
 
-GONE_COMMANDS = {
+REMOVED_COMMANDS = {
     "cancel": "type scancel ID, or what your scheduler has: bkill, qdel, flux cancel, kubectl delete",
     "logs": (
         "start the job with --log-dir DIR, and type tail -f DIR/latest/*/*/rank-*; for a job of"
@@ -67,7 +67,7 @@ GONE_COMMANDS = {
 }
 """Commands by their word; a file of that name can still be run as SCRIPT."""
 
-GONE_FROM_SUBMIT = {
+REMOVED_SUBMIT_OPTIONS = {
     **{
         name: f"type --directive=--{name}=VALUE, as sbatch has it"
         for name in ("array", "dependency", "error", "output", "signal")

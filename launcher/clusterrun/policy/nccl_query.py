@@ -10,7 +10,7 @@ QUERY = Query(0, Topic.NCCL, SECONDS[Topic.NCCL], rank=0)
 """To the node of rank 0: it knows what all ranks have launched."""
 
 
-class NcclQuestion:
+class NcclQuery:
     """Asks once."""
 
     def __init__(self, hung: Hung | None = None, *, is_watch: bool = False) -> None:

@@ -4,10 +4,10 @@ from importlib import import_module
 
 from clusterrun.errors import UsageError, printable
 from clusterrun.job.clusters.found import Found, Launch, Variables
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 
 
-def find(asked: Fact[str], variables: Variables, launch: Launch) -> Found:
+def find(asked: Setting[str], variables: Variables, launch: Launch) -> Found:
     """Return what the site's function finds.
 
     Raises:

@@ -8,19 +8,19 @@ from contextlib import ExitStack
 from clusterrun.errors import RendezvousError
 from clusterrun.job.job import MAIN
 from clusterrun.job.services import Service
-from clusterrun.planning.plan import Seat
+from clusterrun.planning.plan import WorkerSlot
 from clusterrun.policy.messages import ProgramOffer
-from clusterrun.ports import bound_everywhere, port_trouble
+from clusterrun.ports import bind_wildcard, port_error_text
 
 
-class HeldPorts:
+class ReservedPorts:
     """One for each worker, and one for each program where its workers may meet.
 
     A bound socket that does not listen keeps the kernel from choosing a port; with SO_REUSEADDR on both
-    sides a server can still listen there: see ``ports.WorkersPort``.
+    sides a server can still listen there: see ``ports.MasterPort``.
     """
 
-    def __init__(self, services: Iterable[Service], seats: Iterable[Seat]) -> None:
+    def __init__(self, services: Iterable[Service], seats: Iterable[WorkerSlot]) -> None:
         """Hold the ports of this agent's workers among ``seats``.
 
         Raises:
@@ -56,7 +56,7 @@ class HeldPorts:
         return ProgramOffer(name, ports, self._hold())
 
     def _hold(self) -> int:
-        holder: socket.socket = self._stack.enter_context(bound_everywhere(0))
+        holder: socket.socket = self._stack.enter_context(bind_wildcard(0))
         number: int = holder.getsockname()[1]
         return number
 
@@ -69,10 +69,10 @@ def _held(port: int, service: Service) -> socket.socket:
 
     """
     try:
-        return bound_everywhere(port)
+        return bind_wildcard(port)
     except OSError as error:
         origin = service.origin("port")
         raise RendezvousError(
-            port_trouble(port, origin, "this machine", error),
+            port_error_text(port, origin, "this machine", error),
             "stop the program that listens there, or leave port out: free ones are chosen",
         ) from error

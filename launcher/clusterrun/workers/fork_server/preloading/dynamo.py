@@ -20,7 +20,7 @@ from .script_walk import (
     path_of,
     text_of_constant,
 )
-from .torch_variables import FOLLOWER, TORCH, follower_reads
+from .torch_variables import DYNAMO, TORCH, dynamo_reads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ _DESTROY_A_GROUP = frozenset(("destroy_process_group", "end_training"))
 """Of torch, of accelerate."""
 
 
-def why_no_follower(walk: ScriptWalk, arguments: Collection[str], *, has_gpus: bool) -> str | None:
+def dynamo_obstacle(walk: ScriptWalk, arguments: Collection[str], *, has_gpus: bool) -> str | None:
     """Return why the follower is left to each worker; "": it is not; None: the script needs none.
 
     Args:
@@ -67,7 +67,7 @@ def why_no_follower(walk: ScriptWalk, arguments: Collection[str], *, has_gpus: b
         has_gpus: the workers have GPUs.
 
     """
-    if not file_of(FOLLOWER):
+    if not file_of(DYNAMO):
         return None
     walk.read_rest()
     if walk.unread:
@@ -140,7 +140,7 @@ class _Seen:
             return f"the script uses {min(found)}"
         if "" in self._variables or self.names & _SET_ANY_VARIABLE:
             return "a variable that it reads may be set before it"
-        read = sorted(filter(follower_reads, self._variables))
+        read = sorted(filter(dynamo_reads, self._variables))
         if read:
             return f"{read[0]} may be set before it"
         if self._warnings_are_errors:

@@ -26,8 +26,7 @@ from msgspec import Struct
 
 from clusterrun.bounds import as_line, as_name
 from clusterrun.clients.doctor import compare, this_machine
-from clusterrun.clients.doctor.compare import Measured, NodeFacts, NodeFindings, TriedAddress
-from clusterrun.clients.doctor.speed import Exchanged, TorchFacts
+from clusterrun.clients.doctor.compare import ConnectionAttempt, Measured, NodeFacts, NodeFindings
 from clusterrun.clients.doctor.this_machine import (
     BY_PREFIX,
     EXACT,
@@ -39,14 +38,15 @@ from clusterrun.clients.doctor.this_machine import (
     usable_interfaces,
     version_of,
 )
+from clusterrun.clients.doctor.torch_program import NetworkSpeeds, TorchFacts
 from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.network.addresses import Interfaces, own_interfaces, plain_address
-from clusterrun.processes import AskedChild, TimeLimited
+from clusterrun.processes import TimeLimitedCalls, TimeLimitedChild
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-CHILD = (sys.executable, "-P", "-m", "clusterrun.clients.doctor.speed")
+CHILD = (sys.executable, "-P", "-m", "clusterrun.clients.doctor.torch_program")
 
 SECONDS_FOR_TORCH = 60.0
 """For its first import, perhaps from a network file system, and for the products."""
@@ -72,7 +72,7 @@ LINK_LOCAL = ("169.254.", "fe80:")
 NEEDED_TO_EXCHANGE = ("answers", "ports", "version of", "matrix product", *BY_PREFIX, *EXACT)
 """With a failure in one of these, nothing is measured: it would fail, too, or hang."""
 
-GivenT = TypeVar("GivenT", bound=Struct)
+SharedT = TypeVar("SharedT", bound=Struct)
 
 
 class NodeResult(Struct, frozen=True):
@@ -98,7 +98,7 @@ class Exchange:
         """Those that have not been late yet."""
         self._store = store
 
-    def share(self, own: GivenT) -> tuple[list[GivenT | None], float]:
+    def share(self, own: SharedT) -> tuple[list[SharedT | None], float]:
         """Give a value; return those of all ranks, None for one that is late, and node 0's clock.
 
         The clock is read when all ranks that are not late wait for these values.
@@ -111,7 +111,7 @@ class Exchange:
         self._store.set(f"{name}/{self.rank}", msgspec.json.encode(own).decode())
         if self.rank == 0:
             until = time.monotonic() + SECONDS_FOR_ENTRY
-            shared: list[GivenT | None] = [own, *[None] * (self._size - 1)]
+            shared: list[SharedT | None] = [own, *[None] * (self._size - 1)]
             for rank in sorted(self._others):
                 shared[rank] = self._value(f"{name}/{rank}", kind, until)
                 if shared[rank] is None:
@@ -163,18 +163,18 @@ def result_of_this_node(log_dir: str, environ: Mapping[str, str]) -> NodeResult:
 
 
 def _usable_torch(environ: Mapping[str, str]) -> TorchFacts:
-    found = asked_child(TorchFacts, SECONDS_FOR_TORCH, environ, "torch")
+    found = run_child(TorchFacts, SECONDS_FOR_TORCH, environ, "torch")
     if isinstance(found, str):
         raise Alone(f"torch can't be used: {found}")
     return found
 
 
-def asked_child(
-    kind: type[GivenT], seconds: float, environ: Mapping[str, str], *words: str
-) -> GivenT | str:
+def run_child(
+    kind: type[SharedT], seconds: float, environ: Mapping[str, str], *words: str
+) -> SharedT | str:
     """Return what the child prints; where it fails, crashes or hangs, how, in a line."""
     try:
-        child = AskedChild((*CHILD, *words), seconds, environ)
+        child = TimeLimitedChild((*CHILD, *words), seconds, environ)
     except OSError as error:
         return f"no process can be started: {error.strerror}"
     answer = child.wait()
@@ -208,7 +208,7 @@ def _compare(
     with _listening() as server, _shared_files(log_dir, exchange.rank) as files:
         own = _facts(torch, server.getsockname()[1], files, environ)
         facts, _ = exchange.share(own)
-        ranks, nodes = compare.first_of_nodes(facts)
+        ranks, nodes = compare.first_rank_of_each_node(facts)
         # Another task may check this node.
         at = ranks.index(exchange.rank) if exchange.rank in ranks else None
         given = NodeFindings() if at is None else _findings(at, nodes, log_dir, environ)
@@ -220,12 +220,12 @@ def _compare(
     may_hang = any(
         each.level is Level.FAILURE and each.what.startswith(NEEDED_TO_EXCHANGE) for each in table
     )
-    exchanged: Exchanged | str = Exchanged()
+    exchanged: NetworkSpeeds | str = NetworkSpeeds()
     if at is not None and len(nodes) > 1 and not may_hang:
         words = ("links", backend, str(at), str(len(nodes)))
-        exchanged = asked_child(Exchanged, SECONDS_TO_EXCHANGE, environ, *words)
+        exchanged = run_child(NetworkSpeeds, SECONDS_TO_EXCHANGE, environ, *words)
     if isinstance(exchanged, str):
-        exchanged = Exchanged(fault=exchanged)
+        exchanged = NetworkSpeeds(fault=exchanged)
     measured, _ = exchange.share(Measured(ahead, exchanged))
     exchange.leave(sum(each is not None for each in facts))
     table += compare.compare_measured(labels, backend, [measured[rank] for rank in ranks])
@@ -305,7 +305,7 @@ def _shared_files(log_dir: str, rank: int) -> Iterator[list[str]]:
     """Have node 0 write files to the folders that all nodes may share. A file server may hang there."""
     folders = dict.fromkeys((Path.cwd(), Path(log_dir).absolute())) if rank == 0 else ()
     files = [folder / f".clusterrun-doctor-{secrets.token_hex(8)}" for folder in folders]
-    limit = TimeLimited(SECONDS_TO_LOOK)
+    limit = TimeLimitedCalls(SECONDS_TO_LOOK)
     for file in files:
         limit.run(partial(_write, file))
     try:
@@ -336,11 +336,11 @@ def _findings(
         calls = tuple(pool.map(lambda each: call(*each), _addresses(own, nodes)))
     hosts = [nodes[peer].host for peer in peers_of(own, len(nodes))]
     resolve = partial(_resolve_all, hosts)
-    limit = TimeLimited(SECONDS_TO_LOOK)
+    limit = TimeLimitedCalls(SECONDS_TO_LOOK)
     return NodeFindings(
         findings=tuple(this_machine.check_this_machine(log_dir, environ)),
         calls=calls,
-        resolved=TimeLimited(SECONDS_TO_RESOLVE).run(resolve) or {},
+        resolved=TimeLimitedCalls(SECONDS_TO_RESOLVE).run(resolve) or {},
         sees=tuple(bool(limit.run(partial(_holds, Path(file)))) for file in nodes[0].files),
     )
 
@@ -360,13 +360,13 @@ def _addresses(own: int, nodes: Sequence[NodeFacts]) -> Iterator[tuple[int, str,
         yield from ((peer, each, nodes[peer].port) for each in known if each not in here)
 
 
-def call(peer: int, address: str, port: int) -> TriedAddress:
+def call(peer: int, address: str, port: int) -> ConnectionAttempt:
     """Connect to a node at one of its addresses."""
     try:
         socket.create_connection((address, port), SECONDS_TO_CONNECT).close()
     except OSError as error:
-        return TriedAddress(peer, address, as_line((error.strerror or str(error)).lower()))
-    return TriedAddress(peer, address, "")
+        return ConnectionAttempt(peer, address, as_line((error.strerror or str(error)).lower()))
+    return ConnectionAttempt(peer, address, "")
 
 
 def _resolve_all(hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:

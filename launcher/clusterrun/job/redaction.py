@@ -2,7 +2,7 @@
 
 import re
 
-HIDDEN = "(left out)"
+REDACTED = "(left out)"
 
 _SAYS_SECRET = re.compile(
     r"TOKEN(?!IZER|_FILE)|SECRET|PASS(?!_LOCAL_RANK)|KEY|CREDENTIAL|AUTH|BEARER|COOKIE|JWT|SIGNATURE"
@@ -18,17 +18,17 @@ _PARAMETER = re.compile(r"(?<=[?&;])([^=?&;\s]+)=[^&;\s]+")
 """One of a URL's query: that of a signed URL lets everyone in."""
 
 
-def says_secret(name: str) -> bool:
+def may_hold_secret(name: str) -> bool:
     """Return whether a variable of this name may hold a secret."""
     return _SAYS_SECRET.search(name) is not None
 
 
-def without_secret(name: str, value: str) -> str:
+def redacted(name: str, value: str) -> str:
     """Return the value of a variable as it may be printed."""
-    if says_secret(name):
-        return HIDDEN
-    return _PARAMETER.sub(_shown_parameter, _USER.sub(f"{HIDDEN}@", value))
+    if may_hold_secret(name):
+        return REDACTED
+    return _PARAMETER.sub(_shown_parameter, _USER.sub(f"{REDACTED}@", value))
 
 
 def _shown_parameter(found: re.Match[str]) -> str:
-    return f"{found[1]}={HIDDEN}" if says_secret(found[1].replace("-", "_")) else found[0]
+    return f"{found[1]}={REDACTED}" if may_hold_secret(found[1].replace("-", "_")) else found[0]

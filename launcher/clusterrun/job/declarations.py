@@ -26,7 +26,7 @@ from clusterrun.errors import UsageError
 ValueT_co = TypeVar("ValueT_co", covariant=True)
 
 
-class Fact(Struct, Generic[ValueT_co], frozen=True):
+class Setting(Struct, Generic[ValueT_co], frozen=True):
     """A value and where it was set.
 
     ``origin`` is what a user would look for: ``--nnodes``, ``CLUSTERRUN_NNODES``,
@@ -111,12 +111,12 @@ class Row(Struct, frozen=True):
 
     def in_words(self, value: object) -> str:
         """Return a value as a user would type it, or the option's own words for its default."""
-        return (value == self.default and self.option.default) or spell(value)
+        return (value == self.default and self.option.default) or format_value(value)
 
     @property
     def default_text(self) -> str:
         """Return the default as a user would type it; "" if the option describes it in words."""
-        return "" if self.option.default else spell(self.default)
+        return "" if self.option.default else format_value(self.default)
 
 
 def rows_of(*subjects: type[Struct]) -> dict[str, Row]:
@@ -140,7 +140,7 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def spell(value: object) -> str:
+def format_value(value: object) -> str:
     """Return ``value`` as a user would type it."""
     match value:
         case bool():
@@ -150,12 +150,12 @@ def spell(value: object) -> str:
         case Enum():
             return str(value.value)
         case tuple():
-            return ",".join(map(spell, value))
+            return ",".join(map(format_value, value))
         case _:
             return str(value)
 
 
-def words_of(row: Row, text: str, typed: str) -> list[str]:
+def option_words(row: Row, text: str, typed: str) -> list[str]:
     """Return the words by which the option is typed as the flag ``typed`` with this text."""
     if not row.metavar:
         return [typed]

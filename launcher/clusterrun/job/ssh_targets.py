@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from clusterrun.errors import UsageError
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.hosts import ListedHosts
 from clusterrun.job.job import Job
 from clusterrun.job.options import NodeLauncher
 from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, find, value_of
 
 
-class OverSsh(Struct, frozen=True):
+class SshTargets(Struct, frozen=True):
     """Hosts by rank, and what ssh needs."""
 
-    launcher: Fact[NodeLauncher]
+    launcher: Setting[NodeLauncher]
     """ssh, with where that is set."""
     hosts: tuple[str, ...]
     slots: Mapping[str, int]
@@ -50,13 +50,13 @@ class OverSsh(Struct, frozen=True):
                 )
 
 
-def find_over_ssh(
-    launcher: Fact[NodeLauncher],
+def find_ssh_targets(
+    launcher: Setting[NodeLauncher],
     sources: Sequence[Layer],
     listed: ListedHosts | None,
     line: CommandLine,
     called: str,
-) -> OverSsh:
+) -> SshTargets:
     """Return the hosts to reach by ssh; ``launcher`` is where ``--launcher ssh`` is set.
 
     Raises:
@@ -80,7 +80,7 @@ def find_over_ssh(
         )
     counting = {"nproc_per_node", "devices"}
     has_count = any(counting & source.keys() for source in sources)
-    return OverSsh(
+    return SshTargets(
         launcher=launcher,
         hosts=listed.hosts.value,
         slots={} if has_count else {name: it.value for name, it in listed.slots.items()},

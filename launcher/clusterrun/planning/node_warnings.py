@@ -16,10 +16,10 @@ from clusterrun.job.values import WorkerCount
 from clusterrun.machine.machine import Machine
 from clusterrun.planning.binding import Shares, place
 from clusterrun.planning.placement import BindingRequest, Placement, binding_matters
-from clusterrun.planning.seats import ONE_SLICE, only_slice
+from clusterrun.planning.worker_slots import ONE_SLICE, only_slice
 
 
-def remarks_on(
+def warnings_for(
     job: Job,
     machine: Machine,
     placements: Sequence[Placement],
@@ -28,7 +28,7 @@ def remarks_on(
 ) -> tuple[str, ...]:
     """Return the remarks on the node; ``before`` is the environment as the user made it."""
     remarks = (
-        machine.visible_remark,
+        machine.visible_warning,
         _too_few_cpus(machine, len(placements)),
         _counted_by_quota(job, machine, len(placements)),
         _not_as_named(job, placements),
@@ -77,7 +77,7 @@ def _too_few_cpus(machine: Machine, workers: int) -> str:
     )
 
 
-def remark_on_idle_cpus(
+def idle_cpus_warning(
     machine: Machine,
     request: BindingRequest,
     placements: Sequence[Placement],
@@ -164,7 +164,7 @@ def require_binding(job: Job, machine: Machine, placements: Sequence[Placement])
         placement.remark or (placement.why_unbound if matters else "") for placement in placements
     ]
     lines = [f"local rank {index}: {reason}" for index, reason in enumerate(reasons) if reason]
-    lines = [*filter(None, [machine.visible_remark]), *lines]
+    lines = [*filter(None, [machine.visible_warning]), *lines]
     if lines:
         raise strict_error(job, machine.host, lines)
 

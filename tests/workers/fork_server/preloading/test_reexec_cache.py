@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusterrun.workers.fork_server.preloading import remembered
+from clusterrun.workers.fork_server.preloading import reexec_cache
 
 WHY = "train.py: OMP_NUM_THREADS was set before torch is imported"
 
@@ -29,9 +29,9 @@ def script(tmp_path: Path) -> Path:
     return script
 
 
-def of(script: Path | str) -> remembered.Remembered:
+def of(script: Path | str) -> reexec_cache.ReexecCache:
     """Return what a later job, or another rank, remembers of a script."""
-    return remembered.Remembered(os.fsdecode(script))
+    return reexec_cache.ReexecCache(os.fsdecode(script))
 
 
 def files(folder: Path) -> list[Path]:
@@ -48,7 +48,7 @@ def test_what_is_noted(script: Path, caches: Path) -> None:
     assert of(script).note(WHY)
 
     assert of(script).why() == WHY
-    assert [file.parent for file in files(caches)] == [caches / remembered.FOLDER]
+    assert [file.parent for file in files(caches)] == [caches / reexec_cache.FOLDER]
 
 
 def test_two_ranks(script: Path, caches: Path) -> None:
@@ -63,7 +63,7 @@ def test_two_ranks(script: Path, caches: Path) -> None:
 
 
 def _note(script: str, results: "multiprocessing.SimpleQueue[bool]") -> None:
-    results.put(remembered.Remembered(script).note(WHY))
+    results.put(reexec_cache.ReexecCache(script).note(WHY))
 
 
 def test_many_ranks_at_once(script: Path, caches: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .follower import why_no_follower
-from .module_files import is_standard
-from .packages import SAME_AFTER_A_FORK, WORTH_A_FORK, Import
+from .dynamo import dynamo_obstacle
+from .module_files import is_stdlib
+from .packages import FORK_SAFE, SLOW_TO_IMPORT, Import
 from .script_walk import ScriptWalk
-from .torch_variables import FOLLOWER, TORCH
+from .torch_variables import DYNAMO, TORCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 
 
-class Choice:
+class PreloadPlan:
     """What is preloaded, in order, and what is left to each worker."""
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Choice:
         """What is imported last, and need not be."""
         self.left_out: list[tuple[str, str]] = []
         """What each worker imports itself, with the reason."""
-        self.not_once = ""
+        self.not_preloaded = ""
         """A module that takes time and that each worker imports itself."""
-        self.why_not_once = ""
+        self.why_not_preloaded = ""
         """The reason: a line of the script and what it does, or why the import can't be made."""
-        self.naming_helps = True
+        self.preload_option_helps = True
         """Whether ``--preload NAME`` imports it once all the same."""
         self.why_spawn = ""
         """Why a fork would not be faster; "" if it is."""
@@ -57,7 +57,7 @@ class Choice:
     @property
     def is_known(self) -> bool:
         """Whether all of it is on the verified list."""
-        return all(each in SAME_AFTER_A_FORK or is_standard(each) for each in self.packages)
+        return all(each in FORK_SAFE or is_stdlib(each) for each in self.packages)
 
     def keep_first(self, count: int, why: str) -> None:
         """Preload so many only: the next one can't be imported before the fork, says ``why``."""
@@ -73,11 +73,15 @@ class Choice:
         self.followers = []
         if has_torch and not self.has_torch:
             package = TORCH
-        if package in WORTH_A_FORK and package not in self.packages:
-            self.not_once, self.why_not_once, self.naming_helps = package, why, False
+        if package in SLOW_TO_IMPORT and package not in self.packages:
+            self.not_preloaded, self.why_not_preloaded, self.preload_option_helps = (
+                package,
+                why,
+                False,
+            )
 
 
-def choose(request: Prepare, walk: ScriptWalk, remembered: str = "") -> Choice:
+def choose(request: Prepare, walk: ScriptWalk, remembered: str = "") -> PreloadPlan:
     """Choose what is imported before the fork.
 
     Args:
@@ -87,45 +91,47 @@ def choose(request: Prepare, walk: ScriptWalk, remembered: str = "") -> Choice:
 
     """
     preload = request.preload
-    choice = Choice()
+    choice = PreloadPlan()
     if not isinstance(preload, str):
         choice.imports = [Import(name, ()) for name in preload]
     elif preload == AUTO:
         _choose_known(walk, choice, remembered)
         _prefer_spawn_where_it_is_as_fast(walk, choice, request.workers)
-    if choice.has_torch and FOLLOWER not in choice.names and not choice.why_spawn:
-        why = why_no_follower(walk, request.command, has_gpus=request.has_gpus)
+    if choice.has_torch and DYNAMO not in choice.names and not choice.why_spawn:
+        why = dynamo_obstacle(walk, request.command, has_gpus=request.has_gpus)
         if why:
-            choice.left_out.append((FOLLOWER, why))
+            choice.left_out.append((DYNAMO, why))
         elif why is not None:
-            choice.followers.append(Import(FOLLOWER, ()))
+            choice.followers.append(Import(DYNAMO, ()))
     return choice
 
 
-def _choose_known(walk: ScriptWalk, choice: Choice, remembered: str) -> None:
+def _choose_known(walk: ScriptWalk, choice: PreloadPlan, remembered: str) -> None:
     choice.imports = list(walk.found)
     choice.left_out = list(walk.left_out)
     if walk.imports_torch:
         why = walk.obstacle or remembered
         if why:
-            choice.not_once, choice.why_not_once = TORCH, why
+            choice.not_preloaded, choice.why_not_preloaded = TORCH, why
         else:
             choice.torch, choice.sets = [Import(TORCH, ())], walk.sets
-    slow = next((name for name in walk.slow_later if name not in choice.packages), "")
-    if slow and not choice.has_torch and not choice.not_once:
-        choice.not_once = slow
-        choice.why_not_once = f"{walk.first_act} may do anything before {slow} is imported"
+    slow = next((name for name in walk.slow_after_side_effect if name not in choice.packages), "")
+    if slow and not choice.has_torch and not choice.not_preloaded:
+        choice.not_preloaded = slow
+        choice.why_not_preloaded = (
+            f"{walk.first_side_effect} may do anything before {slow} is imported"
+        )
 
 
-def _prefer_spawn_where_it_is_as_fast(walk: ScriptWalk, choice: Choice, workers: int) -> None:
+def _prefer_spawn_where_it_is_as_fast(walk: ScriptWalk, choice: PreloadPlan, workers: int) -> None:
     """Set ``why_spawn`` unless several workers share an import that takes time, or need none."""
     if workers == 1:
         choice.why_spawn = "a single worker shares its imports with no other"
-    elif not choice.packages.isdisjoint(WORTH_A_FORK):
+    elif not choice.packages.isdisjoint(SLOW_TO_IMPORT):
         return
-    elif choice.why_not_once:
-        choice.why_spawn = choice.why_not_once
-    elif walk.needs_only_python:
+    elif choice.why_not_preloaded:
+        choice.why_spawn = choice.why_not_preloaded
+    elif walk.imports_only_stdlib:
         # All that the script imports is imported too quickly for a process of its own.
         choice.imports = []
     else:

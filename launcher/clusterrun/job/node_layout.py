@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from clusterrun.bounds import as_run_id
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import NO_CLUSTER, detect
-from clusterrun.job.clusters.found import Found, Launch, Variables, first_of
-from clusterrun.job.declaring import Fact, spell
+from clusterrun.job.clusters.found import Found, Launch, Variables, first_host
+from clusterrun.job.declarations import Setting, format_value
 from clusterrun.job.job import TaskLayout
 from clusterrun.job.options import NodeLauncher
 from clusterrun.job.sources import CommandLine, Layer, find, from_exports, layer_of, value_of
@@ -24,16 +24,16 @@ from clusterrun.job.values import Endpoint, NodeRange, is_link_local
 if TYPE_CHECKING:
     from clusterrun.job.hosts import ListedHosts
 
-USUAL_PORT = 29500
+DEFAULT_PORT = 29500
 """The port at which several nodes meet if none is set: torchrun's."""
 
 
-class Shape(Struct, frozen=True):
+class NodeLayout(Struct, frozen=True):
     """The shape of the world, as far as one node can know it before it joins."""
 
     layers: tuple[Layer, ...]
     """What options set and, weaker, what was taken from the cluster."""
-    nodes: Fact[int]
+    nodes: Setting[int]
     """Spares included."""
     found: Found
     """What was taken from the cluster, also what no option says."""
@@ -46,9 +46,9 @@ class Shape(Struct, frozen=True):
         return self.found.tasks.value.size if self.found.tasks else self.nodes.value
 
 
-def settle_shape(
+def resolve_node_layout(
     layers: tuple[Layer, ...], variables: Variables, launch: Launch, *, is_nested: bool
-) -> Shape:
+) -> NodeLayout:
     """Return the shape that the options or the detected cluster set.
 
     A nested launch, inside a worker, has no place of its own in the cluster: none is detected,
@@ -75,32 +75,34 @@ def settle_shape(
         # A list of hosts is made for this job, an export for any launcher.
         taken = replace(
             taken,
-            master_addr=first_of(listed.hosts),
+            master_addr=first_host(listed.hosts),
             ignored_exports=(*taken.ignored_exports, "MASTER_ADDR"),
         )
-    nodes = nodes or taken.nnodes or Fact(1, "default")
+    nodes = nodes or taken.nnodes or Setting(1, "default")
     if asked.value == NO_CLUSTER and nodes.value == 1 and not is_nested:
         taken = replace(taken, warnings=tuple(_ignored(asked, layers, variables, launch)))
     layers = (*_worker_of_a_task(layers, taken), *layers, _layer(taken), default)
-    shape = Shape(layers, nodes, taken, listed)
+    shape = NodeLayout(layers, nodes, taken, listed)
     _check_rank(value_of("node_rank", shape.layers), nodes)
     return shape
 
 
-def asked_nodes(layers: Sequence[Layer]) -> tuple[Fact[int] | None, Fact[int] | None]:
+def asked_nodes(layers: Sequence[Layer]) -> tuple[Setting[int] | None, Setting[int] | None]:
     """Return how many nodes the options ask for, spares included, and how many are enough."""
     nnodes, spares = find("nnodes", layers), value_of("spares", layers)
     if nnodes is None:
         return None, None
     if spares.value == 0:
-        return Fact(nnodes.value.most, nnodes.origin), Fact(nnodes.value.fewest, nnodes.origin)
+        return Setting(nnodes.value.most, nnodes.origin), Setting(
+            nnodes.value.fewest, nnodes.origin
+        )
     if nnodes.value.fewest != nnodes.value.most:
         raise UsageError(
             f"nnodes is {nnodes}, and spares is {spares}: with spares, the number of"
             " nodes that work never changes",
             f"give --nnodes one number, or leave {spares.origin} out",
         )
-    nodes = Fact(nnodes.value.most + spares.value, f"{nnodes.origin} and {spares.origin}")
+    nodes = Setting(nnodes.value.most + spares.value, f"{nnodes.origin} and {spares.origin}")
     return nodes, nodes
 
 
@@ -109,7 +111,7 @@ def _workers_by_devices(layers: Sequence[Layer]) -> Layer:
     if not devices:
         return {}
     each = (gpus_per_worker and gpus_per_worker.value) or 1
-    return layer_of(nproc_per_node=Fact(max(1, len(devices.value) // each), devices.origin))
+    return layer_of(nproc_per_node=Setting(max(1, len(devices.value) // each), devices.origin))
 
 
 def _listed_hosts(layers: Sequence[Layer]) -> "ListedHosts | None":
@@ -124,10 +126,10 @@ def _listed_hosts(layers: Sequence[Layer]) -> "ListedHosts | None":
 def _with_listed_hosts(
     listed: "ListedHosts",
     layers: tuple[Layer, ...],
-    nodes: Fact[int] | None,
-    fewest: Fact[int] | None,
+    nodes: Setting[int] | None,
+    fewest: Setting[int] | None,
     launch: Launch,
-) -> tuple[tuple[Layer, ...], Fact[int]]:
+) -> tuple[tuple[Layer, ...], Setting[int]]:
     """Return what the options and the list of hosts set, and the number of the hosts."""
     hosts = listed.hosts
     if nodes and fewest and not fewest.value <= len(hosts.value) <= nodes.value:
@@ -139,36 +141,38 @@ def _with_listed_hosts(
     is_listed = rank.value < len(hosts.value)
     slots = listed.slots.get(hosts.value[rank.value]) if is_listed else None
     weaker = layer_of(node_rank=rank, nproc_per_node=slots)
-    count = Fact(len(hosts.value), hosts.origin)
+    count = Setting(len(hosts.value), hosts.origin)
     return (layer_of(hosts=hosts), *layers, weaker), count
 
 
-def _own_rank(hosts: Fact[tuple[str, ...]], layers: Sequence[Layer], launch: Launch) -> Fact[int]:
+def _own_rank(
+    hosts: Setting[tuple[str, ...]], layers: Sequence[Layer], launch: Launch
+) -> Setting[int]:
     # The command that reaches all hosts by ssh may run on none of them: it plans for the first.
     launcher = value_of("launcher", layers)
     if launcher.value is NodeLauncher.SSH:
-        return Fact(0, launcher.origin)
+        return Setting(0, launcher.origin)
     from clusterrun.job.hosts import own_rank
 
     own_name = value_of("local_addr", layers).value or launch.process.host
     return own_rank(hosts, own_name, launch.process.addresses)
 
 
-def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Fact[str]:
+def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Setting[str]:
     asked, paddlecloud = value_of("cluster", layers), find("use_paddlecloud", layers)
     if asked.value:
         return asked
     if paddlecloud and paddlecloud.value:
-        return Fact("paddle", paddlecloud.origin)
-    return Fact(NO_CLUSTER, "inside a worker") if is_nested else asked
+        return Setting("paddle", paddlecloud.origin)
+    return Setting(NO_CLUSTER, "inside a worker") if is_nested else asked
 
 
 def _ignored(
-    asked: Fact[str], layers: Sequence[Layer], variables: Variables, launch: Launch
+    asked: Setting[str], layers: Sequence[Layer], variables: Variables, launch: Launch
 ) -> Iterator[str]:
     """Yield what a user may not expect of a job on one node that ignores its cluster."""
     try:
-        found = detect(Fact("", "default"), variables, launch)
+        found = detect(Setting("", "default"), variables, launch)
     except UsageError:
         return
     count = found.tasks or found.nnodes
@@ -183,7 +187,7 @@ def _ignored(
         yield found.elsewhere
 
 
-def _expect_one_starter(launcher: Fact[NodeLauncher], found: Found) -> None:
+def _expect_one_starter(launcher: Setting[NodeLauncher], found: Found) -> None:
     """Refuse agents which a cluster has started and which would start more of them by ssh."""
     # A cluster that does not start all processes itself has no secret: there, one may use ssh.
     is_over_ssh = launcher.value is NodeLauncher.SSH
@@ -195,17 +199,19 @@ def _expect_one_starter(launcher: Fact[NodeLauncher], found: Found) -> None:
         )
 
 
-def _narrowed(nodes: Fact[int] | None, fewest: Fact[int] | None, found: Found) -> Fact[int] | None:
+def _narrowed(
+    nodes: Setting[int] | None, fewest: Setting[int] | None, found: Found
+) -> Setting[int] | None:
     """Return ``nodes`` or, if the cluster's number is within MIN:MAX, that."""
     if nodes is None or fewest is None or found.nnodes is None or found.unclear:
         return nodes
     is_within = fewest.value <= found.nnodes.value <= nodes.value
-    return Fact(found.nnodes.value, nodes.origin) if is_within else nodes
+    return Setting(found.nnodes.value, nodes.origin) if is_within else nodes
 
 
 def _choose(
     layers: Sequence[Layer],
-    nodes: Fact[int] | None,
+    nodes: Setting[int] | None,
     found: Found,
     variables: Variables,
 ) -> Found:
@@ -239,7 +245,7 @@ def _choose(
     workers = value_of("nproc_per_node", layers)
     if found.tasks and workers.value != 1:
         raise _too_many_starters(workers, found.tasks)
-    has_several = (nodes or found.nnodes or Fact(1, "")).value > 1
+    has_several = (nodes or found.nnodes or Setting(1, "")).value > 1
     warnings = tuple(f"{value}; the cluster's {other} is ignored" for value, other in differences)
     return replace(
         nothing,
@@ -250,9 +256,9 @@ def _choose(
 
 
 def _differences(
-    nodes: Fact[int] | None, rank: Fact[int] | None, found: Found
+    nodes: Setting[int] | None, rank: Setting[int] | None, found: Found
 ) -> Iterator[tuple[str, str]]:
-    of_cluster = found.nnodes or Fact(1, "default")
+    of_cluster = found.nnodes or Setting(1, "default")
     if nodes and nodes.value != of_cluster.value:
         yield f"nnodes is {nodes}", str(of_cluster)
     its_rank = found.node_rank
@@ -268,13 +274,13 @@ def _worker_of_a_task(layers: Sequence[Layer], taken: Found) -> Sequence[Layer]:
     size = taken.tasks.value.local_size
     if workers and isinstance(workers.value, int) and workers.value not in {1, size}:
         raise _too_many_starters(workers, taken.tasks)
-    return (layer_of(nproc_per_node=Fact(1, taken.tasks.origin)),)
+    return (layer_of(nproc_per_node=Setting(1, taken.tasks.origin)),)
 
 
-def _too_many_starters(workers: Fact[object], tasks: Fact[TaskLayout]) -> UsageError:
+def _too_many_starters(workers: Setting[object], tasks: Setting[TaskLayout]) -> UsageError:
     has_tasks = f"{tasks.value.local_size} tasks ({tasks.origin})"
     return UsageError(
-        f"nproc_per_node is {spell(workers.value)} ({workers.origin}), but this node has"
+        f"nproc_per_node is {format_value(workers.value)} ({workers.origin}), but this node has"
         f" {has_tasks}, and each would start that many workers",
         f"start one task on each node:\n  {tasks.value.one_per_node}\n"
         "or one worker in each task: leave out the options for nodes, ranks and workers",
@@ -283,7 +289,7 @@ def _too_many_starters(workers: Fact[object], tasks: Fact[TaskLayout]) -> UsageE
 
 def _layer(taken: Found) -> Layer:
     # A cluster's name for the job may have characters that no folder's name can have.
-    run_id = taken.run_id and Fact(as_run_id(taken.run_id.value), taken.run_id.origin)
+    run_id = taken.run_id and Setting(as_run_id(taken.run_id.value), taken.run_id.origin)
     return layer_of(
         node_rank=taken.node_rank,
         hosts=taken.hosts,
@@ -292,7 +298,7 @@ def _layer(taken: Found) -> Layer:
     )
 
 
-def _check_rank(rank: Fact[int | None], nodes: Fact[int]) -> None:
+def _check_rank(rank: Setting[int | None], nodes: Setting[int]) -> None:
     if rank.value is not None and rank.value >= nodes.value:
         one = f"give --nnodes {rank.value + 1} or more, or leave the rank out: one node has rank 0"
         raise UsageError(
@@ -304,7 +310,7 @@ def _check_rank(rank: Fact[int | None], nodes: Fact[int]) -> None:
 # Nodes that work
 
 
-def working_nodes(shape: Shape) -> Layer:
+def working_nodes(shape: NodeLayout) -> Layer:
     """Return how many of the nodes work, and how many of them are enough; the others are spares.
 
     Raises:
@@ -326,15 +332,15 @@ def working_nodes(shape: Shape) -> Layer:
     most = nodes.value - spares.value
     origin = nnodes.origin if spares.value and nnodes else nodes.origin
     fewest = nnodes.value.fewest if nnodes else most
-    return layer_of(nnodes=Fact(NodeRange(min(fewest, most), most), origin))
+    return layer_of(nnodes=Setting(NodeRange(min(fewest, most), most), origin))
 
 
 # Where the nodes meet
 
 
-def settle_rendezvous(
-    shape: Shape, variables: Mapping[str, str], launch: Launch
-) -> tuple[Layer, Fact[tuple[int, ...]]]:
+def resolve_rendezvous(
+    shape: NodeLayout, variables: Mapping[str, str], launch: Launch
+) -> tuple[Layer, Setting[tuple[int, ...]]]:
     """Return the address and the port where nodes meet, or ports to try in this order.
 
     With a single agent, none needs to be set.
@@ -344,14 +350,14 @@ def settle_rendezvous(
 
     """
     layers, found = shape.layers, shape.found
-    no_ports: Fact[tuple[int, ...]] = Fact((), "default")
+    no_ports: Setting[tuple[int, ...]] = Setting((), "default")
     endpoint = value_of("rdzv_endpoint", layers)
     if shape.agents == 1:
         address = find("master_addr", layers) or find("local_addr", layers)
         return layer_of(master_addr=address), no_ports
     if endpoint.value is not None:
         _check_ports(endpoint, value_of("master_port", layers))
-        _check_address(Fact(Endpoint.parse(endpoint.value).host, endpoint.origin))
+        _check_address(Setting(Endpoint.parse(endpoint.value).host, endpoint.origin))
         return {}, no_ports
     # Exports count only here: scripts for workers often export the very port of --rdzv-endpoint.
     exports = from_exports(variables, found.ignored_exports)
@@ -366,11 +372,11 @@ def settle_rendezvous(
         return layer_of(master_addr=address), found.ports
     if port is not None and port.value is None:
         raise _unknown_port(port.origin)
-    usual = Fact(USUAL_PORT, "default")
+    usual = Setting(DEFAULT_PORT, "default")
     return layer_of(master_addr=address, master_port=port or usual), no_ports
 
 
-def _check_ports(endpoint: Fact[str], port: Fact[int | None]) -> None:
+def _check_ports(endpoint: Setting[str], port: Setting[int | None]) -> None:
     taken = Endpoint.parse(endpoint.value).port
     if taken == 0:
         raise _unknown_port(endpoint.origin)
@@ -381,7 +387,7 @@ def _check_ports(endpoint: Fact[str], port: Fact[int | None]) -> None:
         )
 
 
-def _check_address(address: Fact[str]) -> None:
+def _check_address(address: Setting[str]) -> None:
     """Check that the address of node 0 is the same on all nodes."""
     if is_link_local(address.value):
         raise UsageError(
@@ -398,7 +404,7 @@ def _unknown_port(origin: str) -> UsageError:
     )
 
 
-def _no_address(shape: Shape, line: CommandLine) -> UsageError:
+def _no_address(shape: NodeLayout, line: CommandLine) -> UsageError:
     no_address = shape.found.no_address
     # Without ranks, the node that has the address becomes node 0.
     how = (

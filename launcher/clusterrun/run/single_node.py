@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job
 from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import Loop
@@ -21,11 +21,11 @@ from clusterrun.policy.messages import (
     QueryMessage,
     WorldFormed,
 )
-from clusterrun.policy.terms import Terms, heartbeat_rhythm
-from clusterrun.ports import WorkersPort
+from clusterrun.policy.settings import RendezvousSettings, heartbeat_rhythm
+from clusterrun.ports import MasterPort
 
 
-class OneNode:
+class SingleNodeMembership:
     """The membership of the only agent: every message is answered at once."""
 
     def __init__(
@@ -43,18 +43,18 @@ class OneNode:
         """
         self._notice = notice
         self._loop = loop
-        self._port = WorkersPort(job.fact("master_port"))
-        terms = Terms(
+        self._port = MasterPort(job.fact("master_port"))
+        settings = RendezvousSettings(
             job,
             nodes=1,
-            host=Fact(job.rendezvous.master_addr or LOOPBACK, job.origin("master_addr")),
-            ports=Fact((self._port.number,), job.origin("master_port")),
+            host=Setting(job.rendezvous.master_addr or LOOPBACK, job.origin("master_addr")),
+            ports=Setting((self._port.number,), job.origin("master_port")),
             # There is no port where nodes join.
-            keeps_joining_port=True,
+            keeps_rendezvous_port=True,
             rhythm=heartbeat_rhythm(1, job.failures.heartbeat_timeout),
         )
         now = loop.clock()
-        self._coordinator = Coordinator(terms, hello, self._port.number, now)
+        self._coordinator = Coordinator(settings, hello, self._port.number, now)
         loop.time(self)
         # At once: the world waits for nobody.
         loop.add(self.events(now))
@@ -89,7 +89,7 @@ class OneNode:
 
     def leave(self) -> None:
         """Release the port."""
-        self._loop.untime(self)
+        self._loop.remove_timer(self)
         self._port.release()
 
     def _happens(self, event: job_events.CoordinatorEvent) -> list[Event]:
@@ -122,7 +122,7 @@ class OneNode:
                 yield CoordinatorSent(message, now)
 
 
-def hello_of_one_node(job: Job, host: str, workers: int) -> Hello:
+def hello_of_single_node(job: Job, host: str, workers: int) -> Hello:
     """Return what node 0 would introduce itself with, if there were others."""
     return Hello(
         identity="",

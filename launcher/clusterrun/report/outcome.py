@@ -172,7 +172,7 @@ def _failures_at_exit(results: Sequence[WorkerResult]) -> list[str]:
         if result.ending != Exited(0):
             ranks.setdefault(result.ending, []).append(result)
     return [
-        f"  {named(alike)} had saved, and then ended with {ending_in_words(ending)}"
+        f"  {named(alike)} had saved, and then ended with {exit_status_text(ending)}"
         for ending, alike in ranks.items()
     ]
 
@@ -187,7 +187,7 @@ HANG_SIGNS = {
 def _hang_lines(hang: Hung, start: str) -> list[str]:
     seconds = f"{round(hang.seconds, 1):g} s"
     first = f"{start}the job hung: {HANG_SIGNS[hang.sign]} for {seconds} (--hang-timeout)"
-    who = [f"  the others waited for {named_ranks(hang.waited_for)}"] if hang.waited_for else []
+    who = [f"  the others waited for {named_ranks(hang.stragglers)}"] if hang.stragglers else []
     return [first, *who, *([f"  {hang.where}"] if hang.where else [])]
 
 
@@ -218,15 +218,15 @@ def _headline(cause: WorkerResult) -> str:
     worker = f"clusterrun: {cause.worker} on {cause.host}"
     match cause.ending:
         case NotStarted():
-            return f"{worker} could not be started: {ending_in_words(cause.ending)}"
+            return f"{worker} could not be started: {exit_status_text(cause.ending)}"
         case Killed(signal.SIGKILL) if cause.out_of_memory:
             return f"{worker} was killed by SIGKILL: out of memory"
         case Killed():
-            return f"{worker} was killed by {ending_in_words(cause.ending)}"
+            return f"{worker} was killed by {exit_status_text(cause.ending)}"
         case Exited(code):
             return f"{worker} failed: {exception_of(cause) or f'exit code {code}'}"
         case EndedEarly() | NotReady():
-            return f"{worker} {ending_in_words(cause.ending)}"
+            return f"{worker} {exit_status_text(cause.ending)}"
         case _:
             assert_never(cause.ending)
 
@@ -246,7 +246,7 @@ def _circumstances(cause: WorkerResult) -> list[str]:
     """Return the local rank, the pid and the time, and common causes of such an end."""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(cause.clock))
     is_in_headline = not isinstance(cause.ending, Exited) or not exception_of(cause)
-    parts = [] if is_in_headline else [ending_in_words(cause.ending)]
+    parts = [] if is_in_headline else [exit_status_text(cause.ending)]
     parts += [f"local rank {cause.local_rank}"]
     parts += [f"pid {cause.pid}"] if cause.pid else []
     parts += [f"at {clock}"]
@@ -298,7 +298,7 @@ def _group_lines(results: Iterable[WorkerResult]) -> list[str]:
 
 
 def _role(result: WorkerResult) -> str:
-    words = "out of memory" if result.out_of_memory else ending_in_words(result.ending)
+    words = "out of memory" if result.out_of_memory else exit_status_text(result.ending)
     match result.ending:
         case NotStarted() if result.stopped_by_us:
             return "not started"
@@ -386,7 +386,7 @@ def _for_signal(number: int) -> str:
 # What the relay has not printed.
 
 
-def losses_text(losses: Sequence[LostOutput], exit_code: int | None) -> str:
+def lost_output_text(losses: Sequence[LostOutput], exit_code: int | None) -> str:
     """Return the last line of a report: what was lost, and the exit code if that is its cause."""
     first = losses[0]
     what = f"{_bytes(sum(loss.size for loss in losses))} of {first.name}"
@@ -424,7 +424,7 @@ _MEANINGS: Mapping[int, str] = {
 }
 
 
-def ending_in_words(ending: Ending) -> str:
+def exit_status_text(ending: Ending) -> str:
     """Return "exit code 7", "SIGSEGV (segmentation fault)" or the failed step of the start."""
     match ending:
         case Exited(code):

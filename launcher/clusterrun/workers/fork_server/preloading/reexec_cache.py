@@ -16,7 +16,7 @@ _LONGEST = 200
 """Bytes of a file's name: the end of the script's path."""
 
 
-class Remembered:
+class ReexecCache:
     """What is remembered of one script."""
 
     def __init__(self, script: str) -> None:

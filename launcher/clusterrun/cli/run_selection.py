@@ -9,7 +9,7 @@ from clusterrun.cli.printing import complain
 from clusterrun.errors import NoJobError, UsageError, shell_line
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.suggestions import did_you_mean
-from clusterrun.machine.process_usage import why_silent
+from clusterrun.machine.process_usage import why_unresponsive
 from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.network.control_client import (
     SECONDS_TO_DESCRIBE,
@@ -23,7 +23,7 @@ from clusterrun.network.control_client import (
 from clusterrun.network.requests import JOINING, AnswerT, Request, StopJob
 from clusterrun.policy.queries import Answers, Query
 from clusterrun.report.tables import duration
-from clusterrun.user_sockets import socket_folders, strange_places
+from clusterrun.user_sockets import socket_folders, unusable_socket_folders
 
 NO_JOB = "you have no clusterrun job on this host"
 
@@ -54,7 +54,9 @@ def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> Run
     if not runs:
         if not silent:
             where = "run this on one of the job's nodes, as the user who started it"
-            raise NoJobError(NO_JOB, "\n".join(filter(None, (strange_places(environ), where))))
+            raise NoJobError(
+                NO_JOB, "\n".join(filter(None, (unusable_socket_folders(environ), where)))
+            )
         raise NoJobError("none of your jobs on this host answers", "\n".join(silent))
     what = f"you have no run called {name!r} on this host" if name else "which run?"
     if name and any(agent.version for agent in found.silent):
@@ -64,7 +66,7 @@ def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> Run
     raise UsageError(what, "\n".join([*filter(None, nearest), "type one of:", *lines, *silent]))
 
 
-def run_to_end(
+def select_run_to_end(
     line: CommandLine, environ: Mapping[str, str], called: str, word: str
 ) -> RunningJob | None:
     """Return ``chosen_run`` for a command that ends it, ``word``: "stop"; None if the user says no.
@@ -115,14 +117,14 @@ def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT
         return ask(job, request, kind)
     except NoAnswer as error:
         known = job.described
-        state = why_silent(Tree(ROOT), known.pid)
+        state = why_unresponsive(Tree(ROOT), known.pid)
         raise NoJobError(
             f"run {known.run_id}, pid {known.pid}, does not answer: {error}",
             state or "it may just have ended",
         ) from None
 
 
-def answers_of(job: RunningJob, query: Query) -> Answers:
+def query_nodes(job: RunningJob, query: Query) -> Answers:
     """Ask all nodes.
 
     Raises:
@@ -139,7 +141,7 @@ def describe_silent(agent: SilentAgent) -> str:
         named = [at for at, word in enumerate(words) if "clusterrun" in word]
         started = shell_line(words[: named[0] + 1 if named else 1])
         return f"pid {agent.pid}: {agent.version}; use the clusterrun that started it: {started}"
-    return why_silent(Tree(ROOT), agent.pid) or f"pid {agent.pid} does not answer"
+    return why_unresponsive(Tree(ROOT), agent.pid) or f"pid {agent.pid} does not answer"
 
 
 def _described(job: RunningJob) -> str:

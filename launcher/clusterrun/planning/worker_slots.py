@@ -13,7 +13,7 @@ from clusterrun.job.job import Job, TaskLayout
 from clusterrun.job.values import WorkerCount
 from clusterrun.machine.machine import Gpu, Machine, PciGpu
 from clusterrun.planning.placement import core_counter, gpus_of_jobs, unions
-from clusterrun.planning.plan import Seat
+from clusterrun.planning.plan import WorkerSlot
 
 ONE_SLICE = "CUDA shows a process one MIG slice, and no other GPU"
 
@@ -21,7 +21,7 @@ MAX_SLICES = 7
 """Of one GPU (NVIDIA, "MIG User Guide")."""
 
 
-def seats(job: Job, machine: Machine) -> tuple[Seat, ...]:
+def seats(job: Job, machine: Machine) -> tuple[WorkerSlot, ...]:
     """Return the workers of this node: the main program's by local rank, services', and others'.
 
     Args:
@@ -33,27 +33,27 @@ def seats(job: Job, machine: Machine) -> tuple[Seat, ...]:
 
     """
     if not job.services:
-        return seats_of(job, machine, local_size(job, machine))
+        return worker_slots_for(job, machine, local_size(job, machine))
     # Few jobs have some.
-    from clusterrun.planning.services import main_workers, service_seats
+    from clusterrun.planning.services import main_workers, service_slots
 
-    services = service_seats(job, machine)
-    return seats_of(job, machine, main_workers(job, machine, services), services)
+    services = service_slots(job, machine)
+    return worker_slots_for(job, machine, main_workers(job, machine, services), services)
 
 
-def seats_of(
-    job: Job, machine: Machine, workers: int, services: Sequence[Seat] = ()
-) -> tuple[Seat, ...]:
+def worker_slots_for(
+    job: Job, machine: Machine, workers: int, services: Sequence[WorkerSlot] = ()
+) -> tuple[WorkerSlot, ...]:
     """Return the same for so many ``workers`` of the main program, beside ``services``."""
     if job.tasks is None:
         taken = {gpu for seat in services for gpu in seat.gpus or ()}
         left = tuple(gpu for gpu in machine.visible if gpu not in taken)
-        own = [*map(Seat, _blocks(job, machine, left, workers)), *services]
+        own = [*map(WorkerSlot, _blocks(job, machine, left, workers)), *services]
     else:
         own = _of_tasks(job, machine, job.tasks)
         if has_own_cpus(job.tasks, machine):
             # Nobody else is on these CPUs, wherever the GPUs are that it may share.
-            return tuple(Seat(seat.gpus or ()) for seat in own if seat.is_ours)
+            return tuple(WorkerSlot(seat.gpus or ()) for seat in own if seat.is_ours)
     return (*own, *_of_other_jobs(machine, own))
 
 
@@ -101,9 +101,9 @@ def local_size(job: Job, machine: Machine, taken: int = 0) -> int:
     return workers
 
 
-def why_none(machine: Machine) -> str:
+def why_no_gpu(machine: Machine) -> str:
     return (
-        machine.visible_remark
+        machine.visible_warning
         or machine.visible_origin
         or machine.accelerators
         or "no driver and no file in /sys shows one"
@@ -192,7 +192,7 @@ def _expect_gpu_each(job: Job, machine: Machine, workers: int, visible: int, sho
 def _no_gpu(job: Job, machine: Machine) -> int:
     raise UsageError(
         f"nproc_per_node is gpu ({job.origin('nproc_per_node')}), but no GPU is visible"
-        f" ({why_none(machine)})",
+        f" ({why_no_gpu(machine)})",
         "give a number, as in --nproc-per-node 2, or --nproc-per-node cpu",
     )
 
@@ -238,18 +238,18 @@ def has_own_cpus(tasks: TaskLayout, machine: Machine) -> bool:
     if tasks.own_cpus is not None:
         return tasks.own_cpus
     count = core_counter(machine)
-    of_node = CpuSet((machine.cpuset or CpuSet.union_of(machine.cores)) - machine.set_apart)
+    of_node = CpuSet((machine.cpuset or CpuSet.union_of(machine.cores)) - machine.excluded_cpus)
     return 1 < tasks.local_size <= count(of_node) / max(1, count(machine.allowed))
 
 
-def _of_tasks(job: Job, machine: Machine, tasks: TaskLayout) -> list[Seat]:
+def _of_tasks(job: Job, machine: Machine, tasks: TaskLayout) -> list[WorkerSlot]:
     """Return the workers of the node's tasks, as far as it is known which GPUs they have."""
     blocks, ours = _gpus_of_tasks(job, machine, tasks)
-    own = [Seat(block, is_ours=at == ours) for at, block in enumerate(blocks)]
+    own = [WorkerSlot(block, is_ours=at == ours) for at, block in enumerate(blocks)]
     needed = tasks.local_size * (job.placing.gpus_per_worker or 1)
     placed = sum(1 for gpu in gpus_of_jobs(machine) if gpu.numa_node is not None)
     unseen = min(tasks.local_size - len(own), needed - placed) if machine.visible else 0
-    return [*own, *[Seat(None, is_ours=False, program=None)] * unseen]
+    return [*own, *[WorkerSlot(None, is_ours=False, program=None)] * unseen]
 
 
 def _gpus_of_tasks(
@@ -314,7 +314,7 @@ def _expect_sharing(
     )
 
 
-def _of_other_jobs(machine: Machine, own: Sequence[Seat]) -> list[Seat]:
+def _of_other_jobs(machine: Machine, own: Sequence[WorkerSlot]) -> list[WorkerSlot]:
     """Return a worker for each GPU that another job, or task, may use: it needs CPUs, too.
 
     To a job without GPUs, which has no local CPUs of its own, there are none.
@@ -345,12 +345,14 @@ def _of_other_jobs(machine: Machine, own: Sequence[Seat]) -> list[Seat]:
         if not ours <= there:
             continue
         part_of_gpus = len(ours) / len(there) if ours else 0.5
-        of_jobs = CpuSet(cpus - machine.set_apart)
+        of_jobs = CpuSet(cpus - machine.excluded_cpus)
         is_divided = count(CpuSet(cpus & machine.allowed)) <= count(of_jobs) * part_of_gpus
         sharing = ours if is_divided else there
         if not sharing <= seen:
             others |= sharing - used
-    return [Seat((_as_gpu(gpu),), is_ours=False, program=None) for gpu in bus if gpu.bdf in others]
+    return [
+        WorkerSlot((_as_gpu(gpu),), is_ours=False, program=None) for gpu in bus if gpu.bdf in others
+    ]
 
 
 def _as_gpu(hidden: PciGpu) -> Gpu:

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from clusterrun.bounds import as_name
-from clusterrun.job.declaring import Fact
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job
 from clusterrun.job.options import Elasticity
 from clusterrun.job.values import Endpoint
@@ -21,10 +21,10 @@ MIN_IN_A_TIMEOUT = 6
 """A lease is dated from the sending of a heartbeat, and ends a quarter of an interval before node 0 goes
 on. In large jobs the timeout is longer than the option's for it."""
 
-SILENT_NODE_ZERO = 2.0
+NODE_ZERO_SILENCE_INTERVALS = 2.0
 """Intervals after the timeout for which a member bears the silence of node 0."""
 
-SILENT_MEMBER = 3.0
+MEMBER_SILENCE_INTERVALS = 3.0
 """Intervals after the timeout for which node 0 bears the silence of a member: it finds out last."""
 
 
@@ -51,38 +51,38 @@ def heartbeat_rhythm(nodes: int, timeout: float) -> HeartbeatRhythm:
     return HeartbeatRhythm(interval, max(timeout, MIN_IN_A_TIMEOUT * interval))
 
 
-class Terms(Struct, frozen=True):
-    """A job, and where and when its nodes meet; node 0's terms hold."""
+class RendezvousSettings(Struct, frozen=True):
+    """A job, and where and when its nodes meet; node 0's settings hold."""
 
     job: Job
     """As this node has it."""
     nodes: int
     """How many nodes are expected, spares included."""
-    host: Fact[str]
+    host: Setting[str]
     """Name or address of node 0, without brackets."""
-    ports: Fact[tuple[int, ...]]
+    ports: Setting[tuple[int, ...]]
     """Ports of node 0; its coordinator listens on the first one that is free."""
-    keeps_joining_port: bool
+    keeps_rendezvous_port: bool
     """The coordinator listens for the whole job, and workers get another port
     (``--rdzv-endpoint``, ``MIN:MAX``); else workers get its port when all nodes have joined."""
     rhythm: HeartbeatRhythm
-    workers_port: Fact[int | None] = Fact(None, "default")
-    """The workers' port if ``keeps_joining_port``; None: a free one."""
+    workers_port: Setting[int | None] = Setting(None, "default")
+    """The workers' port if ``keeps_rendezvous_port``; None: a free one."""
 
     @property
     def elasticity(self) -> Elasticity:
-        """How the job lives with lost nodes; without ``Job.outlives_nodes``, one of them ends it."""
-        return self.job.elasticity if self.job.outlives_nodes else Elasticity()
+        """How the job lives with lost nodes; without ``Job.survives_node_loss``, one of them ends it."""
+        return self.job.elasticity if self.job.survives_node_loss else Elasticity()
 
     @property
     def node_zero_silence(self) -> float:
         """Seconds for which a member bears the silence of node 0."""
-        return self.rhythm.after(SILENT_NODE_ZERO)
+        return self.rhythm.after(NODE_ZERO_SILENCE_INTERVALS)
 
     @property
     def member_silence(self) -> float:
         """Seconds for which node 0 bears the silence of a member."""
-        return self.rhythm.after(SILENT_MEMBER)
+        return self.rhythm.after(MEMBER_SILENCE_INTERVALS)
 
     @property
     def place(self) -> str:
@@ -92,7 +92,7 @@ class Terms(Struct, frozen=True):
     @property
     def first(self) -> str:
         """The agent where the others meet, for messages."""
-        return f"{self.job.agent_noun} 0"
+        return f"{self.job.agent_unit} 0"
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -111,31 +111,31 @@ class Terms(Struct, frozen=True):
         return f"{variables} are set in the environment: --cluster none ignores them"
 
 
-def terms_of(job: Job) -> Terms:
+def rendezvous_settings(job: Job) -> RendezvousSettings:
     """Return where and when the nodes of ``job`` meet."""
     host, ports = _host_and_ports(job)
     apart = (
         job.rendezvous.rdzv_endpoint is not None and job.rendezvous.master_port not in ports.value
     )
-    return Terms(
+    return RendezvousSettings(
         job,
         job.agents,
         host,
         ports,
         # A node that joins too late gets its answer from the coordinator, not from torch's store.
-        keeps_joining_port=apart or job.last_call is not None or job.outlives_nodes,
+        keeps_rendezvous_port=apart or job.last_call is not None or job.survives_node_loss,
         rhythm=heartbeat_rhythm(job.agents, job.failures.heartbeat_timeout),
-        workers_port=job.fact("master_port") if apart else Fact(None, "default"),
+        workers_port=job.fact("master_port") if apart else Setting(None, "default"),
     )
 
 
-def _host_and_ports(job: Job) -> tuple[Fact[str], Fact[tuple[int, ...]]]:
+def _host_and_ports(job: Job) -> tuple[Setting[str], Setting[tuple[int, ...]]]:
     given = job.fact("rdzv_endpoint")
     if given.value is not None:
         endpoint = Endpoint.parse(given.value)
         port = ENDPOINT_PORT if endpoint.port is None else endpoint.port
-        return Fact(endpoint.host, given.origin), Fact((port,), given.origin)
-    host = Fact(job.rendezvous.master_addr or "", job.origin("master_addr"))
+        return Setting(endpoint.host, given.origin), Setting((port,), given.origin)
+    host = Setting(job.rendezvous.master_addr or "", job.origin("master_addr"))
     if job.rendezvous.master_port is None:
         return host, job.fact("port_candidates")
-    return host, Fact((job.rendezvous.master_port,), job.origin("master_port"))
+    return host, Setting((job.rendezvous.master_port,), job.origin("master_port"))

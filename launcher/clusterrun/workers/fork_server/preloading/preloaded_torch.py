@@ -13,7 +13,7 @@ import os
 import sys
 
 from ..kernel import affinity
-from .module_files import is_found_again, is_standard
+from .module_files import is_found_again, is_stdlib
 from .torch_variables import TORCH, torch_reads
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class TorchAsPreloaded:
+class PreloadedTorch:
     """torch as this process has imported it, and what that import has read; hidden until it is imported."""
 
     def __init__(
@@ -45,7 +45,7 @@ class TorchAsPreloaded:
             package = name.partition(".")[0]
             spec = getattr(brought.get(package), "__spec__", None)
             # Of a package that was there before, all parts stay; __main__ has no spec.
-            is_hidden = spec is not None and not is_standard(package)
+            is_hidden = spec is not None and not is_stdlib(package)
             own = self._hidden.setdefault(package, {}) if is_hidden else self._others
             own[name] = module
         self._read = frozenset(read)
@@ -54,12 +54,12 @@ class TorchAsPreloaded:
         self._facts: Mapping[str, Any] = {}
         self._start_over: Callable[[str], None] = lambda _why: None
 
-    def hide(self, start_over: Callable[[str], None]) -> None:
-        """Hide torch in this worker; ``start_over`` is called with what has changed, and never returns."""
+    def hide(self, reexec: Callable[[str], None]) -> None:
+        """Hide torch in this worker; ``reexec`` is called with what has changed, and never returns."""
         # __main__ is another one by now.
         self._others = {name: sys.modules[name] for name in self._others}
         self._facts = dict(self._facts_now())
-        self._start_over = start_over
+        self._start_over = reexec
         for modules in self._hidden.values():
             for name in modules:
                 del sys.modules[name]
@@ -153,7 +153,7 @@ def _state(logger: Any) -> object:
 class _Loader:
     """The loader of a package (importlib.abc.Loader), which finds it loaded."""
 
-    def __init__(self, preloaded: TorchAsPreloaded, own: object) -> None:
+    def __init__(self, preloaded: PreloadedTorch, own: object) -> None:
         self._preloaded = preloaded
         self._own = own
 

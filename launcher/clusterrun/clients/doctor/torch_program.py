@@ -67,7 +67,7 @@ class AllReduce(Struct, frozen=True):
     """The best of several, on the slowest node."""
 
 
-class Exchanged(Struct, frozen=True):
+class NetworkSpeeds(Struct, frozen=True):
     """What one node has measured with the others."""
 
     links: tuple[tuple[Count, Count, float], ...] = ()
@@ -129,7 +129,7 @@ def ring_rounds(size: int) -> list[list[tuple[int, int]]]:
     return [each for each in rounds if each]
 
 
-def exchanged(backend: str, rank: int, size: int) -> Exchanged:
+def exchanged(backend: str, rank: int, size: int) -> NetworkSpeeds:
     """Send data along a ring of all nodes, then add up with all; by the store of the job.
 
     Raises:
@@ -162,7 +162,7 @@ def exchanged(backend: str, rank: int, size: int) -> Exchanged:
             break
         sums.append(AllReduce(count, _time_all_reduce(count, device)))
     distributed.barrier()
-    return Exchanged(tuple(links), tuple(sums))
+    return NetworkSpeeds(tuple(links), tuple(sums))
 
 
 def _rate_to(pair: Sequence[int], rank: int, device: Any) -> float:
@@ -207,7 +207,7 @@ def _time_all_reduce(count: int, device: Any) -> float:
 
 def main() -> None:
     """Print what is asked for by the first argument."""
-    found: TorchFacts | Exchanged
+    found: TorchFacts | NetworkSpeeds
     if sys.argv[1] == "torch":
         found = torch_facts()
     else:
@@ -215,7 +215,7 @@ def main() -> None:
         try:
             found = exchanged(backend, int(rank), int(size))
         except RuntimeError as error:
-            found = Exchanged(fault=as_text(str(error).strip() or "no reason given"))
+            found = NetworkSpeeds(fault=as_text(str(error).strip() or "no reason given"))
     sys.stdout.buffer.write(msgspec.json.encode(found))
     sys.stdout.flush()
     # A group that has failed may hang at its end.

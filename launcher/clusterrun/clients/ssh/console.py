@@ -3,7 +3,7 @@
 import time
 
 from clusterrun.bounds import as_line
-from clusterrun.descriptor_output import CONGESTED, DescriptorOutput, open_output
+from clusterrun.descriptor_output import HIGH_WATER_MARK, DescriptorOutput, open_output
 from clusterrun.errors import printable
 
 SECONDS_OF_ECHO = 10.0
@@ -18,7 +18,7 @@ SECONDS_TO_PRINT = 2.0
 SECONDS_BETWEEN_TRIES = 0.05
 
 
-class HostsScreen:
+class HostsConsole:
     """Two streams of whole lines."""
 
     def __init__(self, out: DescriptorOutput, err: DescriptorOutput) -> None:
@@ -28,7 +28,7 @@ class HostsScreen:
 
     @property
     def is_congested(self) -> bool:
-        return any(output.waiting > CONGESTED for output in self._outputs.values())
+        return any(output.waiting > HIGH_WATER_MARK for output in self._outputs.values())
 
     @property
     def waiting(self) -> list[DescriptorOutput]:
@@ -77,5 +77,5 @@ class HostsScreen:
             time.sleep(SECONDS_BETWEEN_TRIES)
 
 
-def own_screen() -> HostsScreen:
-    return HostsScreen(open_output(1, "stdout"), open_output(2, "stderr"))
+def open_console() -> HostsConsole:
+    return HostsConsole(open_output(1, "stdout"), open_output(2, "stderr"))

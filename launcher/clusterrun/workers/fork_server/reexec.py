@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from .messages import StartWorker
-    from .preloading.remembered import Remembered
+    from .preloading.reexec_cache import ReexecCache
 
 
-class StartOver:
+class Reexecution:
     """What a program finds that the worker executes, as it was before the script began."""
 
     def __init__(
         self,
-        remembered: Remembered,
+        remembered: ReexecCache,
         request: StartWorker,
         environment: Mapping[str, str],
         ignored: Collection[int],
