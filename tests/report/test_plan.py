@@ -383,7 +383,7 @@ def test_the_network_interface_has_a_line() -> None:
 def test_slow_imports_have_their_names_and_times() -> None:
     """Of the others, the number."""
     loaded = (("json", 0.001), ("slow", 0.213), ("hazard", 0.0))
-    prepared = Prepared(None, complaint=False, costs_time=False, loaded=loaded)
+    prepared = Prepared(None, must_warn=False, costs_time=False, loaded=loaded)
 
     assert [*describe_prepared(prepared, 2, verbose=True)] == [
         "workers are forked; preloaded: slow (0.21 s), 2 that took no time"
@@ -395,7 +395,7 @@ SETS = "train.py:2 sets OMP_NUM_THREADS before torch is imported"
 
 def costs(why: str, workers: int, **fields: Any) -> list[str]:
     """Return the lines without ``-v`` of what could not be imported once."""
-    prepared = Prepared(why, complaint=False, costs_time=True, **fields)
+    prepared = Prepared(why, must_warn=False, costs_time=True, **fields)
     return [*describe_prepared(prepared, workers, verbose=False)]
 
 

@@ -153,7 +153,7 @@ def request_to_prepare(
         workers=workers,
         cpus=None,
         has_gpus=has_gpus,
-        most=None,
+        only_first=None,
     )
 
 

@@ -80,8 +80,8 @@ def test_what_does_not_fit_waits_with_its_descriptors(pair: Pair) -> None:
     reader, writer = os.pipe()
     received: list[tuple[messages.ToRelay, tuple[int, ...]]] = []
 
-    left.send(messages.Say("x" * 3_000_000))
-    left.send(messages.Say("last"), [writer])
+    left.send(messages.PrintText("x" * 3_000_000))
+    left.send(messages.PrintText("last"), [writer])
     os.close(writer)
     assert left.wants_write
     while left.wants_write:
@@ -102,7 +102,7 @@ def test_frames_cut_anywhere_are_put_together() -> None:
     """A frame that arrives byte by byte is one message."""
     raw, sock = socket.socketpair()
     channel = channel_on(sock)
-    number = messages.TO_RELAY.index(messages.Say)
+    number = messages.TO_RELAY.index(messages.PrintText)
     body = marshal.dumps((0, number, "a"), MARSHAL_VERSION)
     frame = len(body).to_bytes(4, "big") + body
     received = []
@@ -111,7 +111,7 @@ def test_frames_cut_anywhere_are_put_together() -> None:
         raw.send(frame[place : place + 1])
         received.append(channel.receive())
 
-    assert received == [[]] * (len(frame) - 1) + [[(messages.Say("a"), ())]]
+    assert received == [[]] * (len(frame) - 1) + [[(messages.PrintText("a"), ())]]
     raw.close()
     channel.close()
 
@@ -119,14 +119,14 @@ def test_frames_cut_anywhere_are_put_together() -> None:
 def test_what_the_dead_peer_had_sent_is_still_read(pair: Pair) -> None:
     """A peer that dies before it has read our messages is an end of file, after what it sent."""
     left, right = pair
-    right.send(messages.Say("unread"))
-    left.send(messages.Say("last words"))
+    right.send(messages.PrintText("unread"))
+    left.send(messages.PrintText("last words"))
 
     left.close()
 
-    assert right.receive() == [(messages.Say("last words"), ())]
+    assert right.receive() == [(messages.PrintText("last words"), ())]
     assert right.closed
-    right.send(messages.Say("dropped"))
+    right.send(messages.PrintText("dropped"))
     assert not right.wants_write
 
 
@@ -135,7 +135,7 @@ def test_sending_to_a_dead_peer_raises_nothing(pair: Pair) -> None:
     left, right = pair
     right.close()
 
-    left.send(messages.Say("to nobody"))
+    left.send(messages.PrintText("to nobody"))
 
     assert not left.wants_write
     assert left.receive() == []
@@ -172,7 +172,7 @@ def test_too_large_a_frame_is_a_bug() -> None:
     with pytest.raises(ChannelError, match="16777217 bytes"):
         channel.receive()
     with pytest.raises(ChannelError, match=r"167772\d\d bytes"):
-        channel.send(messages.Say("x" * MAXIMUM_FRAME))
+        channel.send(messages.PrintText("x" * MAXIMUM_FRAME))
     raw.close()
     channel.close()
 

@@ -158,7 +158,7 @@ class Caught(program.Server):
         if executed:
             caught.status = None
         self._workers = {worker: caught}
-        self._script_ends = FailureNotes()
+        self._failure_notes = FailureNotes()
         self.reported: list[object] = []
 
     def __del__(self) -> None:

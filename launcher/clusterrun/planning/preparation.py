@@ -44,7 +44,7 @@ class Preparation(Struct, frozen=True):
     """The CPUs of a worker: libraries count them when they are loaded. None: it is not bound."""
     has_gpus: bool
     """The workers have GPUs of their own."""
-    most: tuple[int, str] | None = None
+    only_first: tuple[int, str] | None = None
     """The first imports only, and why the next one can't be made before the fork."""
 
 

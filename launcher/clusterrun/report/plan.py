@@ -376,7 +376,7 @@ def describe_prepared(prepared: "Prepared", workers: int, *, verbose: bool) -> I
         others = len(prepared.loaded) - len(slow)
         loaded = [*slow, *([f"{others} that took no time"] if others else [])]
         yield f"workers are forked; preloaded: {', '.join(loaded) or 'nothing'}"
-        for name, why in prepared.left_out:
+        for name, why in prepared.left_to_workers:
             yield f"left to each worker: {name}, as {why}"
     if module:
         hint = f"; to import it once: --preload {module}" if prepared.preload_option_helps else ""

@@ -12,7 +12,7 @@ from clusterrun.policy.events import Event, QueryEvent, RelayAnswered, Seen, Sta
 from clusterrun.processes import TimeLimitedCalls
 from clusterrun.run.attempts import JobProgress
 from clusterrun.run.node import LocalNode
-from clusterrun.workers.fork_server.messages import RemoveAtEnd, Show
+from clusterrun.workers.fork_server.messages import FlushOutput, RemoveAtEnd
 from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
 
@@ -120,7 +120,7 @@ class Commands:
         """Have shown what workers have printed by now; then call ``then``."""
 
         def show(number: int) -> None:
-            self._relay.send(Show(number))
+            self._relay.send(FlushOutput(number))
 
         def shown(_seen: Seen | None, _at: float) -> Iterable[Event]:
             then()

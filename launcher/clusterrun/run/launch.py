@@ -252,7 +252,7 @@ def allow_open_files(workers: int) -> None:
 
 def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepared) -> None:
     costs_time = (prepared.costs_time or prepared.not_preloaded) and node.workers > 1
-    if node.job.output.verbose or prepared.complaint or costs_time:
+    if node.job.output.verbose or prepared.must_warn or costs_time:
         from clusterrun.report.plan import describe_prepared
 
         for line in describe_prepared(prepared, node.workers, verbose=node.job.output.verbose):

@@ -97,7 +97,7 @@ def event_of(message: "messages.FromRunning", now: float) -> Event:
             return CleanedUp(tuple(survivors), now)
         case messages.NoChildren():
             return NoLeftovers(now)
-        case messages.Children(processes):
+        case messages.ChildList(processes):
             named = (LeftoverProcess(pid, as_name(name), rank) for pid, name, rank in processes)
             return Left(tuple(named), now)
         case _:
@@ -265,10 +265,12 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         self, preparation: Preparation, prepared: messages.Prepared, now: float
     ) -> Iterable[Event]:
         self._importing = None
-        if prepared.again is not None:
+        if prepared.retry_first is not None:
             # The imports before this one are safe: they are made again, in the same order.
             self._replace(imports=True)
-            self.prepare(replace(preparation, most=(prepared.again, prepared.why or "")))
+            self.prepare(
+                replace(preparation, only_first=(prepared.retry_first, prepared.why or ""))
+            )
             return
         if prepared.must_be_replaced:
             self._replace()
@@ -282,7 +284,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
 
     def _break_off(self, importing: Importing, why: str, now: float) -> Iterable[Event]:
         """Go on without an answer, with another server already."""
-        prepared = messages.Prepared(why, complaint=True, costs_time=True)
+        prepared = messages.Prepared(why, must_warn=True, costs_time=True)
         return self._prepared(importing.preparation, prepared, now)
 
     # Workers.

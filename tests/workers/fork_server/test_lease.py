@@ -11,7 +11,7 @@ def now() -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("until", "left", "is_over"),
+    ("until", "left", "has_expired"),
     [
         # As in a job that ends with its nodes.
         (None, None, False),
@@ -23,19 +23,19 @@ def now() -> list[float]:
     ],
 )
 def test_the_workers_lease_ends_at_its_time(
-    now: list[float], until: float | None, left: float | None, is_over: bool
+    now: list[float], until: float | None, left: float | None, has_expired: bool
 ) -> None:
     lease = WorkersLease(lambda: now[0])
     lease.renew(until)
 
-    assert (lease.milliseconds_left(), lease.is_over()) == (left, is_over)
+    assert (lease.milliseconds_left(), lease.has_expired()) == (left, has_expired)
 
 
-def test_a_workers_lease_that_is_over_can_be_renewed(now: list[float]) -> None:
+def test_a_workers_lease_that_has_expired_can_be_renewed(now: list[float]) -> None:
     lease = WorkersLease(lambda: now[0])
     lease.renew(90.0)
     lease.renew(101.0)
-    before = lease.is_over()
+    before = lease.has_expired()
     now[0] = 101.0
 
-    assert (before, lease.is_over()) == (False, True)
+    assert (before, lease.has_expired()) == (False, True)

@@ -27,12 +27,12 @@ def test_the_exit_code_of_what_leaves_a_script(error: BaseException, code: int) 
 
 
 def test_only_the_worker_notes_its_end() -> None:
-    """A note does not count before ``belong_to_this_process``."""
+    """A note does not count before ``set_owner``."""
     end = FailureNotes().of(3)
 
     end.note(5)
     before = end.failure
-    end.belong_to_this_process()
+    end.set_owner()
     end.note(5)
     noted = end.failure
     end.clear()
@@ -48,7 +48,7 @@ def test_further_workers_are_dated_by_their_exit() -> None:
     """The shared memory has no room for them."""
     end = FailureNotes().of(1000)
 
-    end.belong_to_this_process()
+    end.set_owner()
     end.note(5)
 
     assert end.failure is None

@@ -1,30 +1,32 @@
-"""The fork server: imports what the script imports first, then starts, signals and reaps the workers.
+"""The fork server: preloads modules, then starts, signals and reaps the workers of a node.
 
 The agent executes ``PYTHON -u fork_server/__main__.py PID [--guarded] -- SCRIPT ARGUMENTS`` in the job's
-environment, with its own process id and one end of a socketpair as descriptor 3. ``--guarded`` asks for a
-parent that ends what the server leaves: it imports what a user names. What follows ``--`` is for ``ps``.
+environment. PID is the agent's, and descriptor 3 is one end of a socketpair to it. With ``--guarded``, for
+a server that imports modules named by the user, a parent process kills whatever the server leaves. The
+words after ``--`` are only for ``ps``.
 
-The package is self-contained: standard library only, Python 3.8 or newer, relative imports only. So
-workers have the job's interpreter and none of our modules.
+The package is self-contained: standard library, Python 3.8 or newer, relative imports. So workers have the
+job's interpreter and none of the launcher's modules.
 
-    server.py            the loop: the agent's requests, the workers, what they leave
-    guard.py             the process above a server that imports what a user names
-    messages.py          what agent, server and relay send each other: types
-    channel.py           their frames, with descriptors
-    worker_start.py      the steps of a forked child on its way to its program
+    server.py            the event loop: requests of the agent, workers, leftover processes
+    guard.py             the parent of a server that imports modules named by the user
+    messages.py          message types between agent, fork server and relay
+    channel.py           their encoding, with file descriptors
+    worker_start.py      the steps between the fork and the worker's program
     failure_notes.py     how the server learns that a script has failed
-    script.py            what a forked worker runs
-    reexec.py        how such a worker executes its program after all
-    binding.py           the CPUs and the memory of a worker
-    lease.py             until when workers may run,
-    kernel.py            what Python does not offer of Linux; the agent's, too
+    script.py            reads the script and sets up a forked worker for it
+    script_run.py        runs it
+    reexec.py            how a forked worker executes its program after all
+    binding.py           CPU affinity and memory policy of a worker
+    lease.py             how long workers may run without the agent
+    kernel.py            Linux calls and /proc; the agent uses it too
     preloading/          what is imported before workers are forked, and whether that is safe
 
-A worker is forked from the server, and then executes its program (spawn) or runs the script (fork).
-For the latter it returns out of all functions here to ``__main__``, which executes the script. Before
-anything of the job is imported, the server removes its own modules from ``sys.modules``. It uses the
-C modules beneath some public ones, as these take longer to import.
+A worker is forked from the server. It then executes its program (spawn), or returns from all functions of
+this package to ``__main__``, which runs the script (fork). Before it imports anything of the job, the
+server removes its own modules from ``sys.modules``. It uses some private C modules such as ``_socket``
+because the public ones take longer to import.
 
 When the socket closes, because the agent ended or was killed, the server kills all workers and everything
-that they left behind, closes the connection that it holds, and exits.
+they left behind, closes its copy of the connection to node 0, and exits.
 """

@@ -1,4 +1,4 @@
-"""The CPUs and the memory of a worker, set in its own process before it runs its program."""
+"""CPU affinity and memory policy of a worker, set in its own process before it runs its program."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-_CPUS_OF_PSUTIL = 1024
-"""It drops CPUs from this number on: glibc's ``cpu_set_t``, which it uses, has so many bits."""
+_MAX_PSUTIL_CPUS = 1024
+"""psutil drops CPUs from this number on: glibc's ``cpu_set_t`` has that many bits."""
 
 
 def must_be_bound(cpus: list[int] | None) -> bool:
-    """Tell whether ``cpus`` differ from those that this process may use already."""
+    """Tell whether ``cpus`` differ from the current affinity of this process."""
     return cpus is not None and set(cpus) != affinity()
 
 
-def bind(cpus: list[int] | None) -> str:
-    """Bind to ``cpus`` and read them back; return why they are not as planned, or ""."""
+def bind(cpus: list[int] | None) -> str | None:
+    """Bind to ``cpus``; return a warning if the kernel does not bind this process to exactly these."""
     if cpus is None:
-        return ""
+        return None
     if not must_be_bound(cpus):
         return _check(cpus)
     with hidden_imports():
-        # In this context, as psutil looks for itself among the modules.
+        # psutil's functions look psutil up in sys.modules.
         psutil = _psutil()
         try:
-            if psutil is not None and max(cpus, default=0) < _CPUS_OF_PSUTIL:
+            if psutil is not None and max(cpus, default=0) < _MAX_PSUTIL_CPUS:
                 psutil.Process().cpu_affinity(cpus)
             else:
                 os.sched_setaffinity(0, cpus)
-        except Exception as error:  # psutil's are no OSError, and are raised while one is handled
+        except Exception as error:  # psutil raises its own exceptions while it handles an OSError
             cause = error if isinstance(error, OSError) else error.__context__ or error
             why = getattr(cause, "strerror", None) or error
             if getattr(cause, "errno", None) == errno.EINVAL:
-                return f"not bound to CPUs {listed(cpus)}: invalid CPU {listed(cpus)}"
+                return f"not bound to CPUs {cpulist(cpus)}: invalid CPU {cpulist(cpus)}"
             return f"no worker can be bound to CPUs: {why}"
     return _check(cpus)
 
 
 def try_to_bind(cpus: Iterable[int] | None) -> None:
-    """Bind to ``cpus`` if that is possible: a worker's own binding reports why it is not."""
+    """Bind to ``cpus``; ignore errors, which a worker's own binding reports."""
     if cpus is not None:
         try:
             os.sched_setaffinity(0, cpus)
@@ -61,23 +61,23 @@ def try_to_bind(cpus: Iterable[int] | None) -> None:
             pass
 
 
-def _check(cpus: list[int]) -> str:
-    """Return a remark if the kernel has bound this process to other CPUs than ``cpus``, or "".
+def _check(cpus: list[int]) -> str | None:
+    """Return a warning if this process is bound to CPUs different from ``cpus``.
 
-    The kernel reduces a mask to the cpuset, and reports no error.
+    The kernel silently reduces a mask to the cpuset.
     """
-    wanted = listed(cpus)
-    found = allowed_cpus()
-    if found != wanted:
-        # A cpuset may have been changing at the first look.
-        found = allowed_cpus()
-    return "" if found in {"", wanted} else f"asked for CPUs {wanted}, got {found}"
+    requested = cpulist(cpus)
+    actual = allowed_cpus()
+    if actual != requested:
+        # A cpuset may have been changing when it was read.
+        actual = allowed_cpus()
+    return None if actual in {"", requested} else f"asked for CPUs {requested}, got {actual}"
 
 
-def set_memory_policy(policy: tuple[str, list[int]] | None) -> str:
-    """Take memory from the nodes of ``policy``; return why the kernel does not, or ""."""
+def set_memory_policy(policy: tuple[str, list[int]] | None) -> str | None:
+    """Set ``policy``, a mode and NUMA nodes; return a warning if the kernel refuses it."""
     if policy is None:
-        return ""
+        return None
     mode, nodes = policy
     if mode == "bind":
         failed = set_mempolicy(MPOL_BIND, nodes)
@@ -86,13 +86,13 @@ def set_memory_policy(policy: tuple[str, list[int]] | None) -> str:
     else:
         failed = set_mempolicy(MPOL_PREFERRED_MANY, nodes)
         if failed == errno.EINVAL:
-            # Linux before 5.15 prefers one node at most.
+            # Before Linux 5.15, only one node can be preferred.
             failed = set_mempolicy(MPOL_PREFERRED, nodes[:1])
-    return f"no memory policy, {mode} {listed(nodes)}: {os.strerror(failed)}" if failed else ""
+    return f"no memory policy, {mode} {cpulist(nodes)}: {os.strerror(failed)}" if failed else None
 
 
-def listed(numbers: list[int]) -> str:
-    """Return CPUs or NUMA nodes as the kernel lists them: "0-3,8"."""
+def cpulist(numbers: list[int]) -> str:
+    """Return CPUs or NUMA nodes in the kernel's list format, such as "0-3,8"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -102,15 +102,17 @@ def listed(numbers: list[int]) -> str:
     return ",".join(f"{low}-{high}" if low != high else f"{low}" for low, high in runs)
 
 
-def import_psutil() -> Any:  # a module or None
-    """Return psutil, hidden from the job; None where the job's interpreter has none."""
+def import_psutil() -> None:
+    """Import psutil, if the job's interpreter has it, so that workers find it loaded; hide it from them."""
     with hidden_imports():
-        return _psutil()
+        _psutil()
 
 
-def _psutil() -> Any:  # as above
+def _psutil() -> Any:  # the module, or None
     try:
         import psutil
-    except Exception:  # a module of the job's by a name that psutil imports
+    except (
+        Exception
+    ):  # not installed, or a module of the job has the name of one that psutil imports
         return None
     return psutil

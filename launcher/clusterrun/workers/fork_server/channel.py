@@ -1,8 +1,8 @@
 """Messages with file descriptors between the launcher's processes: agent, fork server, relay.
 
-A frame is its length (4 bytes, big-endian) and a marshalled tuple (``json`` would cost each start of the
-fork server 10 ms): the number of descriptors, that of the message's type (see ``messages``), and its
-fields. The descriptors travel with the frame's first byte (SCM_RIGHTS): when it is whole, all have arrived.
+A frame is its length (4 bytes, big-endian) and a marshalled tuple: the number of descriptors, the number
+of the message's type (see ``messages``), and its fields. (Importing ``json`` would take 10 ms.) The
+descriptors are sent with the frame's first byte (SCM_RIGHTS), so a complete frame has all of them.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ else:
     SentT = TakenT = None
 
     class Generic:
-        """Stands for that of ``typing``, which takes 10 ms to import."""
+        """A stub for ``typing.Generic``, because ``typing`` takes 10 ms to import."""
 
         def __class_getitem__(cls, _types: object) -> type:
             return cls
 
 
 MAXIMUM_FRAME = 16 << 20
-"""Bytes of one message: far above any message, far below what harms the agent."""
+"""Bytes: far more than any message has, and far less than would harm the agent."""
 
 MARSHAL_VERSION = 2
-"""Python 3.8 and newer read and write it alike: workers have an interpreter of their own."""
+"""All Pythons from 3.8 on read and write it: the server may run another version than the agent."""
 
 _LENGTH_BYTES = 4
 _READ_BYTES = 256 << 10
 _DESCRIPTOR_BYTES = struct.calcsize("i")
 _MAX_DESCRIPTORS = 253
-"""SCM_MAX_FD of the kernel: the most that one sendmsg can carry."""
+"""The kernel's SCM_MAX_FD: the limit for one sendmsg."""
 
 
 class ChannelError(Exception):
@@ -52,8 +52,8 @@ class ChannelError(Exception):
 class HelperChannel(Generic[SentT, TakenT]):
     """One end of a socket pair that carries messages both ways; never blocks.
 
-    Takes over ``sock``. The peer takes what this end ``sends``, in the same order. Its death raises no
-    error: it sets ``closed``, and what is sent from then on is dropped.
+    It owns ``sock``. ``sends`` and ``takes`` are the message types of each direction; the peer has the
+    same tuples, exchanged. When the peer dies, ``closed`` is set and later messages are dropped.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class HelperChannel(Generic[SentT, TakenT]):
         return bool(self._outgoing)
 
     def send(self, message: SentT, descriptors: Sequence[int] = ()) -> None:
-        """Send ``message`` with copies of ``descriptors``, or queue what does not fit.
+        """Send ``message`` with duplicates of ``descriptors``, or queue it while the socket is full.
 
-        The caller keeps its descriptors and may close them at once.
+        The caller may close its descriptors at once.
 
         Raises:
             ChannelError: the message is larger than ``MAXIMUM_FRAME``.
@@ -90,19 +90,18 @@ class HelperChannel(Generic[SentT, TakenT]):
         if self.closed:
             return
         data = memoryview(frame(self._sends, message, len(descriptors)))
-        # Duplicates: the frame may wait here after the caller has closed its own.
         self._outgoing.append((data, tuple(map(os.dup, descriptors))))
         self.flush()
 
     def flush(self) -> None:
-        """Send as much of what is queued as the socket takes now."""
+        """Send as much of the queue as the socket takes without blocking."""
         while self._outgoing and self._send_some(*self._outgoing[0]):
             pass
 
     def receive(self) -> list[tuple[TakenT, tuple[int, ...]]]:
-        """Return all messages that are whole now, each with its descriptors, which the caller closes.
+        """Return all complete messages, each with its descriptors, which the caller must close.
 
-        Sets ``closed`` once the peer has closed or died, and returns what it sent before that.
+        Once the peer has closed its end or died, ``closed`` is set, and its last messages are returned.
 
         Raises:
             ChannelError: a frame is too large, or descriptors were lost (too many open files).
@@ -117,20 +116,20 @@ class HelperChannel(Generic[SentT, TakenT]):
         return received
 
     def shutdown_write(self) -> None:
-        """Have the peer see the end; what it sends can still be received."""
+        """Let the peer read the end of file; its messages can still be received."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # the peer is gone
 
     def peer_is_gone(self) -> bool:
-        """Return whether the peer has closed its end or died: one that sends no more may still read."""
+        """Tell whether the peer has closed its end or died, not just called ``shutdown_write``."""
         poll = select.poll()
         poll.register(self._socket.fileno(), 0)
         return any(found & select.POLLHUP for _, found in poll.poll(0))
 
     def close(self) -> None:
-        """Close the socket and the descriptors that were not taken; drop what is queued."""
+        """Close the socket and the descriptors of messages not yet returned; drop the queue."""
         self.closed = True
         self._drop_outgoing()
         _close_all(self._descriptors)
@@ -150,7 +149,7 @@ class HelperChannel(Generic[SentT, TakenT]):
         except OSError as error:
             if error.errno != errno.ETOOMANYREFS:
                 raise
-            # So many descriptors of this user's are on their way: some must be received first.
+            # The user's limit of descriptors in flight: some must be received first.
             return False
         _close_all(copies)
         if sent < len(data):
@@ -160,7 +159,7 @@ class HelperChannel(Generic[SentT, TakenT]):
         return True
 
     def _drop_outgoing(self) -> None:
-        """Drop what can no longer be sent; ``receive`` reads on and sets ``closed``."""
+
         for _, copies in self._outgoing:
             _close_all(copies)
         self._outgoing.clear()
@@ -207,7 +206,7 @@ def frame(types: Sequence[type[MessageT]], message: MessageT, descriptors: int =
 def take_messages(
     types: Sequence[type[MessageT]], incoming: bytearray
 ) -> Iterator[tuple[MessageT, int]]:
-    """Take the messages that are whole out of what has come in, each with its number of descriptors.
+    """Remove the complete messages from ``incoming``; yield each with its number of descriptors.
 
     Raises:
         ChannelError: a frame is larger than ``MAXIMUM_FRAME``.
@@ -221,7 +220,7 @@ def take_messages(
             return
         body = incoming[_LENGTH_BYTES:end]
         del incoming[:end]
-        # Only our own processes write to it.
+        # Only the launcher's own processes write to it.
         descriptors, number, *fields = marshal.loads(body)  # noqa: S302
         yield types[number](*fields), descriptors
 

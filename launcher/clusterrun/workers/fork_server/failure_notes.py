@@ -1,8 +1,8 @@
-"""How the server learns that a worker's script has failed: its process may run on.
+"""How the server learns that a worker's script has failed while its process still runs.
 
-A worker that runs its script in place shares memory with the server. One that has executed Python sends
-a signal (``startup/sitecustomize.py``), as the folder for temporary files may hang, and descriptors of
-ours would show in the worker; the server then writes the note for it.
+A worker that runs its script in place writes to memory shared with the server. One that has executed
+Python sends a signal (``startup/sitecustomize.py``), and the server writes the note: a temporary file might
+hang, and a descriptor would be visible to the script.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from __future__ import annotations
 import _signal as signal
 import mmap
 import os
+import struct
 import time
 
 VARIABLE = "CLUSTERRUN_FAILURE_NOTES"
-"""The server's pid, a colon and ``SIGNAL``, for the worker's start: it is taken away there."""
+"""``SERVER_PID:SIGNAL``, for ``startup/sitecustomize.py``, which removes the variable."""
 
 SIGNAL = signal.SIGRTMIN + 3
-"""Signals of real time are queued, each with the pid of its sender. The server blocks it, and is woken by SIGCHLD."""
+"""Real-time signals are queued, with the sender's pid. The server blocks it; a SIGCHLD wakes the server."""
 
 
-def failed() -> list[tuple[int, int]]:
-    """Return the pid and the time of each failure since the last call, in nanoseconds of the monotonic clock.
+def failed_since_last_call() -> list[tuple[int, int]]:
+    """Return pid and time (``time.monotonic_ns``) of each process that has signalled a failure.
 
-    Any process of this user may send the signal, and no other one: the pid is the sender's own.
+    Any process of this user can send the signal, but only for itself: the kernel fills in the pid.
     """
     notes: list[tuple[int, int]] = []
     while (note := signal.sigtimedwait([SIGNAL], 0)) is not None:
@@ -30,30 +31,30 @@ def failed() -> list[tuple[int, int]]:
     return notes
 
 
-_BYTES_OF_TIME = 8
-_BYTES = 16
+_RECORD = struct.Struct("qq")
 _MAX_WORKERS = 256
-"""Failures of further workers are dated by their exit."""
+"""For further workers, the time of the exit counts as that of the failure."""
 
 
 class FailureNote:
-    """One worker's note: when its script failed, and with which exit code.
+    """When one worker's script failed, and with which exit code.
 
-    That is before its threads, exit handlers and the interpreter end.
+    The script fails before its threads, its exit handlers and the interpreter end.
     """
 
-    def __init__(self, memory: mmap.mmap, place: int) -> None:
+    def __init__(self, memory: mmap.mmap, local_rank: int) -> None:
         self._memory = memory
-        self._bytes = slice(place * _BYTES, (place + 1) * _BYTES)
+        self._offset = local_rank * _RECORD.size
+        self._exists = local_rank < _MAX_WORKERS
         self._pid = 0
         self._server = 0
 
-    def belong_to_this_process(self) -> None:
+    def set_owner(self) -> None:
         """Let only this process write the note, not children that the script forks."""
         self._pid, self._server = os.getpid(), os.getppid()
 
     def note(self, code: int) -> None:
-        """Note that the script fails now, and have the server look: the process may not exit."""
+        """Note that the script fails now, and wake the server, as the process may not exit soon."""
         if os.getpid() == self._pid:
             self.write(time.monotonic_ns(), code)
             try:
@@ -62,29 +63,27 @@ class FailureNote:
                 pass
 
     def write(self, nanoseconds: int, code: int) -> None:
-        if self._bytes.stop <= len(self._memory):
-            time_noted = nanoseconds.to_bytes(_BYTES_OF_TIME, "little")
-            code_noted = code.to_bytes(_BYTES - _BYTES_OF_TIME, "little")
-            self._memory[self._bytes] = time_noted + code_noted
+        if self._exists:
+            _RECORD.pack_into(self._memory, self._offset, nanoseconds, code)
 
     def clear(self) -> None:
-        if self._bytes.stop <= len(self._memory):
-            self._memory[self._bytes] = bytes(_BYTES)
+        self.write(0, 0)
 
     @property
     def failure(self) -> tuple[float, int] | None:
-        """The time by the monotonic clock, and the code; None if no failure is noted."""
-        noted = self._memory[self._bytes]
-        code = int.from_bytes(noted[_BYTES_OF_TIME:], "little")
-        return (int.from_bytes(noted[:_BYTES_OF_TIME], "little") / 1e9, code) if code else None
+        """The time in seconds of the monotonic clock, and the exit code; None: it has not failed."""
+        if not self._exists:
+            return None
+        nanoseconds, code = _RECORD.unpack_from(self._memory, self._offset)
+        return (nanoseconds / 1e9, code) if code else None
 
 
 class FailureNotes:
     """The notes of all workers of this node."""
 
     def __init__(self) -> None:
-        # Before the first fork: workers share it.
-        self._memory = mmap.mmap(-1, _MAX_WORKERS * _BYTES)
+        # Made before the first fork, so workers share it.
+        self._memory = mmap.mmap(-1, _MAX_WORKERS * _RECORD.size)
 
     def of(self, local_rank: int) -> FailureNote:
         return FailureNote(self._memory, local_rank)

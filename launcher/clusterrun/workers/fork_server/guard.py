@@ -1,7 +1,7 @@
-"""The process above a fork server that imports modules which a user names (``--preload NAMES``).
+"""The parent of a fork server that imports modules named by the user (``--preload NAMES``).
 
-Such a server may hang together with processes that it has started. Its guard, which is its parent, ends
-what the server leaves when it is killed, and all of it when the agent ends.
+Such an import may hang after it has started processes. The guard kills what is left when the server ends,
+and the server too when the agent ends.
 """
 
 from __future__ import annotations
@@ -25,18 +25,13 @@ if TYPE_CHECKING:
 SECONDS_TO_END = 1.0
 
 AGENT_ENDED = signal.SIGHUP
-"""The kernel sends it to a guard when its parent ends, the agent."""
+"""The kernel sends it to the guard when the agent, its parent, ends."""
 
 
 def guard(agent: int) -> int:
-    """Return in a child, which is the server; this process ends what the child leaves, and ends like it.
+    """Fork; return the guard's pid in the child, which becomes the server.
 
-    Args:
-        agent: the process that has executed this one.
-
-    Returns:
-        The process id of the guard.
-
+    This process becomes the guard: it ends with the server's exit status. ``agent`` is its parent.
     """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     own = os.getpid()
@@ -54,27 +49,27 @@ def _live_as_guard(server: int, agent: int) -> NoReturn:
     prctl(PR_SET_PDEATHSIG, AGENT_ENDED)
     status = None
     while status is None:
-        # Others may send that signal, too.
+        # AGENT_ENDED is not proof: any process may send that signal.
         if os.getppid() != agent:
             _await_end(server)
             end_children()
             os._exit(1)
-        # The agent blocked all signals before it executed this program: so none is lost.
+        # The agent blocked all signals before it executed this program, so none is lost.
         signal.sigwaitinfo(signal.valid_signals())
-        status = _status_by_now(server)
+        status = _reap(server)
     end_children()
     _end_like(status)
 
 
 def _await_end(server: int) -> None:
-    """Let the server end what it has started, and then the connection that it holds; it may hang."""
+    """Wait until the server, which sees the agent's end too, has cleaned up; not long, as it may hang."""
     deadline = time.monotonic() + SECONDS_TO_END
-    while (left := deadline - time.monotonic()) > 0 and _status_by_now(server) is None:
+    while (left := deadline - time.monotonic()) > 0 and _reap(server) is None:
         signal.sigtimedwait(signal.valid_signals(), left)
 
 
-def _status_by_now(pid: int) -> int | None:
-    """Reap children that have ended; return the ``wait`` status of one, None if it runs."""
+def _reap(pid: int) -> int | None:
+    """Reap all children that have ended; return the ``wait`` status of ``pid``, None while it runs."""
     ended = -1
     while ended != 0:
         ended, status = os.waitpid(-1, os.WNOHANG)
@@ -84,7 +79,7 @@ def _status_by_now(pid: int) -> int | None:
 
 
 def _end_like(status: int) -> NoReturn:
-    """End this process as another one ended, by its ``wait`` status."""
+    """End this process with the ``wait`` status of another one."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number != signal.SIGKILL and number in signal.valid_signals():

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 def hide_all_but(initial: Collection[str]) -> None:
-    """Remove every module but the ``initial`` ones from sys.modules; modules that imported it keep it.
+    """Remove all modules except the ``initial`` ones from sys.modules; the server's code keeps using them.
 
-    A script then imports its own ``select.py``, as in a fresh interpreter.
+    So a script imports its own ``select.py``, as it does in a fresh interpreter.
     """
     for name in sys.modules.keys() - initial:
         del sys.modules[name]
 
 
 class hidden_imports:  # noqa: N801 - a context manager reads like a function
-    """Inside this context, sys.modules has the modules that only we have imported; outside, it has not."""
+    """Inside this context, sys.modules contains the modules that only the fork server has imported."""
 
     ours: dict[str, ModuleType] = {}  # noqa: RUF012 - shared by all contexts
 

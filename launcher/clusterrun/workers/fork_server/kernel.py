@@ -1,4 +1,4 @@
-"""What Python does not offer of Linux: calls of the C library, what /proc shows, signals to processes."""
+"""Linux functions that Python lacks: calls of the C library, fields of /proc, signals to processes."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ SECONDS_TO_CLEAN_UP = 5.0
 
 SECONDS_BETWEEN_CHECKS = 0.01
 
-SECONDS_TO_END_SOME = 1.0
-"""For which nothing else is served: SIGKILL takes milliseconds."""
+SECONDS_TO_KILL_SOME = 1.0
+"""The server does nothing else meanwhile; usually it takes milliseconds."""
 
 
 # This process.
@@ -56,9 +56,9 @@ def prctl(option: int, *arguments: int) -> int:
 
 
 def refused_protections() -> list[str]:
-    """Return the calls that containment needs and that a sandbox refuses, each with the reason.
+    """Return the calls that containment needs and a sandbox refuses, each with the reason.
 
-    Trying them changes nothing: there is no child yet.
+    To be called before there is a child: then the trial changes nothing.
     """
     tried = {
         "PR_SET_CHILD_SUBREAPER": prctl(PR_SET_CHILD_SUBREAPER, 1),
@@ -69,26 +69,26 @@ def refused_protections() -> list[str]:
 
 
 def set_mempolicy(policy: int, nodes: list[int]) -> int:
-    """Set where this thread, and those it starts, take memory from; return 0 or an errno."""
+    """Set the memory policy of this thread and of those it starts; return 0 or an errno."""
     number = _SET_MEMPOLICY.get(os.uname().machine)
     if number is None or sys.maxsize < 1 << 32:
         return errno.ENOSYS
     mask = sum(1 << node for node in set(nodes))
     words = mask.bit_length() // _BITS_OF_A_LONG + 1
-    parts = (mask >> _BITS_OF_A_LONG * n & ((1 << _BITS_OF_A_LONG) - 1) for n in range(words))
-    array = (ctypes.c_ulong * words)(*parts)
-    # The kernel ignores the last bit of this number.
+    longs = (mask >> _BITS_OF_A_LONG * n & ((1 << _BITS_OF_A_LONG) - 1) for n in range(words))
+    array = (ctypes.c_ulong * words)(*longs)
+    # The kernel uses one bit less than this number.
     bits = ctypes.c_ulong(_BITS_OF_A_LONG * words + 1)
     result = _LIBRARY.syscall(ctypes.c_long(number), ctypes.c_long(policy), array, bits)
     return 0 if result == 0 else ctypes.get_errno()
 
 
 def allow_many_open_files() -> None:
-    """Raise this process's soft limit of open files to the hard one."""
+    """Raise the soft limit of open files to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # above fs.nr_open, which was higher once
+    except (OSError, ValueError):  # above fs.nr_open, which has been lowered
         pass
 
 
@@ -96,31 +96,23 @@ def flush_all() -> None:
     _LIBRARY.fflush(None)
 
 
-def status_of_this_process(key: str) -> str:
-    """Return the value of a line of /proc/self/status (proc(5)); "" where the kernel has none."""
-    for line in text_of("/proc/self/status").splitlines():
-        if line.startswith(key + ":"):
-            return line[len(key) + 1 :].strip()
-    return ""
-
-
 def allowed_cpus() -> str:
-    """Return the CPUs that this process may use, "0-3,8"; "" where the kernel doesn't show them."""
-    return status_of_this_process("Cpus_allowed_list")
+    """Return the CPUs that this process may use, such as "0-3,8"; "" if the kernel doesn't show them."""
+    return status_field("self", "Cpus_allowed_list")
 
 
 def affinity() -> set[int]:
-    """Return the CPUs that this process may use, also where a sandbox refuses the call for that."""
+    """Return the CPUs that this process may use, even where a sandbox refuses sched_getaffinity."""
     try:
         return os.sched_getaffinity(0)
     except OSError:
-        runs = (run.split("-") for run in allowed_cpus().split(",") if run)
-        return {cpu for run in runs for cpu in range(int(run[0]), int(run[-1]) + 1)}
+        ranges = (each.split("-") for each in allowed_cpus().split(",") if each)
+        return {cpu for each in ranges for cpu in range(int(each[0]), int(each[-1]) + 1)}
 
 
-def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel send a signal to this process when ``parent`` ends; exit if it has ended already."""
-    prctl(PR_SET_PDEATHSIG, number)
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when ``parent`` ends; exit if it has ended already."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(127)
 
@@ -128,8 +120,8 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 def allow_tracing_by(tracer: int) -> None:
     """Let ``tracer`` and its descendants read this process's memory, as py-spy does.
 
-    Where Yama allows that to ancestors only (ptrace_scope 1), a process may name one other. It stays
-    named after exec; child processes must name it themselves. Elsewhere this does nothing.
+    Yama's ptrace_scope 1 allows that only to ancestors and one other process. The permission survives
+    exec, but child processes don't inherit it. With other scopes this function does nothing.
     """
     if text_of("/proc/sys/kernel/yama/ptrace_scope").strip() == "1":
         prctl(PR_SET_PTRACER, tracer)
@@ -141,30 +133,37 @@ def close_descriptors_above(highest: int) -> None:
             try:
                 os.close(int(name))
             except OSError:
-                pass  # the one of the listing itself
+                pass  # the descriptor of the listing itself
 
 
 def boot_clock() -> float:
-    """Return seconds of CLOCK_BOOTTIME, which is the same in all processes and never stands still."""
+    """Return seconds of CLOCK_BOOTTIME, which all processes share and which counts suspended time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 # Processes, as /proc shows them.
 
 
-def survives(pid: int, number: int) -> bool:
-    """Tell whether ``pid`` handles or ignores signal ``number`` (SigCgt, SigIgn: proc(5)).
+def status_field(pid: int | str, key: str) -> str:
+    """Return the value of a line of /proc/PID/status (proc(5)); "" if there is none."""
+    for line in text_of(f"/proc/{pid}/status").splitlines():
+        if line.startswith(key + ":"):
+            return line[len(key) + 1 :].strip()
+    return ""
+
+
+def handles_or_ignores(pid: int, number: int) -> bool:
+    """Tell whether signal ``number`` will not kill ``pid`` (SigCgt, SigIgn: proc(5)).
 
     SIGQUIT must be handled: a process that ignores it prints no stacks.
     """
-    keys = ("SigCgt:",) if number == signal.SIGQUIT else ("SigCgt:", "SigIgn:")
-    lines = [line.split() for line in text_of(f"/proc/{pid}/status").splitlines()]
-    masks = [int(line[1], 16) for line in lines if line and line[0] in keys]
+    keys = ("SigCgt",) if number == signal.SIGQUIT else ("SigCgt", "SigIgn")
+    masks = [int(status_field(pid, key) or "0", 16) for key in keys]
     return any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the living processes whose parent is ``pid``, and those that it can't reap: see ``tracer_of``."""
+    """Return the running children of ``pid``, and zombies that it can't reap: see ``tracer_of``."""
     return [
         child
         for child in children_and_zombies_of(pid)
@@ -172,21 +171,18 @@ def children_of(pid: int) -> list[int]:
     ]
 
 
-def tracer_of(pid: int) -> int:
-    """Return the debugger of a process; 0: it has none.
+def tracer_of(pid: int | str) -> int:
+    """Return the pid of a process's debugger; 0: it has none.
 
-    A parent can't reap a process that has ended before its debugger lets it go.
+    A parent can't reap a zombie until its debugger detaches.
     """
-    for line in text_of(f"/proc/{pid}/status").splitlines():
-        if line.startswith("TracerPid:"):
-            return int(line.split()[1])
-    return 0
+    return int(status_field(pid, "TracerPid") or 0)
 
 
 def children_and_zombies_of(pid: int) -> list[int]:
-    """Return the processes whose parent is ``pid``, also those that wait to be reaped."""
+    """Return the processes whose parent is ``pid``, including those not reaped yet."""
     try:
-        # Not "ascii": Python would import a module for it, which scripts then find imported.
+        # Not "ascii": Python would import a module for it, and a script would find that imported.
         with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as children:
             candidates = [int(number) for number in children.read().split()]
     except OSError:  # a kernel without CONFIG_PROC_CHILDREN
@@ -195,20 +191,20 @@ def children_and_zombies_of(pid: int) -> list[int]:
 
 
 def group_of(leader: int) -> list[int]:
-    """Return the processes of the group that ``leader`` leads, itself first."""
+    """Return the processes of the group that ``leader`` leads, ``leader`` first."""
     others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != leader]
     return [leader, *(pid for pid in others if stat_fields(pid)[2] == str(leader))]
 
 
 def state_and_parent(pid: int) -> tuple[str, int]:
-    """Return a process's state letter and parent; ("X", 0) if it is gone."""
+    """Return a process's state letter and parent; ("X", 0) if there is none."""
     state, parent, *_ = stat_fields(pid)
     return state, int(parent)
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Return the fields that proc(5) counts from 3: state, parent, group ...; X, 0, 0 if it is gone."""
-    # The name in parentheses may hold spaces and parentheses of its own.
+    """Return the fields of /proc/PID/stat from state, parent, group on; X, 0, 0 if there is no process."""
+    # The name in parentheses may contain spaces and parentheses.
     return text_of(f"/proc/{pid}/stat").rpartition(")")[2].split() or ["X", "0", "0"]
 
 
@@ -223,17 +219,17 @@ def describe(pid: int) -> str:
 
 
 def activity_counter(pid: int) -> float:
-    """Return a number that changes while a process computes or reads: CPU time and bytes."""
+    """Return a number that grows while a process computes or reads: CPU ticks and bytes."""
     fields = stat_fields(pid)
     if len(fields) <= 12:
         return 0.0
+    # Only the process's user may read this file.
     _, _, read = text_of(f"/proc/{pid}/io").partition("\n")[0].partition(" ")
-    # The file belongs to the process's user, and may be unreadable.
     return float(int(fields[11]) + int(fields[12]) + int(read or 0))
 
 
 def send_signal(pid: int, number: int, *, group: bool = False) -> None:
-    """Signal a child that has not been reaped; or its group, which it may not have formed yet."""
+    """Signal a child that has not been reaped, or its group, or the child if it has no group yet."""
     if group:
         try:
             os.killpg(pid, number)
@@ -250,10 +246,10 @@ def send_signal(pid: int, number: int, *, group: bool = False) -> None:
 
 
 def kill_children() -> None:
-    """SIGKILL every child, those included that have become ours when their parents died.
+    """SIGKILL every child, including adopted orphans.
 
-    Only children are signalled: until they are reaped, their pids can't belong to other processes.
-    Their own children become ours when they die; the next call kills those.
+    Only children are signalled: until they are reaped, their pids can't be reused. When they die, this
+    process adopts their children, and the next call kills those.
     """
     for pid in children_of(os.getpid()):
         send_signal(pid, signal.SIGKILL)
@@ -266,9 +262,9 @@ def list_children() -> list[tuple[int, str, int | None]]:
 
 
 def rank_of(pid: int) -> int | None:
-    """Return RANK of the environment in which a process executed its program; None if there is none.
+    """Return RANK of the environment in which a process executed its program, or None.
 
-    A process that was forked and has executed none shows this process's environment.
+    A forked process that has not executed a program shows this process's environment.
     """
     environment = text_of(f"/proc/{pid}/environ")
     if environment == text_of("/proc/self/environ"):
@@ -279,9 +275,9 @@ def rank_of(pid: int) -> int | None:
 
 
 def kill_children_by_environment(variables: Mapping[str, str]) -> None:
-    """Kill all children that have executed a program with these variables, and theirs, for a second at most."""
+    """Kill all children and orphans that were executed with these variables, for a second at most."""
     lines = {f"{name}={value}" for name, value in variables.items()}
-    deadline = time.monotonic() + SECONDS_TO_END_SOME
+    deadline = time.monotonic() + SECONDS_TO_KILL_SOME
     while time.monotonic() < deadline:
         children = children_of(os.getpid())
         left = [
@@ -295,10 +291,10 @@ def kill_children_by_environment(variables: Mapping[str, str]) -> None:
 
 
 def end_children() -> None:
-    """Kill and reap all children, new ones too, for at most ``SECONDS_TO_CLEAN_UP``."""
+    """Kill and reap all children and orphans, for at most ``SECONDS_TO_CLEAN_UP``."""
     deadline = time.monotonic() + SECONDS_TO_CLEAN_UP
     while time.monotonic() < deadline:
-        # All that have ended at once: this shortens the list of children to look through.
+        # First reap all that have ended: this shortens the list of children.
         try:
             while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
                 pass
@@ -309,11 +305,8 @@ def end_children() -> None:
 
 
 def text_of(path: str) -> str:
-    """Return the text of a file in /proc or /sys; "" if it can't be read.
-
-    Names of processes may be in any encoding. Without one, Python before 3.10 imports a module to
-    find the default.
-    """
+    """Return the text of a file in /proc or /sys; "" if it can't be read."""
+    # Process names may have any bytes. Without an encoding, Python before 3.10 imports a module.
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -322,13 +315,9 @@ def text_of(path: str) -> str:
 
 
 def describe_fork_error(error: OSError) -> str:
-    """Return why a process could not be forked, in one line.
-
-    Limits of processes are RLIMIT_NPROC (setrlimit(2)) and pids.max of this cgroup or one above it
-    (cgroups(7)).
-    """
+    """Return why a process could not be forked, in one line."""
     if error.errno == errno.EAGAIN:
-        limits = [limit for limit in (_of_user(), _of_cgroup()) if limit]
+        limits = [limit for limit in (_user_limit(), _cgroup_limit()) if limit]
         return "too many processes: " + (" or ".join(limits) or "the kernel allows no more")
     if error.errno == errno.ENOMEM:
         mode = text_of("/proc/sys/vm/overcommit_memory").strip()
@@ -338,12 +327,14 @@ def describe_fork_error(error: OSError) -> str:
 
 
 def describe_exec_error(program: str, folders: Iterable[str], error: OSError) -> str:
-    """Return why a program could not be executed, in one line: what the kernel says, and of which file.
+    """Return why a program could not be executed, in one line.
+
+    execve(2) says "no such file" even if only the interpreter of a script is missing.
 
     Args:
         program: as in execvp(3).
         folders: of PATH.
-        error: of execve(2), which says "no such file" of a script's interpreter, too.
+        error: of execve(2).
 
     """
     why = error.strerror or str(error)
@@ -370,16 +361,14 @@ def describe_exec_error(program: str, folders: Iterable[str], error: OSError) ->
     return why
 
 
-def _of_user() -> str:
-    for line in text_of("/proc/self/limits").splitlines():
-        if line.startswith("Max processes"):
-            soft = line[len("Max processes") :].split()[0]
-            return "" if soft == "unlimited" else f"the user's limit is {soft} (ulimit -u)"
-    return ""
+def _user_limit() -> str | None:
+    """Return RLIMIT_NPROC in words."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    return None if soft == resource.RLIM_INFINITY else f"the user's limit is {soft} (ulimit -u)"
 
 
-def _of_cgroup() -> str:
-    """Return the limit of the nearest cgroup that has one, and its file."""
+def _cgroup_limit() -> str | None:
+    """Return pids.max of the nearest cgroup that has one (cgroups(7)), in words, with its file."""
     for line in text_of("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         base = "/sys/fs/cgroup" if not controllers else "/sys/fs/cgroup/pids"
@@ -387,10 +376,10 @@ def _of_cgroup() -> str:
             continue
         while True:
             file = f"{base}{path.rstrip('/')}/pids.max"
-            most = text_of(file).strip()
-            if most not in ("", "max"):
-                return f"this cgroup's limit is {most} ({file})"
+            limit = text_of(file).strip()
+            if limit not in ("", "max"):
+                return f"this cgroup's limit is {limit} ({file})"
             if path in ("", "/"):
                 break
             path = path.rpartition("/")[0]
-    return ""
+    return None

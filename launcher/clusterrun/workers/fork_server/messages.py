@@ -1,8 +1,9 @@
-"""What the agent sends its two helper processes, the fork server and the relay, and what they send it.
+"""The messages between the agent and its two helper processes, the fork server and the relay.
 
-A union is for the type checker; the tuple of the same types is for ``HelperChannel``: the place of a type
-is its number. What is not there is None; numbers and texts are plain ones, no enums and no paths. Workers
-are named by their local ranks; times are by the monotonic clock. Where no answer is named, there is none.
+``HelperChannel`` identifies a message type by its index in one of the tuples below; the unions are for the
+type checker. Absent values are None, and fields are plain marshallable values, without enums and paths.
+Workers are identified by their local ranks, and times are those of the monotonic clock. A message has no
+answer unless one is named.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ if TYPE_CHECKING:
 else:
 
     class NamedTuple(tuple):  # noqa: SLOT001 - fields are attributes of each
-        """What is needed of typing.NamedTuple, whose import takes each start of a fork server 10 ms."""
+        """The part of ``typing.NamedTuple`` that is needed; importing ``typing`` takes 10 ms."""
 
-        # Before Python 3.10, a type without fields has those of this one.
+        # Before Python 3.10, a type without fields inherits these annotations.
         __annotations__ = {}
 
         def __init_subclass__(cls) -> None:
             cls._fields = cls.__match_args__ = tuple(cls.__annotations__)
 
         def __new__(cls, *values: object, **named: object) -> Self:
-            """Raise AttributeError for a field that is missing, TypeError for one that is unknown."""
+            """Raise AttributeError for a missing field, TypeError for an unknown one."""
             named.update(zip(cls._fields, values))
             fields = [named.pop(it) if it in named else getattr(cls, it) for it in cls._fields]
             if named or len(values) > len(fields):
@@ -37,10 +38,10 @@ else:
 
 
 class Prepare(NamedTuple):
-    """Import what the script imports first: its fields are those of the agent's ``Preparation``.
+    """Import the modules that the script imports first; the fields are those of ``Preparation``.
 
-    It is the first message, if it is sent. ``ImportBegins`` follows for each import, then ``Prepared``:
-    until then the agent sends nothing else.
+    If it is sent, it is the first message. The server answers with ``ImportBegins`` for each import, then
+    ``Prepared``; until then the agent sends nothing else.
     """
 
     command: tuple[str, ...]
@@ -51,31 +52,34 @@ class Prepare(NamedTuple):
     workers: int
     cpus: list[int] | None
     has_gpus: bool
-    most: tuple[int, str] | None
+    only_first: tuple[int, str] | None
 
 
 class StartWorker(NamedTuple):
-    """Start a worker, whose standard input, output and error are the descriptors.
+    """Start a worker; its standard input, output and error are the three descriptors.
 
-    ``Started``, ``StartFailed`` or ``EndedByLease`` answers. After ``Started``, ``ScriptFailed`` may come,
-    and ``WorkerExited``, ``WorkerKilled`` or ``EndedByLease`` comes at the end.
+    The answer is ``Started``, ``StartFailed`` or ``EndedByLease``. After ``Started``, ``ScriptFailed`` may
+    follow; ``WorkerExited``, ``WorkerKilled`` or ``EndedByLease`` is the last message about a worker.
     """
 
     local_rank: int
     command: tuple[str, ...]
     variables: Mapping[str, str]
     startup_folder: str | None
-    """To be put in front of PYTHONPATH; None: the program is not Python."""
+    """It is put first on PYTHONPATH; None: the program is not Python."""
     cpus: list[int] | None
     memory: tuple[str, list[int]] | None
     blocked_signals: Sequence[int]
     open_files: tuple[int, int]
     foreground_group: int | None
-    """The group that hands over the terminal; None: the worker gets none."""
+    """The process group that hands over the terminal; None: the worker gets no terminal."""
 
 
 class SendSignal(NamedTuple):
-    """Send a signal to workers, or to their groups; ``except_failing``: not where the script has failed."""
+    """Send a signal to workers, or to their process groups.
+
+    ``except_failing``: not to workers whose script has failed.
+    """
 
     local_ranks: Sequence[int]
     number: int
@@ -84,43 +88,46 @@ class SendSignal(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """Send a signal to the workers that handle or ignore it; ``NotHandled`` names the others."""
+    """Send a signal to the workers that handle or ignore it; ``NotHandled`` lists the others."""
 
     number: int
 
 
 class KillChildrenByEnvironment(NamedTuple):
-    """Kill all children with these variables in their environment, for a second at most."""
+    """Kill all processes with these variables in their environment, for a second at most."""
 
     variables: Mapping[str, str]
 
 
 class WaitForChildren(NamedTuple):
-    """Send ``NoChildren`` once nothing runs any more that the workers have started."""
+    """Send ``NoChildren`` once no process that the workers have started is left."""
 
 
 class ListChildren(NamedTuple):
-    """Name what the workers have left running: ``Children`` answers at once."""
+    """Answer at once with ``ChildList``: the processes that the workers have left running."""
 
 
 class SignalChildren(NamedTuple):
-    """Signal all children, also those that become children because their parents end of it."""
+    """Signal all children, including orphans whose parents are ended by this signal."""
 
     number: int
 
 
 class KillAll(NamedTuple):
-    """Kill the workers and all that they have left: ``AllKilled`` answers within 5 s."""
+    """Kill the workers and all processes that they have left; ``AllKilled`` answers within 5 s."""
 
 
 class RenewLease(NamedTuple):
-    """Kill all, and start no worker, from that time of CLOCK_BOOTTIME on; None: until another lease comes."""
+    """Kill everything and start no worker after ``until``, in seconds of CLOCK_BOOTTIME; None: never.
+
+    Each message replaces the lease before.
+    """
 
     until: float | None
 
 
 class KeepConnection(NamedTuple):
-    """Hold the agent's connection to node 0, the descriptor, until nothing of the job is left."""
+    """Keep the descriptor, the agent's connection to node 0, open until no process of the job is left."""
 
 
 class Ping(NamedTuple):
@@ -131,14 +138,16 @@ class Ping(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The fork server serves; its pid, as the agent may have executed its guard; what the kernel refuses it."""
+    """The fork server is ready."""
 
     pid: int
+    """Its own: the agent may know only its guard's."""
     refused: list[str]
+    """Calls that the kernel refuses: see ``kernel.refused_protections``."""
 
 
 class ImportBegins(NamedTuple):
-    """This module is imported now."""
+    """The import of this module begins."""
 
     module: str
 
@@ -148,32 +157,33 @@ class Prepared(NamedTuple):
 
     why: str | None
     """Why workers are executed; None: they are forked, and run the script in place."""
-    complaint: bool
-    """An import failed, which the user has to know."""
+    must_warn: bool
+    """The user must be told, as an import has failed."""
     costs_time: bool
-    """Each worker imports by itself what could have been imported once."""
+    """Each worker imports something that could have been imported once."""
     must_be_replaced: bool = False
-    """Imports have begun, after which no worker is started from there."""
-    again: int | None = None
-    """The number of imports that another process may repeat; None: none."""
+    """No worker can be started from this server, because imports have begun in it."""
+    retry_first: int | None = None
+    """How many of the imports a new server may repeat; None: none is needed."""
     loaded: Sequence[tuple[str, float]] = ()
     """Imported modules, each with the seconds that the import took."""
-    left_out: Sequence[tuple[str, str]] = ()
+    left_to_workers: Sequence[tuple[str, str]] = ()
     """Modules that each worker imports itself, each with the reason."""
     not_preloaded: str | None = None
-    """A module that takes time and that each worker imports itself."""
+    """A slow module that each worker imports itself."""
     why_not_preloaded: str | None = None
     """The reason: a line of the script, as ``train.py:2 sets X before ...``, or what an import did."""
     preload_option_helps: bool = False
-    """Whether ``--preload NAME`` imports it once all the same."""
+    """Whether ``--preload NAME`` imports it once."""
 
 
 class Started(NamedTuple):
-    """A worker has executed its program, or runs the script; ``remark``: how its binding is not as planned."""
+    """A worker has executed its program, or runs the script."""
 
     local_rank: int
     pid: int
-    remark: str | None
+    warning: str | None
+    """How its binding differs from the plan."""
     at: float
 
 
@@ -186,14 +196,14 @@ class StartFailed(NamedTuple):
 
 
 class ScriptFailed(NamedTuple):
-    """An exception has left a worker's script at that time, and its process still runs."""
+    """A worker's script has failed with an exception, but its process still runs."""
 
     local_rank: int
     failed_at: float
 
 
 class WorkerExited(NamedTuple):
-    """A worker has exited, and was reaped ``at``; ``failed_at``: when an exception left its script."""
+    """A worker has exited, and was reaped ``at``; ``failed_at``: when its script failed, if it did."""
 
     local_rank: int
     code: int
@@ -202,7 +212,7 @@ class WorkerExited(NamedTuple):
 
 
 class WorkerKilled(NamedTuple):
-    """A worker was killed by a signal; ``failure``: when an exception left its script, and its exit code."""
+    """A worker was killed by a signal; ``failure``: when its script had failed, and with which exit code."""
 
     local_rank: int
     number: int
@@ -211,25 +221,25 @@ class WorkerKilled(NamedTuple):
 
 
 class EndedByLease(NamedTuple):
-    """A worker was killed, or not started, because the lease was over."""
+    """A worker was killed, or not started, because the lease had expired."""
 
     local_rank: int
     at: float
 
 
 class Stopped(NamedTuple):
-    """A worker was stopped by a signal, as by Ctrl-Z."""
+    """A worker was stopped by a signal, such as that of Ctrl-Z."""
 
 
 class NotHandled(NamedTuple):
-    """The answer to ``Forward``: workers that have no handler for this signal."""
+    """The answer to ``Forward``: the workers that neither handle nor ignore this signal."""
 
     number: int
     local_ranks: list[int]
 
 
 class SignalFromWorker(NamedTuple):
-    """A process has sent this signal to the fork server, as workers send it to their parent."""
+    """The fork server has received this signal, perhaps from a worker that signals its parent."""
 
     number: int
     at: float
@@ -239,14 +249,14 @@ class NoChildren(NamedTuple):
     """The answer to ``WaitForChildren``."""
 
 
-class Children(NamedTuple):
-    """The answer to ``ListChildren``: of each its pid, its name, and RANK of its environment."""
+class ChildList(NamedTuple):
+    """The answer to ``ListChildren``: pid, name, and RANK in the environment of each process."""
 
     processes: list[tuple[int, str, int | None]]
 
 
 class AllKilled(NamedTuple):
-    """The answer to ``KillAll``: the processes, in words, that SIGKILL has not ended."""
+    """The answer to ``KillAll``: descriptions of the processes that SIGKILL has not ended."""
 
     survivors: list[str]
 
@@ -255,8 +265,11 @@ class Pong(NamedTuple):
     """The answer to ``Ping``."""
 
 
-class Bound(NamedTuple):
-    """What a starting worker sends the fork server: how its binding differs from the plan."""
+# From a starting worker to the fork server; also ``StartFailed``.
+
+
+class BindingWarnings(NamedTuple):
+    """How the binding of a worker differs from the plan."""
 
     cpus: str | None
     memory: str | None
@@ -269,10 +282,10 @@ if TYPE_CHECKING:
     )
     ToForkServer = Prepare | _OfWorkers | _OfChildren | Ping
     _OfWorker = Started | StartFailed | ScriptFailed | WorkerExited | WorkerKilled | EndedByLease
-    _OfAll = Stopped | NotHandled | SignalFromWorker | NoChildren | Children | AllKilled
+    _OfAll = Stopped | NotHandled | SignalFromWorker | NoChildren | ChildList | AllKilled
     FromRunning = _OfWorker | _OfAll
     FromForkServer = Ready | ImportBegins | Prepared | FromRunning | Pong
-    FromWorker = Bound | StartFailed
+    FromWorker = BindingWarnings | StartFailed
 
 TO_FORK_SERVER: tuple[type[ToForkServer], ...] = (
     *(Prepare, StartWorker, SendSignal, Forward, RenewLease, KeepConnection),
@@ -281,86 +294,93 @@ TO_FORK_SERVER: tuple[type[ToForkServer], ...] = (
 FROM_FORK_SERVER: tuple[type[FromForkServer], ...] = (
     *(Ready, ImportBegins, Prepared, Started, StartFailed, ScriptFailed),
     *(WorkerExited, WorkerKilled, EndedByLease, Stopped, NotHandled, SignalFromWorker),
-    *(NoChildren, Children, AllKilled, Pong),
+    *(NoChildren, ChildList, AllKilled, Pong),
 )
-FROM_WORKER: tuple[type[FromWorker], ...] = (Bound, StartFailed)
+FROM_WORKER: tuple[type[FromWorker], ...] = (BindingWarnings, StartFailed)
 
 if __package__ != "fork_server":
-    # The fork server needs none of these, and so many types would take its start 0.4 ms.
+    # The fork server needs none of these; to make the types would take it 0.4 ms.
     from typing import get_args
 
     # From the agent to the relay.
 
     class Open(NamedTuple):
-        """Read a worker's pipes, the descriptors, each one's name in ``streams``: ``stdout`` or ``stderr``."""
+        """Read the pipes of a worker: the descriptors, for the ``streams`` of the same order."""
 
         output: Mapping[str, object]
-        """The fields of a ``WorkerOutput``, paths as text."""
+        """The fields of a ``WorkerOutput``, with paths as text."""
         streams: list[str]
+        """``stdout`` or ``stderr``."""
 
     class DrainOutput(NamedTuple):
-        """Read what an ended worker has printed: ``OutputDrained`` answers. What it has left may print on."""
+        """Read the rest of what an ended worker has printed; ``OutputDrained`` answers.
+
+        Processes that it has left may print more later.
+        """
 
         local_rank: int
 
-    class Say(NamedTuple):
+    class PrintText(NamedTuple):
         """Print a text to standard error, between the workers' lines."""
 
         text: str
 
     class Append(NamedTuple):
-        """Append a line to a file; ``top``: it is a log file, below this folder of the user's."""
+        """Append a line to a file; ``top``: the user's log folder that contains it, if it is a log."""
 
         path: str
         line: str
         top: str | None = None
 
     class Link(NamedTuple):
-        """Make a symbolic link, in place of another link."""
+        """Make a symbolic link, or replace one."""
 
         path: str
         target: str
 
     class RemoveAtEnd(NamedTuple):
-        """Remove a socket of the agent's at the end of the relay, however the agent ends."""
+        """Remove a socket of the agent when the relay ends, however the agent ends."""
 
         path: str
 
     class QueryLastLines(NamedTuple):
-        """Report each worker's last line: ``LastLines`` with this number answers."""
+        """Answer with ``LastLines`` of the same number."""
 
         number: int
 
-    class Show(NamedTuple):
-        """Show what has been printed by now: then ``LastLines`` with this number, and no line, answers."""
+    class FlushOutput(NamedTuple):
+        """Show everything printed so far, then answer with empty ``LastLines`` of the same number."""
 
         number: int
 
     class CaptureStacks(NamedTuple):
-        """Take Python's stacks out of what workers print so soon: ``PrintedStacks`` with this number answers."""
+        """Take Python stacks out of the output of the next seconds.
+
+        ``PrintedStacks`` of the same number answers.
+        """
 
         number: int
         seconds: float
 
     class SkipStacks(NamedTuple):
-        """Expect no stacks of these workers, which got no signal."""
+        """Expect no stacks of these workers, because they were sent no signal."""
 
         local_ranks: list[int]
 
     class WatchOutput(NamedTuple):
-        """Send ``Quiet`` when no worker has been active for so long from now on; None: don't."""
+        """Send ``Quiet`` once no worker has been active for so long; None: stop that."""
 
         seconds: float | None
 
     class Close(NamedTuple):
-        """Write what is held, for so many seconds at most, answer with ``Closed``, and end."""
+        """Write what is buffered, for so many seconds at most, answer with ``Closed``, and exit."""
 
         seconds: float
 
     # From the relay to the agent.
 
     class OutputDrained(NamedTuple):
-        """The answer to ``DrainOutput``: the end of standard error, and the TORCHELASTIC_ERROR_FILE, if any."""
+        """The answer to ``DrainOutput``: the last lines of stderr, and TORCHELASTIC_ERROR_FILE, if any."""
 
         local_rank: int
         tail: str
@@ -370,34 +390,35 @@ if __package__ != "fork_server":
         """The reader of standard output is gone."""
 
     class Quiet(NamedTuple):
-        """No worker has printed, started or ended for so long; None: one has now, after that."""
+        """No worker has printed, started or ended for so long; None: after that, one has."""
 
         seconds: float | None
 
     class LastLines(NamedTuple):
-        """The answer to ``QueryLastLines``, or ``Show``: of each worker last line, its age, number of lines."""
+        """The answer to ``QueryLastLines`` and ``FlushOutput``."""
 
         number: int
         lines: list[tuple[int, tuple[str, float, int]]]
+        """Of each worker its last line, the line's age in seconds, and the number of lines."""
 
     class PrintedStacks(NamedTuple):
-        """The answer to ``CaptureStacks``: of each worker the stack, or why there is none; whether there is one.
-
-        ``shown``: they have appeared on the screen already.
-        """
+        """The answer to ``CaptureStacks``."""
 
         number: int
         stacks: list[tuple[int, str, bool]]
+        """Of each worker its stack and True, or the reason why there is none and False."""
         shown: bool
+        """They have appeared on the screen already."""
 
     class Closed(NamedTuple):
-        """The answer to ``Close``: of each output what could not be written: its name, bytes, and why."""
+        """The answer to ``Close``: output that could not be written."""
 
         losses: list[tuple[str, int, str]]
+        """Of each output its name, the bytes lost, and the reason."""
 
-    _OfOutput = Open | DrainOutput | Say | WatchOutput | Close
+    _OfOutput = Open | DrainOutput | PrintText | WatchOutput | Close
     _OfFiles = Append | Link | RemoveAtEnd
-    ToRelay = _OfOutput | _OfFiles | QueryLastLines | Show | CaptureStacks | SkipStacks
+    ToRelay = _OfOutput | _OfFiles | QueryLastLines | FlushOutput | CaptureStacks | SkipStacks
     FromRelay = OutputDrained | StdoutClosed | Quiet | LastLines | PrintedStacks | Closed
     TO_RELAY: tuple[type[ToRelay], ...] = get_args(ToRelay)
     FROM_RELAY: tuple[type[FromRelay], ...] = get_args(FromRelay)

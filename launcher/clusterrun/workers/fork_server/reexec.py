@@ -1,4 +1,4 @@
-"""How a worker that runs its script in place executes its program after all, from the beginning."""
+"""How a worker that runs its script in place executes its program after all: the script starts again."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 class Reexecution:
-    """What a program finds that the worker executes, as it was before the script began."""
+    """The state of a worker before its script begins, for a later execution of its program."""
 
     def __init__(
         self,
-        remembered: ReexecCache,
+        cache: ReexecCache,
         request: StartWorker,
         environment: Mapping[str, str],
         ignored: Collection[int],
     ) -> None:
-        """Take what is there.
+        """Save the state of this process.
 
         Args:
-            remembered: what is remembered of the script.
-            request: for this worker.
-            environment: of a program that is executed.
+            cache: of the script.
+            request: of this worker.
+            environment: for the executed program.
             ignored: signals that it finds ignored.
 
         """
-        self._remembered = remembered
+        self._cache = cache
         self._command, self._blocked = request.command, request.blocked_signals
         self._environment = environment
         self._ignored = ignored
@@ -50,26 +50,26 @@ class Reexecution:
         self._pid = os.getpid()
 
     def perform(self, changed: str) -> NoReturn:
-        """Execute the program anew, and say why; what the script has started is ended.
+        """Kill the processes that the script has started, and execute the program; print why.
+
+        ``changed`` names what the script has changed before it imports torch.
 
         Raises:
-            ImportError: this is a process that the script has forked.
+            ImportError: the script has forked this process, which would run the whole script.
 
         """
         script = os.path.basename(self._command[3 if self._command[2] == "-m" else 2])
         why = f"{script}: {changed} before torch is imported"
-        is_news = self._remembered.note(why)
+        is_new = self._cache.store(why)
         if os.getpid() != self._pid:
-            # It would run the whole script.
             raise ImportError(f"{why}: run it again, and each rank imports torch itself")
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
         flush_all()
-        if is_news:
-            text = (
-                f"clusterrun: {why}: rank {self._environment['RANK']} begins anew, and later runs"
-            )
+        if is_new:
+            rank = self._environment["RANK"]
+            text = f"clusterrun: {why}: rank {rank} begins anew, and later runs"
             write_all(2, f"{text} import torch in each worker\n".encode())
         end_children()
         os.chdir(self._folder)
@@ -77,7 +77,7 @@ class Reexecution:
         try_to_bind(self._cpus)
         try:
             worker_signals.restore(self._ignored)
-        except ValueError:  # a thread imports torch, and only the main one may do this
+        except ValueError:  # only the main thread may do this
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         os.execvpe(self._command[0], self._command, self._environment)

@@ -1,4 +1,4 @@
-"""The user's script: reads and compiles it, and gives a forked worker what a fresh interpreter has."""
+"""The user's script: reads and compiles it, and gives a forked worker the state of a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -26,36 +26,24 @@ if TYPE_CHECKING:
 
 
 _RUN_MODULE = "import runpy\nrunpy._run_module_as_main(name)\n"
-"""What ``python -m`` does. The public ``runpy.run_module`` removes ``__main__`` at the end, while
+"""This is what ``python -m`` does. The public ``runpy.run_module`` removes ``__main__`` at the end, but
 threads and exit handlers may still need it."""
 
 
 class CannotRunInPlace(Exception):
-    """The script can't be run in forked workers; the text says why."""
+    """The script can't be run in forked workers; the text is the reason.
 
-    def __init__(
-        self,
-        why: str,
-        *,
-        is_complaint: bool = False,
-        costs_time: bool = True,
-    ) -> None:
-        """Take the reason.
+    ``must_warn`` and ``costs_time`` are those of the message ``Prepared``.
+    """
 
-        Args:
-            why: the reason.
-            is_complaint: something has failed that the user has to know.
-            costs_time: each worker imports by itself what could have been imported once; not if
-                Python can't run the script either, which it says itself.
-
-        """
+    def __init__(self, why: str, *, must_warn: bool = False, costs_time: bool = True) -> None:
         super().__init__(why)
-        self.is_complaint = is_complaint
+        self.must_warn = must_warn
         self.costs_time = costs_time
 
 
 class Script:
-    """What ``PYTHON -u SCRIPT`` or ``PYTHON -u -m MODULE`` would run."""
+    """The script of ``PYTHON -u SCRIPT``, or the module of ``PYTHON -u -m MODULE``."""
 
     def __init__(
         self,
@@ -66,37 +54,37 @@ class Script:
         """Read the script.
 
         Args:
-            command: the worker's program: interpreter, -u, and script or -m and module, arguments.
+            command: of a worker: interpreter, -u, then the script, or -m and the module, and arguments.
             script_namespace: what Python puts into the namespace of a script.
             known_variables: the variables of workers that are set before anything is imported.
 
         Raises:
-            CannotRunInPlace: it is not a file with Python's source that compiles.
+            CannotRunInPlace: it is not a file with Python source that compiles.
 
         """
         try:
-            here = os.getcwd()
+            current_folder = os.getcwd()
         except FileNotFoundError:
             why = "the current folder has been deleted"
-            raise CannotRunInPlace(why, is_complaint=True) from None
+            raise CannotRunInPlace(why, must_warn=True) from None
         if command[2] == "-c":
             raise CannotRunInPlace("--run-path needs runpy, which needs a fresh interpreter")
         self.imports_are_known = False
         """Whether only packages of the verified list were imported before the fork."""
         self.printed = (b"", b"")
-        """What these imports have printed to standard output and to standard error."""
+        """What the imports before the fork have printed to standard output and to standard error."""
         self.torch: PreloadedTorch | None = None
-        """torch, if workers check that they would have imported the same; None: they need not."""
+        """Torch, if it is hidden from the script until the script imports it."""
         self.reexec_cache: ReexecCache
         self._command = command
         self._script_namespace = script_namespace
         self._known_variables = known_variables
         self._is_module = command[2] == "-m"
         self._name = command[3] if self._is_module else command[2]
-        self.path = self._name if self._is_module else os.path.join(here, self._name)
-        if sys.version_info < (3, 9) and not self._is_module:
-            # Python 3.9 made it an absolute path.
-            self.path = self._name
+        self.path = self._name
+        if sys.version_info >= (3, 9) and not self._is_module:
+            # ``__file__`` is absolute since Python 3.9.
+            self.path = os.path.join(current_folder, self._name)
         self._stamp: tuple[int, ...] = ()
         self._warnings: list[WarningMessage] = []
         if self._is_module:
@@ -139,41 +127,44 @@ class Script:
         return source
 
     def read_by(self, walk: ScriptWalk) -> None:
-        """Have ``walk`` read what is run."""
+        """Let ``walk`` read the script."""
         if self._is_module:
             walk.read_module(self._name)
         else:
             walk.read_script(self._read(), self.path)
 
     def enter(self) -> None:
-        """Give the process that workers are forked from what the script's imports may read."""
+        """Set up, in the server, the search path, the arguments and ``__main__``: imports may read them."""
         own_folder = os.path.dirname(os.path.realpath(self.path))
         set_search_path(os.getcwd() if self._is_module else own_folder)
         set_arguments(self._command, is_module=self._is_module)
         sys.modules["__main__"] = self._new_main()
 
     def prepare_worker(
-        self, request: StartWorker, end: FailureNote, reexec: Callable[[str], None] | None
+        self,
+        request: StartWorker,
+        failure_note: FailureNote,
+        reexec: Callable[[str], None] | None,
     ) -> ScriptRun:
-        """Give a worker what a fresh interpreter has; return the run of the script.
+        """Give a worker the state of a fresh interpreter; return the run of the script.
 
         Args:
-            request: for this worker.
-            end: where the worker notes that its script has failed.
-            reexec: executes the worker's program anew, for the reason given, and never returns;
-                None: nothing is checked.
+            request: of this worker.
+            failure_note: where the worker notes that its script has failed.
+            reexec: executes the worker's program for the reason given, and does not return; needed if
+                ``torch`` is set.
 
         """
         for name, value in request.variables.items():
-            # An import may have changed a variable that was set before it: its value stays.
+            # A value that an import has changed since stays.
             if self._known_variables.get(name) != value:
                 os.environ[name] = value
         set_arguments(request.command, is_module=self._is_module)
         set_as_python_does()
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=True, chain=False)
         renew_random_state()
-        end.belong_to_this_process()
-        # A new one, which is not frozen: the garbage collector takes it apart at the end.
+        failure_note.set_owner()
+        # A new one, which is not frozen, so the garbage collector can free it at the end.
         main = self._new_main()
         replace_main(main)
         if self.torch is not None and reexec is not None:
@@ -182,7 +173,7 @@ class Script:
             self._code,
             {"name": self._name} if self._is_module else main.__dict__,
             frames=2 if self._is_module else 1,
-            end=end,
+            failure_note=failure_note,
             imports_are_known=self.imports_are_known,
             blocked_signals=request.blocked_signals,
             warnings=self._warnings,
@@ -195,10 +186,13 @@ class Script:
 
 
 def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list[WarningMessage]]:
-    """Return what ``compile`` makes of a file, and its warnings, which the worker prints.
+    """Return the result of ``compile``, and its warnings, which the worker prints.
 
-    Besides SyntaxError it raises ValueError for a zero byte, and RecursionError or MemoryError for
-    text that is nested too deeply.
+    Raises:
+        SyntaxError: the text is not Python.
+        ValueError: it has a zero byte.
+        RecursionError, MemoryError: it is nested too deeply.
+
     """
     with hidden_imports():
         import warnings
@@ -211,14 +205,14 @@ def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list
 
 def set_arguments(command: tuple[str, ...], *, is_module: bool) -> None:
     """Set sys.argv and sys.orig_argv for ``PYTHON -u SCRIPT ...`` or ``PYTHON -u -m MODULE ...``."""
-    # In place: a module may hold the lists.
+    # In place, because modules may refer to the lists.
     sys.argv[:] = ["-m", *command[4:]] if is_module else command[2:]
     if hasattr(sys, "orig_argv"):  # since Python 3.10
         sys.orig_argv[:] = command
 
 
 def set_search_path(first: str) -> None:
-    """Put the folder of the script first on sys.path, and forget those of the fork server."""
+    """Put a folder first on sys.path, and remove the fork server's folders from the path cache."""
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, first)
     own = os.path.dirname(__file__)
@@ -227,7 +221,7 @@ def set_search_path(first: str) -> None:
 
 
 def new_main(script_namespace: Mapping[str, object], path: str) -> ModuleType:
-    """Return a ``__main__`` for the script at ``path``; "": for a module that runpy runs."""
+    """Return a ``__main__`` for the script at ``path``; "" for a module that runpy runs."""
     main = type(sys)("__main__")
     namespace = main.__dict__
     namespace.clear()
@@ -248,9 +242,8 @@ def new_main(script_namespace: Mapping[str, object], path: str) -> ModuleType:
 
 
 def replace_main(new: ModuleType) -> None:
-    """Put ``new`` in the place of ``__main__``, under every name that it has in sys.modules."""
+    """Replace ``__main__`` under all its names in sys.modules: multiprocessing adds one."""
     before = sys.modules["__main__"]
     for name, module in list(sys.modules.items()):
-        # multiprocessing adds another name.
         if module is before:
             sys.modules[name] = new

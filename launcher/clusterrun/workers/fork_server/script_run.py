@@ -1,4 +1,4 @@
-"""The run of a script in a forked worker: what ``__main__`` executes, and what is done at its end."""
+"""Runs a script in a forked worker: what happens before it, and after its end."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ if TYPE_CHECKING:
     from .preloading.preloaded_torch import PreloadedTorch
 
 ENDS_AT_ONCE = "__ends_at_once__"
-"""A global variable by which a script says that it has left its result, and nothing else to write."""
+"""A script sets this global variable if its result is written and it has nothing else to write."""
 
 
 class ScriptRun:
-    """Code to execute, and what to do before and after it."""
+    """Code that ``__main__`` executes, and what to do before and after it."""
 
-    def __init__(  # noqa: PLR0913 - what a script finds, and what is known of it
+    def __init__(  # noqa: PLR0913 - what a script finds, and what is known about it
         self,
         code: CodeType,
         namespace: dict[str, Any],
         frames: int,
         *,
-        end: FailureNote | None = None,
+        failure_note: FailureNote | None = None,
         imports_are_known: bool = False,
         blocked_signals: Collection[int] = (),
         warnings: Sequence[WarningMessage] = (),
         printed: tuple[bytes, bytes] = (b"", b""),
         torch: PreloadedTorch | None = None,
     ) -> None:
-        """Execute ``code`` in ``namespace``, above ``frames`` frames of ours.
+        """Take what the run needs.
 
         Args:
-            code: the script's.
-            namespace: that of ``__main__``.
-            frames: their number.
-            end: where a failure is noted; None: nowhere.
-            imports_are_known: all that was imported before the fork is on the verified list.
-            blocked_signals: those that the script finds blocked.
+            code: of the script.
+            namespace: of ``__main__``.
+            frames: number of stack frames beneath the script, which tracebacks must not show.
+            failure_note: where a failure is noted; None: nowhere.
+            imports_are_known: only packages of the verified list were imported before the fork.
+            blocked_signals: the signals that the script finds blocked.
             warnings: the compiler's.
             printed: what the imports before the fork have printed to standard output and error.
-            torch: what the script does not see before it imports it.
+            torch: preloaded, but hidden from the script until the script imports it.
 
         """
         self.code = code
         self.namespace = namespace
         self._frames = frames
-        self._end = end
+        self._failure_note = failure_note
         self._imports_are_known = imports_are_known
         self._blocked_signals = blocked_signals
         self._warnings = warnings
@@ -63,12 +63,10 @@ class ScriptRun:
         self._ends_at_once = False
 
     def begin(self) -> None:
-        """Unblock the signals, which were blocked at the fork, and print what came before the script.
+        """Unblock signals; print the compiler's warnings and the output of the imports before the fork.
 
-        These are the compiler's warnings, and what the imports have printed.
-
-        This is the last step, inside the statement that executes the script: Ctrl-C ends a script
-        that has not begun in the same way as one that runs.
+        This is the last step before the script, inside the same ``try``: so Ctrl-C has the same effect
+        before the script begins as in it.
         """
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_signals)
         if self._warnings:
@@ -80,18 +78,18 @@ class ScriptRun:
             write_all(stream, text)
 
     def note_failure(self, error: BaseException) -> None:
-        """Note when the script failed, and leave our frames out of its traceback.
+        """Note when the script failed, and remove this package's frames from its traceback.
 
-        Called while ``error`` leaves the script, before Python prints it by ``sys.excepthook``.
+        To be called before Python passes ``error`` to ``sys.excepthook``.
         """
         # After a KeyboardInterrupt, Python ends the process with SIGINT.
-        if self._end is not None and not isinstance(error, KeyboardInterrupt):
-            self._end.note(exit_code_of(error))
+        if self._failure_note is not None and not isinstance(error, KeyboardInterrupt):
+            self._failure_note.note(exit_code_of(error))
         hook = getattr(sys, "excepthook", None)
         if hook is None or isinstance(error, SystemExit):
             return
 
-        def print_without_our_frames(
+        def print_without_own_frames(
             kind: type[BaseException], value: BaseException, traceback: TracebackType | None
         ) -> None:
             sys.excepthook = hook
@@ -100,15 +98,15 @@ class ScriptRun:
             sys.last_traceback = value.__traceback__ = traceback
             hook(kind, value, traceback)
 
-        # Python calls it once, also handles a hook that fails, and ends the process.
-        sys.excepthook = print_without_our_frames
+        # Python calls it once, handles its errors, and ends the process.
+        sys.excepthook = print_without_own_frames
 
     def let_python_end(self) -> None:
-        """Leave the end to Python; unfreeze all objects first if one of them may need to be collected.
+        """Unfreeze all objects if one of them may need to be collected before the process ends.
 
-        What was imported before the fork is frozen (``gc.freeze``): to search it costs each worker of
-        a torch job 0.5 s and 100 MB. But cycles with a frozen object are not collected: the buffer of
-        a file in such a cycle would never be written.
+        Objects from before the fork are frozen (``gc.freeze``): to search them costs each worker of a
+        torch job 0.5 s and 100 MB. But a cycle with a frozen object is not collected, so the buffer of a
+        file in it would never be written.
         """
         if self._torch is not None:
             self._torch.show()
@@ -123,20 +121,20 @@ class ScriptRun:
         self._ends_at_once = may_stay_frozen and bool(self.namespace.get(ENDS_AT_ONCE))
 
     def end_at_once(self) -> None:
-        """End the process after all exit handlers, if the script allows it, as multiprocessing does.
+        """End the process without freeing objects, if the script allows it, as multiprocessing does.
 
-        To free each object costs each worker of a torch job 0.25 s.
+        To free them takes each worker of a torch job 0.25 s.
         """
         if not self._ends_at_once:
             return
         try:
-            # What C code has printed.
+            # The output of C code.
             import ctypes
 
             ctypes.CDLL(None).fflush(None)
             sys.stdout.flush()
             sys.stderr.flush()
-        except Exception:  # Python tries again, and says so
+        except Exception:  # Python tries again, and prints the error
             return
         os._exit(0)
 
@@ -157,8 +155,8 @@ def other_threads_run() -> bool:
 
 
 def has_destructors_to_run() -> bool:
-    """Tell whether an object made since the fork has a destructor, as every file has."""
-    # get_objects leaves frozen objects out. By type(), not isinstance: ``__class__`` may run code.
+    """Tell whether an object made since the fork has a destructor; every file has one."""
+    # get_objects does not return frozen objects. Not isinstance: a ``__class__`` property may run code.
     kinds = {id(kind): kind for kind in map(type, gc.get_objects())}
     return any("__del__" in vars(base) for kind in kinds.values() for base in kind.__mro__)
 
@@ -173,9 +171,9 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def renew_random_state() -> None:
-    """Seed again what numpy, torch and multiprocessing seed at random when they are imported.
+    """Seed numpy, torch and multiprocessing again: they seed themselves at random when imported.
 
-    ``random`` does so itself after a fork; ``tempfile``, ``uuid`` and ``secrets`` read new random bytes.
+    ``random`` reseeds itself after a fork; ``tempfile``, ``uuid`` and ``secrets`` read new random bytes.
     """
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:

@@ -1,4 +1,4 @@
-"""The server's loop: performs what the agent asks for, and watches the workers until the agent is gone."""
+"""The server's event loop: performs the agent's requests and watches the workers until the agent is gone."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .kernel import (
     die_with_parent,
     end_children,
     group_of,
+    handles_or_ignores,
     kill_children,
     kill_children_by_environment,
     list_children,
     prctl,
     refused_protections,
     send_signal,
-    survives,
 )
 from .lease import WorkersLease
 from .preloading.preparation import ScriptPreparation
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     from .script_run import ScriptRun
 
     Callback = Callable[[], ScriptRun | None]
-    """Is called when its descriptor is ready; returns in a forked child only what that runs."""
+    """Called when a descriptor is readable; returns a script run only in a forked child."""
 
 AGENT_FD = 3
 STDERR_FD = 4
 """The agent's standard error; descriptor 2 is a pipe for errors of the interpreter's start."""
 
-_READS_AT_END = 1024
-"""Of 64 KiB: more than anybody sends to an agent, and no endless loop."""
+_MAX_READS_AT_END = 1024
+"""Of 64 KiB each: more than an agent is ever sent."""
 
 SECONDS_BETWEEN_CLEANUPS = 0.2
-"""The kernel's list of children may lack one that is just becoming a child."""
+"""Killing is repeated: the kernel's list of children may lack a process that is just being adopted."""
 
 
 def main(script_namespace: Mapping[str, object], initial_modules: Collection[str]) -> ScriptRun:
@@ -70,17 +70,17 @@ def main(script_namespace: Mapping[str, object], initial_modules: Collection[str
         initial_modules: the modules that a script finds imported.
 
     Returns:
-        What a forked child runs. It never returns in the server.
+        In a forked child, the script run. In the server it never returns.
 
     """
-    # Workers need not search our objects at their end.
+    # Workers need not search the server's objects at their end.
     gc.freeze()
     gc.enable()
-    # Of what the launcher's own parent left open, workers get descriptors 0, 1 and 2 only.
+    # Workers inherit only descriptors 0, 1 and 2, whatever the launcher's parent has left open.
     close_descriptors_above(STDERR_FD)
     os.dup2(STDERR_FD, 2)
     os.close(STDERR_FD)
-    # While a worker's daemon holds it, the agent would not see the server's end.
+    # If a daemon of a worker inherited it, the agent would not see the server's end.
     os.set_inheritable(AGENT_FD, False)
     connection = socket.socket(fileno=AGENT_FD)
     agent = HelperChannel(connection, messages.FROM_FORK_SERVER, messages.TO_FORK_SERVER)
@@ -97,7 +97,7 @@ def main(script_namespace: Mapping[str, object], initial_modules: Collection[str
 
 
 class ForkedWorker:
-    """A forked worker, which leads a group."""
+    """A forked worker, which leads a process group."""
 
     def __init__(self, local_rank: int, pid: int, status: int, *, runs_python: bool) -> None:
         self.local_rank = local_rank
@@ -105,16 +105,15 @@ class ForkedWorker:
         self.status: int | None = status
         """The pipe from its start; None once its program runs."""
         self.runs_python = runs_python
-        self.is_failing = False
-        """Its script is known to have failed, which is reported."""
+        self.failure_is_reported = False
         self.ended_by_lease = False
-        """It was killed because the lease was over."""
+        """It was killed because the lease had expired."""
         self.incoming = bytearray()
-        """What its start has reported so far: frames of ``FROM_WORKER``."""
+        """Bytes of its start's ``FROM_WORKER`` messages."""
 
 
 class Server:
-    """Serves the agent; orphans of its workers become its children."""
+    """Serves the agent; adopts orphans of its workers."""
 
     def __init__(
         self,
@@ -128,8 +127,8 @@ class Server:
         Args:
             agent: the connection to the agent.
             agent_pid: the agent's process.
-            guard_pid: the parent of this process; None: the agent is.
-            preparation: of the script that workers are to run in place.
+            guard_pid: the parent of this process; None: the agent is the parent.
+            preparation: of the script that workers may run in place.
 
         """
         self.pid = os.getpid()
@@ -138,28 +137,29 @@ class Server:
         """The signals that the launcher was started with as ignored."""
         self.preparation = preparation
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # Many requests to start a worker may come at once, with three descriptors each.
+        # Many requests to start a worker, with three descriptors each, may arrive at once.
         allow_many_open_files()
         self.agent_pid = agent_pid
         self._guard_pid = guard_pid
         self._signals: list[tuple[int, float]] = []
-        self._script_ends = FailureNotes()
+        self._failure_notes = FailureNotes()
         self._workers: dict[int, ForkedWorker] = {}
         """By pid, until they are reaped."""
-        self._remarks: set[str] = set()
+        self._binding_warnings: set[str] = set()
+        """Those that have been reported."""
         self._cleanup_until: float | None = None
-        self._cleanup_is_asked = False
-        self._awaits_left = False
-        """The agent is to know when no child is left."""
-        self._signal_to_left = 0
-        """All children get it; 0: none is sent."""
-        self._have_got_it: set[int] = set()
-        """The children that have got that signal."""
+        self._cleanup_is_requested = False
+        self._must_report_no_children = False
+        """The agent waits until no child is left."""
+        self._leftover_signal: int | None = None
+        """A signal that all children get."""
+        self._signalled: set[int] = set()
+        """The children that have been sent that signal."""
         self._lease = WorkersLease()
-        self._was_over = False
-        """The lease was over at the last look."""
+        self._lease_had_expired = False
+        """The result of the last check."""
         self._connection: socket.socket | None = None
-        """The agent's to node 0."""
+        """The agent's connection to node 0."""
         self._callbacks: dict[int, Callback] = {}
         self._poll = select.poll()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -167,84 +167,74 @@ class Server:
         for end in (self._wakeup, self._signal_arrived):
             os.set_blocking(end, False)
         self.watch(self._wakeup, self._empty_wakeup_pipe)
-        self.watch(agent.fileno(), self._hear_agent)
-        self._take_signals()
+        self.watch(agent.fileno(), self._handle_agent)
+        self._catch_signals()
         # The agent blocked all signals before it executed this program.
         signal.pthread_sigmask(signal.SIG_SETMASK, [failure_notes.SIGNAL])
 
     def watch(self, descriptor: int, callback: Callback) -> None:
-        """Call ``callback`` whenever ``descriptor`` is ready to be read."""
+        """Call ``callback`` whenever ``descriptor`` is readable."""
         self._callbacks[descriptor] = callback
         self._poll.register(descriptor, select.POLLIN)
 
-    def forget(self, descriptor: int) -> None:
-        del self._callbacks[descriptor]
-        self._poll.unregister(descriptor)
-
     def serve(self) -> ScriptRun:
-        """Serve; return in a forked child only, with what it runs."""
+        """Serve the agent; return only in a forked child, with its script run."""
         while True:
             writes = select.POLLOUT if self.agent.wants_write else 0
             self._poll.modify(self.agent.fileno(), select.POLLIN | writes)
-            for descriptor, _ in self._poll.poll(self._milliseconds_left()):
+            times = (self._lease.milliseconds_left(), self._milliseconds_to_cleanup())
+            timeout = min((each for each in times if each is not None), default=None)
+            for descriptor, _ in self._poll.poll(timeout):
                 callback = self._callbacks.get(descriptor)
                 run = callback() if callback is not None else None
                 if run is not None:
                     return run
-            run = self._keep_lease()
+            run = self._check_lease()
             if run is not None:
                 return run
-            self._look()
+            self._check_signals_and_children()
 
-    def _keep_lease(self) -> ScriptRun | None:
-        """End all that runs once the lease is over; return in a forked child only, as ``serve`` does."""
-        is_over = self._lease.is_over()
-        if is_over:
-            # If this process was stopped, a renewal may wait to be read.
-            run = self._hear_agent()
+    def _check_lease(self) -> ScriptRun | None:
+        """Kill everything once the lease has expired; return a run only in a forked child."""
+        has_expired = self._lease.has_expired()
+        if has_expired:
+            # If this process was stopped, a renewal may be waiting.
+            run = self._handle_agent()
             if run is not None:
                 return run
-            is_over = self._lease.is_over()
-        if is_over and not self._was_over:
-            # Those that have ended by themselves.
+            has_expired = self._lease.has_expired()
+        if has_expired and not self._lease_had_expired:
+            # First report workers that have ended by themselves.
             self._reap()
-            self._begin_cleanup(is_asked=False)
-        self._was_over = is_over
+            self._begin_cleanup(is_requested=False)
+        self._lease_had_expired = has_expired
         return None
 
-    def _look(self) -> None:
-        """Look at what has changed without a descriptor: signals, children, time."""
+    def _check_signals_and_children(self) -> None:
         if self._guard_pid is not None and os.getppid() != self._guard_pid:
-            # What would be left then, nobody else would end.
+            # Without the guard, no other process would kill what is left.
             self._end_all()
             os._exit(1)
         while self._signals:
             self.report(messages.SignalFromWorker(*self._signals.pop(0)))
         no_children = self._reap()
-        self._look_at_leftovers(no_children=no_children)
-        self._go_on_with_cleanup(no_children=no_children)
-
-    def _milliseconds_left(self) -> float | None:
-        times = [
-            self._lease.milliseconds_left(),
-            self._milliseconds_to_cleanup(),
-        ]
-        return min((each for each in times if each is not None), default=None)
+        self._handle_leftovers(no_children=no_children)
+        self._continue_cleanup(no_children=no_children)
 
     # The agent.
 
-    def _hear_agent(self) -> ScriptRun | None:
+    def _handle_agent(self) -> ScriptRun | None:
         self.agent.flush()
         received = self.agent.receive()
         if self.agent.closed:
-            # Nobody needs what it has asked for last.
+            # Its last requests no longer matter.
             self._end_all()
-            self._let_go()
-            # The agent waits for this; Python's own end takes 7 ms.
+            self._close_connection()
+            # The agent may wait for this; Python's own end takes 7 ms.
             os._exit(0)
         for message, _ in received:
             if isinstance(message, messages.RenewLease):
-                # First: it may be newer than one that is over, and workers are to be started.
+                # First, because with the old lease a requested worker might not be started.
                 self._lease.renew(message.until)
         for message, descriptors in received:
             run = self._perform(message, descriptors)
@@ -258,26 +248,26 @@ class Server:
         if isinstance(message, messages.StartWorker):
             return self._start_worker(message, descriptors)
         if isinstance(message, messages.Prepare):
-            return self.preparation.perform(message, self)
-        if isinstance(message, messages.SendSignal):
+            self.preparation.perform(message, self)
+        elif isinstance(message, messages.SendSignal):
             self.send_signal(message)
         elif isinstance(message, messages.Forward):
             self.forward(message.number)
         elif isinstance(message, messages.KillAll):
-            self._awaits_left, self._signal_to_left = False, 0
-            self._begin_cleanup(is_asked=True)
+            self._must_report_no_children, self._leftover_signal = False, None
+            self._begin_cleanup(is_requested=True)
         elif isinstance(message, messages.KillChildrenByEnvironment):
             kill_children_by_environment(message.variables)
         elif isinstance(message, messages.WaitForChildren):
-            self._awaits_left = True
+            self._must_report_no_children = True
         elif isinstance(message, messages.ListChildren):
-            self.report(messages.Children(list_children()))
+            self.report(messages.ChildList(list_children()))
         elif isinstance(message, messages.SignalChildren):
-            self._signal_to_left, self._have_got_it = message.number, set()
+            self._leftover_signal, self._signalled = message.number, set()
         elif isinstance(message, messages.Ping):
             self.report(messages.Pong())
         elif isinstance(message, messages.KeepConnection):
-            self._hold(descriptors[0])
+            self._keep_connection(descriptors[0])
         elif not isinstance(message, messages.RenewLease):
             _assert_never(message)
         return None
@@ -285,32 +275,32 @@ class Server:
     def report(self, message: messages.FromForkServer) -> None:
         self.agent.send(message)
 
-    # The agent's connection to node 0: its end (FIN) says that no worker is left, whoever was killed.
+    # The agent's connection to node 0: its end (FIN) means that no worker is left, even if the agent was killed.
 
-    def _hold(self, descriptor: int) -> None:
+    def _keep_connection(self, descriptor: int) -> None:
         if self._connection is not None:
             self._connection.close()
         os.set_inheritable(descriptor, False)
         self._connection = socket.socket(fileno=descriptor)
 
-    def _let_go(self) -> None:
-        """End it, now that all has been killed; but an agent that only leaves still reads from it."""
+    def _close_connection(self) -> None:
+        """Close the connection after everything was killed, unless the agent still reads from it."""
         if self._connection is None or not self.agent.peer_is_gone():
             return
         if children_and_zombies_of(self.pid):
-            # Something is left: the connection is reset.
+            # A process is left, so reset the connection.
             self._connection.setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
             )
         else:
-            _read_what_is_there(self._connection)
+            _drain(self._connection)
         self._connection.close()
 
     def close_objects(self) -> None:
-        """Close, in a forked child, each Python object that owns a descriptor, by its own method.
+        """Close, in a forked child, the Python objects that own a descriptor.
 
-        Otherwise it would close its number when it is collected, which may be a file of the script's by
-        then.
+        Otherwise they would close their descriptor number when they are collected, and by then it may
+        belong to a file of the script.
         """
         self.agent.close()
         if self._connection is not None:
@@ -318,11 +308,11 @@ class Server:
 
     # Signals to this process.
 
-    def _take_signals(self) -> None:
+    def _catch_signals(self) -> None:
         """Let no signal end this process; report those that a worker may have sent to its parent."""
-        # The end of a guard wakes it, too.
+        # The end of the guard also wakes the loop.
         prctl(PR_SET_PDEATHSIG, signal.SIGCHLD)
-        worker_signals.shield()
+        worker_signals.ignore_shielded()
         signal.set_wakeup_fd(self._signal_arrived, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         for number in worker_signals.REPORTED:
@@ -340,10 +330,10 @@ class Server:
             pass
 
     def begin_imports(self) -> None:
-        """Be as a worker is, whose signal handlers and limits libraries read when they are loaded.
+        """Set the signal handlers and limits of a worker: libraries read them when they are imported.
 
-        A scheduler's signal to all processes may end this one: then workers are spawned. It can't hear
-        that the agent is gone.
+        Until ``end_imports``, a scheduler's signal to all processes may end this process; then workers are
+        spawned. The kernel kills it when the agent ends, because it does not read the socket.
         """
         signal.set_wakeup_fd(-1)
         worker_signals.restore(self.ignored)
@@ -353,26 +343,26 @@ class Server:
 
     def end_imports(self) -> None:
         allow_many_open_files()
-        self._take_signals()
+        self._catch_signals()
 
     # Workers.
 
     def _start_worker(
         self, request: messages.StartWorker, streams: tuple[int, ...]
     ) -> ScriptRun | None:
-        """Fork a worker, which runs the script or executes its program; return in the child only."""
+        """Fork a worker, which runs the script or executes its program; return a run only in the child."""
         local_rank = request.local_rank
-        if self._lease.is_over():
+        if self._lease.has_expired():
             for descriptor in streams:
                 os.close(descriptor)
             self.report(messages.EndedByLease(local_rank, time.monotonic()))
             return None
         script = self.preparation.script_for(request.command)
-        end = self._script_ends.of(local_rank)
-        end.clear()
+        failure_note = self._failure_notes.of(local_rank)
+        failure_note.clear()
         if must_be_bound(request.cpus):
             import_psutil()
-        # A signal that reaches the child before its handlers are set stays pending.
+        # A signal that arrives before the child's handlers are set stays pending.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pipe: tuple[int, ...] = ()
         pid = -1
@@ -382,7 +372,7 @@ class Server:
         except OSError as error:
             self.report(messages.StartFailed(local_rank, "fork", describe_fork_error(error)))
         if pid == 0:
-            return WorkerStart(request, streams, pipe[1], self).run(script, end)
+            return WorkerStart(request, streams, pipe[1], self).run(script, failure_note)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for descriptor in (*streams, *(pipe if pid == -1 else pipe[1:])):
             os.close(descriptor)
@@ -394,62 +384,55 @@ class Server:
         return None
 
     def _read_start(self, worker: ForkedWorker) -> None:
-        """Read the pipe of a start, which is ready; its end of file means that the program runs."""
+        """Read the pipe of a start, which is readable; its end of file means that the program runs."""
         if worker.status is None:
-            # It has been read to its end since the poll.
+            # Its end of file has been read since the poll.
             return
         chunk = os.read(worker.status, 1 << 16)
         if chunk:
             worker.incoming += chunk
             return
-        self._close_status(worker)
-        bound = None
+        del self._callbacks[worker.status]
+        self._poll.unregister(worker.status)
+        os.close(worker.status)
+        worker.status = None
+        warnings: list[str] = []
         for message, _ in take_messages(messages.FROM_WORKER, worker.incoming):
             if isinstance(message, messages.StartFailed):
                 del self._workers[worker.pid]
                 self.report(message)
                 return
-            bound = message
-        remark = None if bound is None else self._remark(bound)
-        self.report(messages.Started(worker.local_rank, worker.pid, remark, time.monotonic()))
-
-    def _close_status(self, worker: ForkedWorker) -> None:
-        if worker.status is not None:
-            self.forget(worker.status)
-            os.close(worker.status)
-            worker.status = None
-
-    def _remark(self, bound: messages.Bound) -> str | None:
-        """Return how the binding of a started worker differs from the plan, if it does."""
-        # What the kernel refuses, it refuses to all workers alike: one remark is enough.
-        remarks = [remark for remark in bound if remark and remark not in self._remarks]
-        self._remarks.update(remarks)
-        return "; ".join(remarks) or None
+            # The kernel refuses the same to all workers: one warning is enough.
+            warnings = [each for each in message if each and each not in self._binding_warnings]
+        self._binding_warnings.update(warnings)
+        warning = "; ".join(warnings) or None
+        self.report(messages.Started(worker.local_rank, worker.pid, warning, time.monotonic()))
 
     @property
     def _running(self) -> list[ForkedWorker]:
-        """The workers that are known to have executed their programs."""
+        """The workers whose start is reported."""
         return [worker for worker in self._workers.values() if worker.status is None]
 
     def send_signal(self, request: messages.SendSignal) -> None:
         """Send a signal to workers that have not been reaped, or to their groups."""
         for worker in self._workers.values():
-            spared = request.except_failing and self._script_ends.of(worker.local_rank).failure
-            if worker.local_rank in request.local_ranks and not spared:
+            failure = self._failure_notes.of(worker.local_rank).failure
+            is_excepted = request.except_failing and failure is not None
+            if worker.local_rank in request.local_ranks and not is_excepted:
                 send_signal(worker.pid, request.number, group=request.group)
 
     def forward(self, number: int) -> None:
         """Send a signal to the workers that handle or ignore it; report the others.
 
-        A program that isn't Python may be a shell that started the real program: every process of
-        its group that handles the signal gets it.
+        A program that isn't Python may be a shell that has started the real program, so each process of
+        its group that handles or ignores the signal gets it.
         """
         self._read_starts()
-        # A worker that has not executed its program still ignores what may kill the program.
+        # A worker that has not started its program still ignores signals that may kill the program.
         not_handled = [it.local_rank for it in self._workers.values() if it.status is not None]
         for worker in self._running:
             members = [worker.pid] if worker.runs_python else group_of(worker.pid)
-            handling = [member for member in members if survives(member, number)]
+            handling = [member for member in members if handles_or_ignores(member, number)]
             for member in handling:
                 send_signal(member, number)
             if not handling:
@@ -457,7 +440,7 @@ class Server:
         self.report(messages.NotHandled(number, not_handled))
 
     def _read_starts(self) -> None:
-        """Read what starting workers have reported by now: a program may have printed already."""
+        """Read the pipes of all starts without waiting: programs may run since the last poll."""
         for worker in list(self._workers.values()):
             poll = select.poll()
             while worker.status is not None:
@@ -470,8 +453,8 @@ class Server:
 
     def _reap(self) -> bool:
         """Reap all children that have ended; return whether no child is left."""
-        self._report_stops()
-        self._report_failing()
+        self._report_stopped_workers()
+        self._report_failed_scripts()
         try:
             while True:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -482,23 +465,23 @@ class Server:
             return True
 
     def _reap_child(self, ended: os.waitid_result) -> None:
-        """Reap a child; if it is a worker, report its exit, and kill its group if it has failed.
+        """Reap a child; if it is a worker, report its exit, and kill its process group if it has failed.
 
-        What a worker that has succeeded leaves in its group may go on, as what has left the group.
+        Processes that a successful worker leaves may continue.
         """
         worker = self._workers.get(ended.si_pid)
-        # A start must be reported before the exit.
+        # The start must be reported before the exit.
         while worker is not None and worker.status is not None:
             self._read_start(worker)
         worker = self._workers.pop(ended.si_pid, None)
         if worker is not None and (ended.si_code != os.CLD_EXITED or ended.si_status):
-            # Until the worker is reaped, no other process can have its number.
+            # Before the worker is reaped, because then its pid may be reused.
             send_signal(worker.pid, signal.SIGKILL, group=True)
         os.waitid(os.P_PID, ended.si_pid, os.WEXITED)
         if worker is None:
             return
         local_rank, status, at = worker.local_rank, ended.si_status, time.monotonic()
-        failure = self._script_ends.of(local_rank).failure
+        failure = self._failure_notes.of(local_rank).failure
         if ended.si_code == os.CLD_EXITED:
             self.report(messages.WorkerExited(local_rank, status, at, failure and failure[0]))
         elif status == signal.SIGKILL and worker.ended_by_lease:
@@ -506,61 +489,48 @@ class Server:
         else:
             self.report(messages.WorkerKilled(local_rank, status, at, failure))
 
-    def reap_within(self, pid: int, seconds: float) -> int | None:
-        """Reap a child that is about to end; return its ``wait`` status, None if it has not ended."""
-        deadline = time.monotonic() + seconds
-        poll = select.poll()
-        poll.register(self._wakeup, select.POLLIN)
-        while True:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            left = deadline - time.monotonic()
-            if ended or left <= 0:
-                return status if ended else None
-            poll.poll(left * 1000)
-            self._empty_wakeup_pipe()
-
-    def _report_stops(self) -> None:
-        """Report workers that Ctrl-Z on a terminal, or a SIGSTOP of any sender, has stopped."""
+    def _report_stopped_workers(self) -> None:
+        """Report workers that were stopped by Ctrl-Z on a terminal or by SIGSTOP."""
         for worker in self._running:
             try:
                 stopped = os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOHANG)
             except ChildProcessError:
-                continue  # it has ended, and is reaped next
+                continue  # it has ended, and will be reaped
             if stopped is not None:
                 self.report(messages.Stopped())
 
-    def _report_failing(self) -> None:
-        """Report workers whose script has failed: an exit handler or a thread may hold them."""
-        for pid, nanoseconds in failure_notes.failed():
+    def _report_failed_scripts(self) -> None:
+        """Report workers whose script has failed: an exit handler or a thread may keep them alive."""
+        for pid, nanoseconds in failure_notes.failed_since_last_call():
             if pid in self._workers:
-                self._script_ends.of(self._workers[pid].local_rank).write(nanoseconds, 1)
-        # A start must be reported before.
+                self._failure_notes.of(self._workers[pid].local_rank).write(nanoseconds, 1)
+        # Only running ones, because the start must be reported first.
         for worker in self._running:
-            failure = self._script_ends.of(worker.local_rank).failure
-            if failure is not None and not worker.is_failing:
-                worker.is_failing = True
+            failure = self._failure_notes.of(worker.local_rank).failure
+            if failure is not None and not worker.failure_is_reported:
+                worker.failure_is_reported = True
                 self.report(messages.ScriptFailed(worker.local_rank, failure[0]))
 
-    # What workers that have succeeded leave running: it may end by itself, or is asked to.
+    # Processes that successful workers leave running.
 
-    def _look_at_leftovers(self, *, no_children: bool) -> None:
-        if self._awaits_left and no_children:
-            self._awaits_left, self._signal_to_left = False, 0
+    def _handle_leftovers(self, *, no_children: bool) -> None:
+        if self._must_report_no_children and no_children:
+            self._must_report_no_children, self._leftover_signal = False, None
             self.report(messages.NoChildren())
-        elif self._signal_to_left:
-            # Also to those that have become children now that their parents have ended of it.
-            for pid in set(children_of(self.pid)) - self._have_got_it:
-                send_signal(pid, self._signal_to_left)
-                self._have_got_it.add(pid)
+        elif self._leftover_signal is not None:
+            # Including orphans adopted since, whose parents this signal has ended.
+            for pid in set(children_of(self.pid)) - self._signalled:
+                send_signal(pid, self._leftover_signal)
+                self._signalled.add(pid)
 
-    # The cleanup: all workers and their descendants are killed, again and again until none is left.
+    # The cleanup: all workers and their descendants are killed repeatedly until none is left.
 
-    def _begin_cleanup(self, *, is_asked: bool) -> None:
-        """Kill everything, until no child is left, or the time is over.
+    def _begin_cleanup(self, *, is_requested: bool) -> None:
+        """Kill everything until no child is left or ``SECONDS_TO_CLEAN_UP`` have passed.
 
-        Then ``AllKilled`` is reported to an agent that has asked for this; otherwise the lease is over.
+        If the agent has requested it, ``AllKilled`` is then reported; otherwise the lease has expired.
         """
-        self._cleanup_is_asked = is_asked
+        self._cleanup_is_requested = is_requested
         self._cleanup_until = time.monotonic() + SECONDS_TO_CLEAN_UP
         self._kill_all()
 
@@ -570,40 +540,40 @@ class Server:
         left = max(0.0, self._cleanup_until - time.monotonic())
         return min(SECONDS_BETWEEN_CLEANUPS, left) * 1000
 
-    def _go_on_with_cleanup(self, *, no_children: bool) -> None:
+    def _continue_cleanup(self, *, no_children: bool) -> None:
         if self._cleanup_until is None:
             return
         if not no_children and time.monotonic() < self._cleanup_until:
             self._kill_all()
             return
         self._cleanup_until = None
-        if not self._cleanup_is_asked:
+        if not self._cleanup_is_requested:
             return
         survivors = [] if no_children else children_of(self.pid)
         self.report(messages.AllKilled([describe(pid) for pid in survivors]))
 
     def _kill_all(self) -> None:
         for pid, worker in self._workers.items():
-            worker.ended_by_lease = not self._cleanup_is_asked
+            worker.ended_by_lease = not self._cleanup_is_requested
             send_signal(pid, signal.SIGKILL, group=True)
         kill_children()
 
     def _end_all(self) -> None:
-        """Kill everything, and wait for its end, for a limited time."""
+        """Kill everything and wait for its end, for at most ``SECONDS_TO_CLEAN_UP``."""
         self._kill_all()
         end_children()
 
 
 def _assert_never(message: Never) -> NoReturn:
-    """Be what that of ``typing`` is, for the type checker: that module takes 10 ms to import."""
+    """Replace ``typing.assert_never``, because ``typing`` takes 10 ms to import."""
     raise AssertionError(message)
 
 
-def _read_what_is_there(connection: socket.socket) -> None:
-    """Read what nobody has read: the kernel would reset the connection instead of ending it."""
+def _drain(connection: socket.socket) -> None:
+    """Discard unread data: with it, the kernel would reset the connection instead of closing it."""
     try:
-        for _ in range(_READS_AT_END):
+        for _ in range(_MAX_READS_AT_END):
             if not connection.recv(1 << 16, socket.MSG_DONTWAIT):
                 return
-    except OSError:  # there is nothing more, or it has failed
+    except OSError:  # there is no more data, or the connection has failed
         pass

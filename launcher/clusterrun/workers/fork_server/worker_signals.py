@@ -1,4 +1,4 @@
-"""The signals that the server ignores or reports, and the handlers that workers get."""
+"""The signals that the server ignores or reports, and the signal handlers of workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPORTED = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-"""A worker may send these to its parent, which under other launchers is the agent."""
+"""A worker may send these to its parent, which under other launchers is the agent: the agent gets them."""
 
 SHIELDED = (
     *REPORTED,
@@ -30,18 +30,18 @@ SHIELDED = (
     signal.SIGTTIN,
     signal.SIGTTOU,
 )
-"""Schedulers send these to a whole step or container; the agent handles them."""
+"""Schedulers send these to all processes of a step or container; only the agent handles them."""
 
 
-def shield() -> None:
+def ignore_shielded() -> None:
     for number in SHIELDED:
         signal.signal(number, signal.SIG_IGN)
 
 
 def restore(ignored: Collection[int]) -> None:
-    """Ignore what the launcher was started with as ignored; set the default for the rest.
+    """Set the signals that the launcher was started with as ignored to be ignored, all others to default.
 
-    SIGPIPE and SIGXFSZ are ignored by Python itself, not by the user.
+    Python itself ignores SIGPIPE and SIGXFSZ.
     """
     for number in (*SHIELDED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The steps of a forked child on its way to its program; a step that fails is reported by its name."""
+"""The steps between the fork and the worker's program; a step that fails is reported by its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .binding import bind, set_memory_policy
 from .channel import frame
 from .failure_notes import SIGNAL, VARIABLE
 from .kernel import allow_tracing_by, close_descriptors_above, describe_exec_error, die_with_parent
-from .messages import FROM_WORKER, Bound, StartFailed
+from .messages import FROM_WORKER, BindingWarnings, StartFailed
 from .reexec import Reexecution
 
 TYPE_CHECKING = False
@@ -27,23 +27,27 @@ if TYPE_CHECKING:
 
 
 class WorkerStart:
-    """One worker's start, in the child.
-
-    ``streams`` are its standard input, output and error; ``status`` is the pipe to the server: its end
-    of file means that the program runs.
-    """
+    """One worker's start, in the child."""
 
     def __init__(
         self, request: StartWorker, streams: Sequence[int], status: int, server: Server
     ) -> None:
+        """Take what the start needs.
+
+        Args:
+            request: of this worker.
+            streams: standard input, output and error.
+            status: a pipe to the server; end of file means that the program runs.
+            server: the state of the parent.
+
+        """
         self._request = request
         self._streams = streams
         self._status = status
         self._server = server
 
-    def run(self, script: Script | None, end: FailureNote) -> ScriptRun:
+    def run(self, script: Script | None, failure_note: FailureNote) -> ScriptRun:
         """Take every step, then execute the program, or return the run of ``script``."""
-        program = self._request.command[0]
         step = ""
         try:
             for step, take in (  # noqa: B007 - the except clause uses it
@@ -56,11 +60,11 @@ class WorkerStart:
             ):
                 take()
             if script is None:
-                step = "execute " + program
+                step = "execute " + self._request.command[0]
                 self._execute()
             step = "run in place " + script.path
-            return self._run_in_place(script, end)
-        except BaseException as error:  # the child must not go on as a server
+            return self._run_in_place(script, failure_note)
+        except BaseException as error:  # the child must not continue as a server
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             try:
                 self._report(StartFailed(self._request.local_rank, step, why))
@@ -71,9 +75,9 @@ class WorkerStart:
         os.write(self._status, frame(FROM_WORKER, message))
 
     def _enter_session(self) -> None:
-        """Lead a group: in a new session, or as the terminal's foreground.
+        """Lead a process group: in a new session, or in the foreground of the terminal.
 
-        Where a shell (``bg``) or another launcher has the terminal by now, it keeps it.
+        A shell or another launcher that has taken the terminal meanwhile (``bg``) keeps it.
         """
         foreground, terminal = self._request.foreground_group, self._streams[0]
         if foreground is None:
@@ -81,7 +85,7 @@ class WorkerStart:
             return
         os.setpgid(0, 0)
         if os.tcgetpgrp(terminal) == foreground:
-            # SIGTTOU is still ignored here, or this call would stop us.
+            # SIGTTOU is still ignored here; otherwise this call would stop the process.
             os.tcsetpgrp(terminal, os.getpid())
 
     def _restore_signals(self) -> None:
@@ -92,29 +96,29 @@ class WorkerStart:
         die_with_parent(self._server.pid)
 
     def _let_agent_trace(self) -> None:
-        """Let py-spy read this worker: a descendant of the agent, but not an ancestor of the worker."""
+        """Let py-spy read this worker: it is the agent's child, not an ancestor of the worker."""
         allow_tracing_by(self._server.agent_pid)
 
     def _bind(self) -> None:
-        """Bind to the planned CPUs and memory; report what differs, which is not a failure."""
-        # Checked at once: later the program may bind itself.
-        cpus = bind(self._request.cpus)
-        self._report(Bound(cpus or None, set_memory_policy(self._request.memory) or None))
+        """Set CPU affinity and memory policy; report differences from the plan, which are not errors."""
+        cpus, memory = bind(self._request.cpus), set_memory_policy(self._request.memory)
+        self._report(BindingWarnings(cpus, memory))
 
     def _take_streams(self) -> None:
-        """Make the streams descriptors 0, 1 and 2, after everything else has made room."""
-        self._status, *streams = map(_above, (self._status, *self._streams))
+        """Make the streams descriptors 0, 1 and 2."""
+        # First move all of them above 2, where they can't be overwritten.
+        self._status, *streams = map(_duplicate_above_2, (self._status, *self._streams))
         for target, descriptor in enumerate(streams):
             os.dup2(descriptor, target)
 
-    def _run_in_place(self, script: Script, end: FailureNote) -> ScriptRun:
+    def _run_in_place(self, script: Script, failure_note: FailureNote) -> ScriptRun:
         reexec = None
         if script.torch is not None:
             environment, ignored = self._environment(), self._server.ignored
             reexec = Reexecution(script.reexec_cache, self._request, environment, ignored).perform
-        run = script.prepare_worker(self._request, end, reexec)
+        run = script.prepare_worker(self._request, failure_note, reexec)
         self._server.close_objects()
-        # What exec would close, the status pipe included.
+        # As exec would do. This includes the status pipe.
         close_descriptors_above(2)
         self._restore_limit()
         return run
@@ -122,7 +126,7 @@ class WorkerStart:
     def _execute(self) -> NoReturn:
         command, environment = self._request.command, self._environment()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._request.blocked_signals)
-        # It imports a module for that, the first time; with the limit no file might be opened.
+        # The first call imports a module: with the worker's limit of open files it might fail.
         folders = os.get_exec_path(environment)
         self._restore_limit()
         try:
@@ -132,24 +136,24 @@ class WorkerStart:
             raise OSError(error.errno, why) from None
 
     def _restore_limit(self) -> None:
-        """Have the launcher's own limit of open files: last, as the server may have more of them open."""
+        """Set the launcher's own limit of open files; last, because the server may have more files open."""
         resource.setrlimit(resource.RLIMIT_NOFILE, self._request.open_files)
 
     def _environment(self) -> dict[str, str]:
-        """Return the job's environment, which is the server's, with this worker's variables."""
+        """Return the server's environment, which is the job's, with the variables of this worker."""
         environment = {**os.environ, **self._request.variables}
         startup = self._request.startup_folder
         if startup is not None:
-            # An empty PYTHONPATH counts as none; "startup:" would mean the current folder, too.
-            users_own = [environment["PYTHONPATH"]] if environment.get("PYTHONPATH") else []
-            environment["PYTHONPATH"] = os.pathsep.join([startup, *users_own])
+            # Without a trailing separator, which would mean the current folder.
+            paths = filter(None, (startup, environment.get("PYTHONPATH")))
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
             environment[VARIABLE] = f"{self._server.pid}:{int(SIGNAL)}"
         return environment
 
 
-def _above(descriptor: int) -> int:
-    """Return a duplicate that is not 0, 1 or 2: of these, those that are free are taken meanwhile."""
+def _duplicate_above_2(descriptor: int) -> int:
     while True:
+        # A duplicate of 0, 1 or 2 stays open, and keeps the number from being returned again.
         duplicate = os.dup(descriptor)
         if duplicate > 2:
             return duplicate

@@ -94,7 +94,7 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
     def say(self, text: str) -> None:
         """Print ``text`` to stderr, between the workers' lines."""
         if text:
-            self._send(messages.Say(text))
+            self._send(messages.PrintText(text))
 
     def notice(self, text: str) -> None:
         """Print one message, whose lines after the first are indented: what it quotes begins none."""

@@ -283,7 +283,7 @@ class Relay:
                 self._open(message, pipes)
             case messages.DrainOutput(key):
                 self._drain(key)
-            case messages.Say(text):
+            case messages.PrintText(text):
                 # The report of the job is the last thing that is said.
                 self._tracebacks.say()
                 self._screen.say(text)
@@ -295,7 +295,7 @@ class Relay:
                 self.sockets.append(Path(path))
             case messages.QueryLastLines(number):
                 self._report_lines(number)
-            case messages.Show(number):
+            case messages.FlushOutput(number):
                 self._show(number)
             case messages.WatchOutput(seconds):
                 self._idle_seconds = seconds

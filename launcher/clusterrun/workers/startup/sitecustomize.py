@@ -1,27 +1,24 @@
-"""Runs first in a spawned Python worker: SIGQUIT prints its stacks, a failure is reported. Leaves no trace.
+"""Runs first in a spawned Python worker: makes SIGQUIT print stacks, and reports a failing script.
 
-The agent puts this folder in front of PYTHONPATH. Python's ``site`` imports ``sitecustomize`` from
-there; this one takes its traces out of ``sys`` and ``os.environ`` and lets the user's own
-``sitecustomize``, if there is one, be found in its place. Python 3.8 or newer; quick, as every
-worker waits for it.
+The agent puts this folder first on PYTHONPATH, so Python's ``site`` imports this ``sitecustomize``. It
+removes its traces from ``sys`` and ``os.environ``, then imports the user's own ``sitecustomize``, if there
+is one. It needs Python 3.8 or newer, and must be quick, because every worker runs it.
 """
 
 import _thread
 import os
 import sys
 
-# Python itself imports it where it is asked to, by PYTHONFAULTHANDLER.
+# With PYTHONFAULTHANDLER, Python itself has imported it.
 IMPORTED_BEFORE = "faulthandler" in sys.modules
 import faulthandler  # noqa: E402 - see above
 
-SIGQUIT, SIGCHLD = (
-    3,
-    17,
-)  # without the signal module, which a plain interpreter has not imported here
+# The signal module would be a trace: a plain interpreter has not imported it yet.
+SIGQUIT, SIGCHLD = 3, 17
 
 
-def leave_no_trace() -> None:
-    """Make sys.path, sys.modules and PYTHONPATH what they would have been without us."""
+def remove_traces() -> None:
+    """Make sys.path, sys.modules and PYTHONPATH what they would be without this file."""
     here = os.path.dirname(__file__)
     sys.path.remove(here)
     sys.path_importer_cache.pop(here, None)
@@ -35,10 +32,10 @@ def leave_no_trace() -> None:
 
 
 def report_failure(to: str) -> None:
-    """Have the fork server learn when an exception leaves the script (its ``failure_notes``).
+    """Signal the fork server when the script fails (``fork_server/failure_notes.py``).
 
-    Python tells audit hooks when it is about to print such an exception (``sys.excepthook`` in its
-    table of audit events); threads and exit handlers may still keep the process from its end.
+    Python raises the audit event ``sys.excepthook`` when it is about to print an uncaught exception.
+    Threads and exit handlers may keep the process alive after that.
     """
     server, number = map(int, to.split(":"))
     process, thread = os.getpid(), _thread.get_ident()
@@ -46,14 +43,14 @@ def report_failure(to: str) -> None:
     def audit(event: str, arguments: "tuple[object, ...]") -> None:
         if event != "sys.excepthook" or os.getpid() != process or _thread.get_ident() != thread:
             return
-        # With Python code beneath, C code prints an exception that ends nothing.
-        beneath = sys._getframe().f_back  # noqa: SLF001 - documented, for special purposes
-        # With a program between, or in a PID namespace of its own, the exit dates the failure.
-        if beneath is not None or arguments[1] is KeyboardInterrupt or os.getppid() != server:
+        # C code that is called from Python may print an exception that does not end the script.
+        caller = sys._getframe().f_back  # noqa: SLF001 - documented, for special purposes
+        # If the server is not the parent, or not in this PID namespace, the exit reports the failure.
+        if caller is not None or arguments[1] is KeyboardInterrupt or os.getppid() != server:
             return
         try:
             os.kill(server, number)
-            # It wakes the server.
+            # This one wakes the server.
             os.kill(server, SIGCHLD)
         except OSError:  # the script has changed its user
             return
@@ -64,7 +61,7 @@ def report_failure(to: str) -> None:
 faulthandler.register(SIGQUIT, file=2, all_threads=True, chain=False)
 if failure_notes := os.environ.pop("CLUSTERRUN_FAILURE_NOTES", ""):
     report_failure(failure_notes)
-leave_no_trace()
+remove_traces()
 del sys.modules["sitecustomize"]
-# Raises ImportError for this very name where the user has none: what ``site`` expects then.
+# Without a user's own one, this raises ImportError for this name, as ``site`` expects.
 import sitecustomize  # noqa: E402, F401

@@ -30,7 +30,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def of(script: Path | str) -> reexec_cache.ReexecCache:
-    """Return what a later job, or another rank, remembers of a script."""
+    """Return the cache entry of a script, as for a later job or another rank."""
     return reexec_cache.ReexecCache(os.fsdecode(script))
 
 
@@ -39,13 +39,13 @@ def files(folder: Path) -> list[Path]:
 
 
 def test_nothing_is_remembered_at_first(script: Path, caches: Path) -> None:
-    assert of(script).why() == ""
+    assert of(script).why() is None
     assert not caches.exists()
 
 
 def test_what_is_noted(script: Path, caches: Path) -> None:
     """One file holds it, for later jobs."""
-    assert of(script).note(WHY)
+    assert of(script).store(WHY)
 
     assert of(script).why() == WHY
     assert [file.parent for file in files(caches)] == [caches / reexec_cache.FOLDER]
@@ -55,15 +55,15 @@ def test_two_ranks(script: Path, caches: Path) -> None:
     """Both have changed something; one of them says so."""
     first, second = of(script), of(script)
 
-    assert first.note(WHY)
-    assert not second.note("another")
+    assert first.store(WHY)
+    assert not second.store("another")
 
     assert second.why() == WHY
     assert len(files(caches)) == 1
 
 
 def _note(script: str, results: "multiprocessing.SimpleQueue[bool]") -> None:
-    results.put(reexec_cache.ReexecCache(script).note(WHY))
+    results.put(reexec_cache.ReexecCache(script).store(WHY))
 
 
 def test_many_ranks_at_once(script: Path, caches: Path) -> None:
@@ -83,7 +83,7 @@ def test_many_ranks_at_once(script: Path, caches: Path) -> None:
 def test_by_another_path(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link and a relative path lead to the same script."""
     (tmp_path / "link.py").symlink_to(script)
-    of(script).note(WHY)
+    of(script).store(WHY)
     monkeypatch.chdir(tmp_path)
 
     assert of(tmp_path / "link.py").why() == WHY
@@ -93,34 +93,34 @@ def test_by_another_path(script: Path, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("changed", ["train.py", "site-packages/torch/__init__.py"])
 def test_a_change(script: Path, tmp_path: Path, caches: Path, changed: str) -> None:
     """The script, or torch, is another one: it is noted anew."""
-    of(script).note(WHY)
+    of(script).store(WHY)
     before = (tmp_path / changed).stat()
     (tmp_path / changed).write_text("import os")
     os.utime(tmp_path / changed, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
 
-    assert of(script).why() == ""
-    assert of(script).note("another")
-    assert not of(script).note("a third")
+    assert of(script).why() is None
+    assert of(script).store("another")
+    assert not of(script).store("a third")
     assert (of(script).why(), len(files(caches))) == ("another", 1)
 
 
 def test_an_edit_of_the_script_by_its_size_alone(script: Path) -> None:
-    of(script).note(WHY)
+    of(script).store(WHY)
     before = script.stat()
     script.write_text("import torch, os")
     os.utime(script, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    assert of(script).why() == ""
+    assert of(script).why() is None
 
 
 def test_scripts_of_the_same_name(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.py").write_text("import torch")
-    of(tmp_path / "a/train.py").note(WHY)
+    of(tmp_path / "a/train.py").store(WHY)
 
-    assert of(tmp_path / "b/train.py").why() == ""
-    assert of(tmp_path / "b/train.py").note("another")
+    assert of(tmp_path / "b/train.py").why() is None
+    assert of(tmp_path / "b/train.py").store("another")
     assert of(tmp_path / "a/train.py").why() == WHY
 
 
@@ -130,11 +130,11 @@ def test_a_very_long_path(tmp_path: Path, caches: Path) -> None:
     for folder in (one, other):
         folder.mkdir(parents=True)
         (folder / "train.py").write_text("import torch")
-    of(one / "train.py").note(WHY)
+    of(one / "train.py").store(WHY)
 
     assert of(one / "train.py").why() == WHY
-    assert of(other / "train.py").why() == ""
-    assert of(other / "train.py").note("another")
+    assert of(other / "train.py").why() is None
+    assert of(other / "train.py").store("another")
     assert of(other / "train.py").why() == "another"
     assert all(len(os.fsencode(file.name)) <= 255 for file in files(caches))
 
@@ -145,13 +145,13 @@ def test_a_path_of_any_bytes(tmp_path: Path, name: bytes) -> None:
     path = tmp_path / os.fsdecode(name)
     path.write_text("import torch")
 
-    assert of(path).note(WHY)
+    assert of(path).store(WHY)
     assert of(path).why() == WHY
 
 
 def test_a_reason_of_any_bytes(script: Path) -> None:
     """It may name a variable."""
-    of(script).note("A\udcff was set")
+    of(script).store("A\udcff was set")
 
     assert of(script).why() == "A\udcff was set"
 
@@ -160,7 +160,7 @@ def test_the_home_folder(script: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
-    of(script).note(WHY)
+    of(script).store(WHY)
 
     assert of(script).why() == WHY
     assert files(tmp_path / "home/.cache")
@@ -176,36 +176,36 @@ def test_no_home(script: Path, monkeypatch: pytest.MonkeyPatch, *, empty: bool) 
     monkeypatch.chdir(script.parent)
     before = files(script.parent)
 
-    assert of(script).note(WHY)
-    assert of(script).note(WHY)
-    assert of(script).why() == ""
+    assert of(script).store(WHY)
+    assert of(script).store(WHY)
+    assert of(script).why() is None
     assert files(script.parent) == before
 
 
 def test_a_folder_that_can_not_be_made(script: Path, caches: Path) -> None:
     caches.write_text("a file")
 
-    assert of(script).note(WHY)
-    assert of(script).why() == ""
+    assert of(script).store(WHY)
+    assert of(script).why() is None
 
 
 def test_a_file_that_can_not_be_written(script: Path, caches: Path) -> None:
     """Something else has its name."""
-    of(script).note(WHY)
+    of(script).store(WHY)
     file = files(caches)[0]
     file.unlink()
     file.mkdir()
 
-    assert of(script).why() == ""
-    assert of(script).note(WHY)
+    assert of(script).why() is None
+    assert of(script).store(WHY)
 
 
 def test_what_is_not_a_file_of_ours(script: Path, caches: Path) -> None:
-    of(script).note(WHY)
+    of(script).store(WHY)
     files(caches)[0].write_bytes(b"\xff\xfe")
 
-    assert of(script).why() == ""
-    assert of(script).note("another")
+    assert of(script).why() is None
+    assert of(script).store("another")
     assert of(script).why() == "another"
 
 
@@ -213,13 +213,13 @@ def test_no_script() -> None:
     """Nothing was read."""
     nothing = of("")
 
-    assert nothing.note(WHY)
-    assert nothing.why() == ""
+    assert nothing.store(WHY)
+    assert nothing.why() is None
 
 
 def test_torch_that_is_not_installed(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
 
-    of(script).note(WHY)
+    of(script).store(WHY)
 
     assert of(script).why() == WHY

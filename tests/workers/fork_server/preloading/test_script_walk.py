@@ -1,4 +1,4 @@
-"""What a script does before it imports torch is found by reading it; nothing is imported for that."""
+"""ScriptWalk finds what a script does before it imports torch, without importing anything."""
 
 import subprocess
 import sys
@@ -20,10 +20,9 @@ class Folder:
     """A script's folder, and one of installed modules."""
 
     def __init__(self, path: Path) -> None:
-        """Install some packages, all without any text.
+        """Install some empty packages.
 
-        ``numpy``, ``tqdm`` and ``yaml`` are on the list of those that may be imported before a fork,
-        ``unlisted`` and ``needs_torch`` are on none.
+        ``numpy``, ``tqdm`` and ``yaml`` are listed as fork-safe; ``unlisted`` and ``needs_torch`` are not listed.
         """
         self.path = path
         self.installed = path / "site-packages"
@@ -58,7 +57,7 @@ class Folder:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
-    """Return a folder whose modules are found; check afterwards that none was imported."""
+    """Return a folder on sys.path; check afterwards that no module was imported."""
     folder = Folder(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(folder.installed), *sys.path])
     before = set(sys.modules)
@@ -69,12 +68,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
 
 
 def names(walk: script_walk.ScriptWalk) -> list[str]:
-    """Return the modules that may be imported before the first act, in order."""
-    return [wanted.name for wanted in walk.found]
+    """Return the preloadable modules, in order."""
+    return [wanted.name for wanted in walk.preloadable]
 
 
-def test_imports_in_their_order(folder: Folder) -> None:
-    """They are installed, come with Python, or are built in."""
+def test_leading_imports_are_found_in_order(folder: Folder) -> None:
     walk = folder.read(
         """
         from __future__ import annotations
@@ -87,7 +85,7 @@ def test_imports_in_their_order(folder: Folder) -> None:
         """
     )
 
-    assert [(wanted.name, wanted.names) for wanted in walk.found] == [
+    assert [(wanted.name, wanted.names) for wanted in walk.preloadable] == [
         ("sys", ()),
         ("tqdm", ()),
         ("numpy", ()),
@@ -96,10 +94,10 @@ def test_imports_in_their_order(folder: Folder) -> None:
         ("json", ("*",)),
         ("torch.nn", ("Linear",)),
     ]
-    assert (walk.first_side_effect, walk.left_out, walk.imports_torch) == ("", [], False)
+    assert (walk.first_side_effect, walk.left_to_workers, walk.imports_torch) == (None, [], False)
 
 
-HARMLESS = {
+NO_SIDE_EFFECTS = {
     "docstring": '"""Trains."""',
     "ellipsis": "...",
     "pass": "pass",
@@ -135,15 +133,19 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("name", HARMLESS)
-def test_statements_that_may_stand_between(folder: Folder, name: str) -> None:
-    """They call nothing, and set nothing but names."""
-    walk = folder.read(f"import numpy\n{HARMLESS[name]}\nimport tqdm")
+@pytest.mark.parametrize("name", NO_SIDE_EFFECTS)
+def test_statement_without_side_effect(folder: Folder, name: str) -> None:
+    """It calls nothing, and sets nothing but names."""
+    walk = folder.read(f"import numpy\n{NO_SIDE_EFFECTS[name]}\nimport tqdm")
 
-    assert (names(walk), walk.first_side_effect, walk.left_out) == (["numpy", "tqdm"], "", [])
+    assert (names(walk), walk.first_side_effect, walk.left_to_workers) == (
+        ["numpy", "tqdm"],
+        None,
+        [],
+    )
 
 
-ACTS = {
+SIDE_EFFECTS = {
     "call": "numpy.setup()",
     "assigned_call": "device = numpy.device()",
     "variable": "os.environ['NAME'] = '1'",
@@ -179,17 +181,17 @@ ACTS = {
     "type_checking_with_else": "if TYPE_CHECKING:\n    pass\nelse:\n    numpy.run()",
     "not_type_checking": "if not TYPE_CHECKING:\n    numpy.run()",
     "not_main": "if __name__ != '__main__':\n    numpy.run()",
-    "modules_that_are_looked_at": "HAS_TORCH = 'torch' in sys.modules",
+    "sys_modules_read": "HAS_TORCH = 'torch' in sys.modules",
     "unlisted_package": "import unlisted",
     "unlisted_package_in_an_attempt": "try:\n    import unlisted\nexcept ImportError: pass",
     "package_that_must_come_first": "import isaacgym",
 }
 
 
-@pytest.mark.parametrize("name", ACTS)
-def test_statements_that_end_what_is_imported_before_the_fork(folder: Folder, name: str) -> None:
-    """They may do anything: the worker itself imports what follows them."""
-    text = ACTS[name]
+@pytest.mark.parametrize("name", SIDE_EFFECTS)
+def test_statement_with_side_effect_ends_preloading(folder: Folder, name: str) -> None:
+    """Its line is named."""
+    text = SIDE_EFFECTS[name]
     walk = folder.read(f"import numpy\n{text}\nimport tqdm")
 
     marked = (
@@ -201,26 +203,28 @@ def test_statements_that_end_what_is_imported_before_the_fork(folder: Folder, na
     own = next((n for n, line in enumerate(lines) if any(each in line for each in marked)), 0)
     own += text.startswith("try:\n    import unlisted")
     assert (names(walk), walk.first_side_effect) == (["numpy"], f"script.py:{2 + own}")
-    assert len(walk.left_out) == 1
+    assert len(walk.left_to_workers) == 1
 
 
-def test_what_is_left_to_the_workers_after_an_act(folder: Folder) -> None:
+def test_reason_names_the_first_side_effect(folder: Folder) -> None:
     walk = folder.read("import numpy\nnumpy.run()\nif 1:\n    import tqdm\n")
 
-    assert walk.left_out == [("what is imported from script.py:2 on", "that line may do anything")]
+    assert walk.left_to_workers == [
+        ("what is imported from script.py:2 on", "that line may do anything")
+    ]
 
 
-def test_no_imports_follow(folder: Folder) -> None:
+def test_no_reason_if_no_import_follows(folder: Folder) -> None:
     walk = folder.read("import numpy\nnumpy.run()\ndef main():\n    import tqdm\n")
 
-    assert (walk.first_side_effect, walk.left_out) == ("script.py:2", [])
+    assert (walk.first_side_effect, walk.left_to_workers) == ("script.py:2", [])
 
 
-def test_an_unlisted_package_is_named(folder: Folder) -> None:
+def test_unlisted_package_is_named(folder: Folder) -> None:
     walk = folder.read("import unlisted.part\nimport isaacgym\nimport tqdm")
 
     assert walk.first_side_effect == "script.py:1"
-    assert walk.left_out == [
+    assert walk.left_to_workers == [
         (
             "unlisted and what is imported after it",
             "it is not on the list of packages that may be imported before a fork",
@@ -228,16 +232,16 @@ def test_an_unlisted_package_is_named(folder: Folder) -> None:
     ]
 
 
-def test_a_package_that_must_come_first_is_named(folder: Folder) -> None:
+def test_package_that_must_precede_torch_is_named(folder: Folder) -> None:
     walk = folder.read("import tqdm, isaacgym\nimport unlisted")
 
-    assert walk.left_out == [
+    assert walk.left_to_workers == [
         ("isaacgym and what is imported after it", "it must be imported before torch")
     ]
 
 
-def test_a_package_that_each_worker_imports_itself(folder: Folder) -> None:
-    """What follows it, and what of the list it brings, is imported before the fork."""
+def test_package_left_to_workers(folder: Folder) -> None:
+    """Later imports, and verified packages that it imports, are preloaded."""
     folder.install("lightning/__init__.py")
     folder.install("scipy/signal.py")
     folder.install("matplotlib/__init__.py")
@@ -245,10 +249,10 @@ def test_a_package_that_each_worker_imports_itself(folder: Folder) -> None:
     walk = folder.read("import lightning.pytorch as pl\nfrom lightning import Trainer\nimport tqdm")
 
     reason = "it reads RANK when it is imported"
-    assert walk.left_out == [("lightning.pytorch", reason), ("lightning", reason)]
+    assert walk.left_to_workers == [("lightning.pytorch", reason), ("lightning", reason)]
     assert names(walk)[:1] == ["torch"]
     assert names(walk)[-1:] == ["tqdm"]
-    assert walk.first_side_effect == ""
+    assert walk.first_side_effect is None
 
 
 @pytest.mark.parametrize(
@@ -256,18 +260,18 @@ def test_a_package_that_each_worker_imports_itself(folder: Folder) -> None:
     [
         ("import nosuch", ["numpy", "tqdm"]),
         ("from nosuch import a", ["numpy", "tqdm"]),
-        # Submodules of an installed package are not looked for.
+        # Submodules of installed packages are not searched.
         ("import yaml.nosuch.a", ["numpy", "yaml.nosuch.a", "tqdm"]),
         # It fails in the worker.
         ("from . import tqdm", ["numpy", "tqdm"]),
     ],
 )
-def test_what_is_not_there(folder: Folder, code: str, found: list[str]) -> None:
-    """Python reports it in the worker, unless the script does without it."""
+def test_missing_module_is_skipped(folder: Folder, code: str, found: list[str]) -> None:
+    """Python reports it in the worker, unless the script catches the error."""
     assert names(folder.read(f"import numpy\n{code}\nimport tqdm")) == found
 
 
-# Files beside the script, the script, what is found, and the first act.
+# Files beside the script, the script, the preloadable modules, and the first side effect.
 OWN_MODULES: dict[str, tuple[dict[str, str], str, str, str]] = {
     "no_python": ({}, "import numpy\ndef broken(:", "", "script.py:1"),
     "read_but_not_imported": (
@@ -328,31 +332,30 @@ OWN_MODULES: dict[str, tuple[dict[str, str], str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", OWN_MODULES)
-def test_the_users_own_modules(folder: Folder, name: str) -> None:
-    """They are read by the same rule as the script, and run in the workers only."""
+def test_own_modules_are_read_like_the_script(folder: Folder, name: str) -> None:
     files, script, found, first_side_effect = OWN_MODULES[name]
     for file, text in files.items():
         folder.write(file, text)
 
     walk = folder.read(script)
 
-    assert (names(walk), walk.first_side_effect) == (found.split(), first_side_effect)
+    assert (names(walk), walk.first_side_effect or "") == (found.split(), first_side_effect)
 
 
 @pytest.mark.parametrize("own", ["", "\n" * 50])
-def test_the_users_own_module_does_something(folder: Folder, own: str) -> None:
-    """Later imports of the script are left to the worker."""
+def test_side_effect_of_own_module_ends_preloading(folder: Folder, own: str) -> None:
     folder.write("own.py", f"import tqdm{own}\ntqdm.setup()\n")
 
     walk = folder.read("import numpy\nimport own\nimport json\n")
 
     line = f"own.py:{2 + len(own)}"
     assert (names(walk), walk.first_side_effect) == (["numpy", "tqdm"], line)
-    assert walk.left_out == [(f"what is imported from {line} on", "that line may do anything")]
+    assert walk.left_to_workers == [
+        (f"what is imported from {line} on", "that line may do anything")
+    ]
 
 
-def test_the_users_own_package(folder: Folder) -> None:
-    """Each package on the way is read, and modules that are asked for by name."""
+def test_own_packages_and_submodules_are_read(folder: Folder) -> None:
     folder.write("own/__init__.py", "import numpy\n")
     folder.write("own/deep/__init__.py", "from . import beside\n")
     folder.write("own/deep/beside.py", "import tqdm\nfrom ..above import A\n")
@@ -364,8 +367,8 @@ def test_the_users_own_package(folder: Folder) -> None:
     assert names(walk) == ["numpy", "tqdm", "json", "yaml.inner", "decimal"]
 
 
-def test_a_module_that_is_run(folder: Folder) -> None:
-    """``-m`` imports its package first; it is no script, and relative imports work."""
+def test_module_run_by_m(folder: Folder) -> None:
+    """``-m`` imports its package first, and relative imports work."""
     folder.write("own/__init__.py", "import numpy\n")
     folder.write("own/train.py", "from .model import A\nimport yaml\n")
     folder.write("own/model.py", "import tqdm\n")
@@ -373,10 +376,10 @@ def test_a_module_that_is_run(folder: Folder) -> None:
     walk = folder.read_module("own.train")
 
     assert names(walk) == ["numpy", "tqdm", "yaml"]
-    assert walk.main == str(folder.path / "own/train.py")
+    assert walk.main_file == str(folder.path / "own/train.py")
 
 
-def test_a_package_that_is_run(folder: Folder) -> None:
+def test_package_run_by_m(folder: Folder) -> None:
     folder.write("own/__init__.py", "import numpy\n")
     folder.write("own/__main__.py", "from . import model\nimport yaml\n")
     folder.write("own/model.py", "import tqdm\n")
@@ -384,10 +387,10 @@ def test_a_package_that_is_run(folder: Folder) -> None:
     walk = folder.read_module("own")
 
     assert names(walk) == ["numpy", "tqdm", "yaml"]
-    assert walk.main == str(folder.path / "own/__main__.py")
+    assert walk.main_file == str(folder.path / "own/__main__.py")
 
 
-def test_an_installed_module_that_is_run(folder: Folder) -> None:
+def test_installed_module_run_by_m(folder: Folder) -> None:
     """It is read as the user's own."""
     folder.install("trainer/__init__.py", "import numpy\n")
     folder.install("trainer/__main__.py", "from .model import A\nimport tqdm\nA()\nimport torch")
@@ -399,14 +402,14 @@ def test_an_installed_module_that_is_run(folder: Folder) -> None:
     assert walk.imports_torch
 
 
-def test_a_module_that_is_run_and_not_there(folder: Folder) -> None:
+def test_missing_module_run_by_m(folder: Folder) -> None:
     walk = folder.read_module("nosuch.train")
 
-    assert (names(walk), walk.main, walk.imports_only_stdlib) == ([], "", False)
+    assert (names(walk), walk.main_file, walk.imports_only_stdlib) == ([], "", False)
 
 
 @pytest.mark.usefixtures("folder")
-def test_an_encoding() -> None:
+def test_source_encoding() -> None:
     walk = script_walk.ScriptWalk()
 
     walk.read_script("# coding: latin-1\nNAME = '\xe4'\nimport tqdm\n".encode("latin-1"), "x.py")
@@ -414,7 +417,7 @@ def test_an_encoding() -> None:
     assert names(walk) == ["tqdm"]
 
 
-ONLY_PYTHON = {
+ONLY_STDLIB = {
     "nothing": ("", True),
     "of_python": ("import json, os.path\nfrom collections import abc", True),
     "in_a_function": ("def main():\n    import numpy", False),
@@ -426,16 +429,16 @@ ONLY_PYTHON = {
 }
 
 
-@pytest.mark.parametrize("name", ONLY_PYTHON)
-def test_whether_a_script_needs_only_python(folder: Folder, name: str) -> None:
+@pytest.mark.parametrize("name", ONLY_STDLIB)
+def test_imports_only_stdlib(folder: Folder, name: str) -> None:
     """Every import counts, wherever it is."""
-    script, expected = ONLY_PYTHON[name]
+    script, expected = ONLY_STDLIB[name]
     folder.write("own.py", "")
 
     assert folder.read(script).imports_only_stdlib == expected
 
 
-# Files beside the script, and the script, which does something before it imports torch.
+# Files beside the script, and the script, which has a side effect before it imports torch.
 TORCH_IS_IMPORTED: dict[str, tuple[dict[str, str], str]] = {
     "after_the_arguments": (
         {},
@@ -514,18 +517,18 @@ TORCH_IS_IMPORTED: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("name", TORCH_IS_IMPORTED)
-def test_torch_is_imported_after_an_act(folder: Folder, name: str) -> None:
+def test_torch_imported_after_side_effect(folder: Folder, name: str) -> None:
     files, script = TORCH_IS_IMPORTED[name]
     for file, text in files.items():
         folder.write(file, text)
 
     walk = folder.read(script)
 
-    assert (walk.imports_torch, walk.obstacle, walk.sets) == (True, "", [])
+    assert (walk.imports_torch, walk.obstacle, walk.settings) == (True, None, [])
     assert "torch" not in names(walk)
 
 
-MAY_IMPORT_TORCH: dict[str, tuple[dict[str, str], str]] = {
+POSSIBLE_TORCH: dict[str, tuple[dict[str, str], str]] = {
     "in_the_main_guard_of_an_imported_module": (
         {"own.py": "if __name__ == '__main__':\n    import torch"},
         "print()\nimport own",
@@ -543,18 +546,18 @@ MAY_IMPORT_TORCH: dict[str, tuple[dict[str, str], str]] = {
     "a_function_of_the_same_name": ({}, "import numpy\ndef run():\n    import torch\nnumpy.run()"),
     "in_a_lambda": ({}, "def run():\n    import torch\nlater(lambda: run())"),
 }
-"""Nothing shows that it is imported, but its import is there."""
+"""The text does not show whether the import is executed."""
 
 
-@pytest.mark.parametrize("name", MAY_IMPORT_TORCH)
-def test_torch_may_be_imported(folder: Folder, name: str) -> None:
-    files, script = MAY_IMPORT_TORCH[name]
+@pytest.mark.parametrize("name", POSSIBLE_TORCH)
+def test_torch_possibly_imported(folder: Folder, name: str) -> None:
+    files, script = POSSIBLE_TORCH[name]
     for file, text in files.items():
         folder.write(file, text)
 
     walk = folder.read(script)
 
-    assert (walk.imports_torch, walk.obstacle) == (True, "")
+    assert (walk.imports_torch, walk.obstacle) == (True, None)
 
 
 TORCH_IS_NOT_IMPORTED: dict[str, tuple[dict[str, str], str]] = {
@@ -570,17 +573,21 @@ TORCH_IS_NOT_IMPORTED: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("name", TORCH_IS_NOT_IMPORTED)
-def test_torch_is_not_imported(folder: Folder, name: str) -> None:
+def test_torch_not_imported(folder: Folder, name: str) -> None:
     files, script = TORCH_IS_NOT_IMPORTED[name]
     for file, text in files.items():
         folder.write(file, text)
 
     walk = folder.read(script)
 
-    assert (walk.first_side_effect != "", walk.imports_torch, walk.obstacle) == (True, False, "")
+    assert (walk.first_side_effect is not None, walk.imports_torch, walk.obstacle) == (
+        True,
+        False,
+        None,
+    )
 
 
-def test_torch_that_is_not_installed(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_not_installed(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(folder.path)])
 
     assert not folder.read("print()\nimport torch").imports_torch
@@ -596,8 +603,8 @@ def test_torch_that_is_not_installed(folder: Folder, monkeypatch: pytest.MonkeyP
         "import accelerate\nos.environ['OMP_NUM_THREADS'] = str(3)\nimport torch",
     ],
 )
-def test_torch_is_imported_again(folder: Folder, script: str) -> None:
-    """It is imported before the first act: what follows does not matter."""
+def test_torch_imported_before_side_effect(folder: Folder, script: str) -> None:
+    """Later statements do not matter."""
     folder.install("accelerate/__init__.py")
     folder.install("accelerate-1.0.dist-info/METADATA", "Requires-Dist: torch (>=2.0.0)\n")
 
@@ -605,7 +612,7 @@ def test_torch_is_imported_again(folder: Folder, script: str) -> None:
 
 
 @pytest.mark.parametrize(("main", "module"), [("train", "own.train"), ("__main__", "own")])
-def test_torch_in_a_module_that_is_run(folder: Folder, main: str, module: str) -> None:
+def test_torch_in_module_run_by_m(folder: Folder, main: str, module: str) -> None:
     """Its main guard is that of a script."""
     folder.write("own/__init__.py", "from .model import Net\n__version__ = version('own')")
     folder.write("own/model.py", "class Net: pass\nif __name__ == '__main__':\n    import torch")
@@ -617,12 +624,12 @@ def test_torch_in_a_module_that_is_run(folder: Folder, main: str, module: str) -
     walk = folder.read_module(module)
 
     assert (walk.first_side_effect, walk.imports_torch) == ("__init__.py:2", True)
-    assert walk.sets == [("OMP_NUM_THREADS", "2", False)]
+    assert walk.settings == [("OMP_NUM_THREADS", "2", False)]
 
 
 VARIABLE = "script.py:1 sets OMP_NUM_THREADS"
 
-# Statements, and what one of them does, with its file and line: "" in the line of "import torch".
+# Statements, and what one of them does, with its file and line.
 OBSTACLES: dict[str, tuple[str, str]] = {
     "dict_config": ("logging.config.dictConfig({})", "script.py:1 sets up logging (dictConfig)"),
     "file_config": ("fileConfig('x.ini')", "script.py:1 sets up logging (fileConfig)"),
@@ -650,10 +657,8 @@ OBSTACLES: dict[str, tuple[str, str]] = {
     "default_that_is_computed": ("os.environ.setdefault('OMP_NUM_THREADS', n)", VARIABLE),
     "dictionary_with_a_computed_value": ("os.environ.update({'OMP_NUM_THREADS': n})", VARIABLE),
     "keyword_with_a_computed_value": ("environ.update(OMP_NUM_THREADS=n)", VARIABLE),
-    "set_by_a_method": ("os.environ.__setitem__('OMP_NUM_THREADS', '1')", VARIABLE),
     "popped": ("os.environ.pop('OMP_NUM_THREADS', None)", VARIABLE),
     "deleted": ("del os.environ['OMP_NUM_THREADS']", VARIABLE),
-    "deleted_by_a_method": ("os.environ.__delitem__('OMP_NUM_THREADS')", VARIABLE),
     "made_longer": ("os.environ['OMP_NUM_THREADS'] += '1'", VARIABLE),
     "in_bytes": ("os.environb[b'OMP_NUM_THREADS'] = n", VARIABLE),
     "constant_in_a_condition": (
@@ -695,8 +700,7 @@ OBSTACLES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", OBSTACLES)
-def test_what_must_not_come_after_torch(folder: Folder, name: str) -> None:
-    """The reason names the line."""
+def test_obstacle_before_torch_is_named(folder: Folder, name: str) -> None:
     statements, obstacle = OBSTACLES[name]
     for package in ("comet_ml", "mpi4py", "psutil"):
         folder.install(f"{package}.py")
@@ -705,7 +709,7 @@ def test_what_must_not_come_after_torch(folder: Folder, name: str) -> None:
 
     walk = folder.read(f"{statements}\nimport torch")
 
-    assert (walk.imports_torch, walk.sets) == (True, [])
+    assert (walk.imports_torch, walk.settings) == (True, [])
     assert walk.obstacle == f"{obstacle} before torch is imported"
 
 
@@ -736,16 +740,16 @@ NO_OBSTACLES = {
 
 
 @pytest.mark.parametrize("name", NO_OBSTACLES)
-def test_what_may_come_after_torch(folder: Folder, name: str) -> None:
+def test_no_obstacle_before_torch(folder: Folder, name: str) -> None:
     folder.write("own.py", "if __name__ == '__main__':\n    os.putenv('A', 'b')")
 
     walk = folder.read(f"{NO_OBSTACLES[name]}\nimport torch")
 
-    assert (walk.first_side_effect != "", walk.imports_torch) == (True, True)
-    assert (walk.obstacle, walk.sets) == ("", [])
+    assert (walk.first_side_effect is not None, walk.imports_torch) == (True, True)
+    assert (walk.obstacle, walk.settings) == (None, [])
 
 
-def test_what_comes_after_torch(folder: Folder) -> None:
+def test_statements_after_torch_do_not_matter(folder: Folder) -> None:
     walk = folder.read(
         """
         print()
@@ -757,10 +761,10 @@ def test_what_comes_after_torch(folder: Folder) -> None:
         """
     )
 
-    assert (walk.imports_torch, walk.obstacle) == (True, "")
+    assert (walk.imports_torch, walk.obstacle) == (True, None)
 
 
-CONSTANTS = {
+VARIABLES_SET = {
     "in_an_attempt": (
         "try:\n    os.environ['TORCH_LOGS'] = '1'\nfinally:\n    pass",
         [("TORCH_LOGS", "1", False)],
@@ -794,7 +798,7 @@ CONSTANTS = {
 }  # fmt: skip
 
 
-MAY_NOT_RUN = {
+CONDITIONAL_IMPORTS = {
     "branch": ("if numpy.FLAG:\n    import pandas", ["numpy", "json"]),
     "other_branch": ("if numpy.FLAG:\n    pass\nelse:\n    import pandas", ["numpy", "json"]),
     "handler": ("try:\n    pass\nexcept OSError:\n    import pandas", ["numpy", "json"]),
@@ -803,34 +807,34 @@ MAY_NOT_RUN = {
 }
 
 
-@pytest.mark.parametrize("name", MAY_NOT_RUN)
-def test_imports_that_may_not_run(folder: Folder, name: str) -> None:
-    """They are left to the workers: a module would be there that the script has not imported."""
+@pytest.mark.parametrize("name", CONDITIONAL_IMPORTS)
+def test_conditional_import_is_not_preloaded(folder: Folder, name: str) -> None:
+    """Otherwise the script might find a module that it has not imported."""
     folder.install("pandas.py")
-    statements, found = MAY_NOT_RUN[name]
+    statements, found = CONDITIONAL_IMPORTS[name]
 
     walk = folder.read(f"import numpy\n{statements}\nimport json")
 
-    assert ([each.name for each in walk.found], walk.first_side_effect) == (found, "")
+    assert (names(walk), walk.first_side_effect) == (found, None)
 
 
-def test_torch_may_not_be_imported(folder: Folder) -> None:
-    """Then each worker checks it, though nothing happens before."""
+def test_conditional_torch_is_hidden(folder: Folder) -> None:
+    """Even if there is no side effect before it."""
     walk = folder.read("import numpy\nif numpy.FLAG:\n    import torch")
 
-    assert [each.name for each in walk.found] == ["numpy"]
+    assert names(walk) == ["numpy"]
     assert walk.imports_torch
 
 
-@pytest.mark.parametrize("name", CONSTANTS)
-def test_constants_that_are_carried_out(folder: Folder, name: str) -> None:
-    """Variables that torch reads are set for its import, too."""
-    statements, sets = CONSTANTS[name]
+@pytest.mark.parametrize("name", VARIABLES_SET)
+def test_variables_set_to_constants(folder: Folder, name: str) -> None:
+    """They are set for the server's import of torch too."""
+    statements, settings = VARIABLES_SET[name]
     folder.write("own.py", "import os\nos.environ['PYTORCH_JIT'] = '0'")
 
     walk = folder.read(f"{statements}\nimport torch\nos.environ['TORCH_LOGS'] = 'later'")
 
-    assert (walk.imports_torch, walk.obstacle, walk.sets) == (True, "", sets)
+    assert (walk.imports_torch, walk.obstacle, walk.settings) == (True, None, settings)
 
 
 @pytest.mark.parametrize(
@@ -840,22 +844,21 @@ def test_constants_that_are_carried_out(folder: Folder, name: str) -> None:
         ("import tqdm\ntqdm.run()\nimport yaml", []),
         ("import numpy\nnumpy.run()", []),
         ("import unlisted\nimport numpy", ["numpy"]),
-        # What follows torch is not walked to.
+        # The walk ends at torch.
         ("print()\nimport torch\nimport numpy", []),
     ],
 )
-def test_slow_packages_after_an_act(folder: Folder, script: str, slow: list[str]) -> None:
-    """Each worker imports them itself."""
+def test_slow_packages_after_side_effect(folder: Folder, script: str, slow: list[str]) -> None:
     folder.install("numba/__init__.py")
 
     assert folder.read(script).slow_after_side_effect == slow
 
 
 class TestLimits:
-    """Texts of any size, and that call or import each other."""
+    """Large and deep scripts, recursive calls and imports."""
 
-    def test_time(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What is read when it is over counts, and is followed as far as it goes."""
+    def test_time_limit(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The files read until then count."""
         folder.write("own.py", "import tqdm")
         folder.write("later.py", "import tqdm")
         seconds = iter((0.0, 0.1, 3.0, 3.0))
@@ -871,13 +874,12 @@ class TestLimits:
         )
         assert not walk.imports_only_stdlib
 
-    def test_functions_that_call_each_other(self, folder: Folder) -> None:
+    def test_recursive_functions(self, folder: Folder) -> None:
         walk = folder.read("def a():\n    b()\ndef b():\n    a()\n    import torch\na()")
 
         assert walk.imports_torch
 
-    def test_calls_that_are_deep(self, folder: Folder) -> None:
-        """Beyond some depth they are not followed."""
+    def test_deep_calls_are_not_followed(self, folder: Folder) -> None:
         calls = "\n".join(f"def f{n}():\n    f{n + 1}()" for n in range(500))
 
         text = f"{calls}\ndef f500():\n    os.environ['OMP_NUM_THREADS'] = str(3)\nf0()\n"
@@ -885,39 +887,39 @@ class TestLimits:
         assert folder.read(f"{text}f490()\nimport torch").obstacle
         assert not folder.read(f"{text}import torch").obstacle
 
-    def test_an_expression_that_is_deep(self, folder: Folder) -> None:
+    def test_deep_expression(self, folder: Folder) -> None:
         """Deeper than Python's own stack."""
         walk = folder.read(f"x = y{'.f()' * 900}\nimport torch")
 
         assert (walk.first_side_effect, walk.imports_torch) == ("script.py:1", True)
 
-    def test_blocks_that_are_deep(self, folder: Folder) -> None:
-        """Up to Python's own limit; those that may not run set no constants."""
+    def test_deep_blocks(self, folder: Folder) -> None:
+        """Up to Python's own limit."""
         lines = [" " * n + "if x:" for n in range(90)]
         lines += [" " * 90 + "f()", " " * 90 + "import torch"]
 
         assert folder.read("\n".join(lines)).imports_torch
 
-    def test_conditions_that_are_too_many(self, folder: Folder) -> None:
-        """Each ``elif`` is one in the other."""
+    def test_long_elif_chain(self, folder: Folder) -> None:
+        """In the syntax tree, each ``elif`` is nested in the one before."""
         script = "if a: pass\n" + "elif b: pass\n" * 800 + "import torch"
 
         walk = folder.read(f"import numpy\n{script}")
 
         assert (names(walk), walk.unread) == (["numpy"], "script.py is nested too deeply")
 
-    def test_modules_that_import_each_other(self, folder: Folder) -> None:
+    def test_long_import_chain(self, folder: Folder) -> None:
         for n in range(500):
             folder.write(f"own{n}.py", f"import own{n + 1}")
         folder.write("own500.py", "import own0\nimport torch")
 
         walk = folder.read("import own0\nimport numpy")
-        walk.read_rest()
+        walk.read_remaining_modules()
 
         assert "torch" not in names(walk)
-        assert len(walk.texts) == 502
+        assert len(walk.sources) == 502
 
-    def test_a_few_modules_that_import_each_other(self, folder: Folder) -> None:
+    def test_import_cycle(self, folder: Folder) -> None:
         for n in range(50):
             folder.write(f"own{n}.py", f"import own{n + 1}")
         folder.write("own50.py", "import own0\nprint()\nimport torch")
@@ -925,24 +927,24 @@ class TestLimits:
         assert folder.read("import own0").imports_torch
 
 
-def test_the_rest_is_read_for_the_follower(folder: Folder) -> None:
-    """Also what functions import, and own modules of these."""
+def test_remaining_modules_are_read(folder: Folder) -> None:
+    """Including those that functions import."""
     folder.write("own/__init__.py", "from . import models")
     folder.write("own/models.py", "def f():\n    from .layers import x")
     folder.write("own/layers.py", "import broken")
     folder.write("broken.py", "def")
 
     walk = folder.read("import torch\ndef main():\n    from own import models")
-    before = [Path(text.path).name for text in walk.texts]
-    walk.read_rest()
+    before = [Path(text.path).name for text in walk.sources]
+    walk.read_remaining_modules()
 
-    after = [Path(text.path).name for text in walk.texts]
+    after = [Path(text.path).name for text in walk.sources]
     assert before == ["script.py"]
     assert after == ["script.py", "__init__.py", "models.py", "layers.py"]
     assert walk.unread == "broken.py can't be read"
 
 
-AS_SEEN = """
+READ_BY_OTHER_PYTHON = """
 import sys
 package = type(sys)("fork_server")
 package.__path__ = [{folder!r}]
@@ -951,13 +953,13 @@ sys.path[:0] = {path!r}
 from fork_server.preloading.script_walk import ScriptWalk
 walk = ScriptWalk()
 walk.read_script({script!r}, "script.py")
-walk.read_rest()
-print(repr([each.name for each in walk.found]), walk.first_side_effect, walk.sets, walk.obstacle, sep="|")
+walk.read_remaining_modules()
+print(repr([each.name for each in walk.preloadable]), walk.first_side_effect, walk.settings, walk.obstacle, sep="|")
 """
 
 
-def test_the_oldest_python_reads_the_same(folder: Folder) -> None:
-    """Its syntax trees differ: an index has a node around it."""
+def test_oldest_python_finds_the_same(folder: Folder) -> None:
+    """Its syntax trees differ: a subscript has an Index node."""
     python = oldest_python()
     if python is None:
         pytest.skip("no such Python here")
@@ -975,7 +977,9 @@ def test_the_oldest_python_reads_the_same(folder: Folder) -> None:
         """
     )
     path = [str(folder.path), str(folder.installed)]
-    code = AS_SEEN.format(folder=str(SOURCES / "fork_server"), path=path, script=script.encode())
+    code = READ_BY_OTHER_PYTHON.format(
+        folder=str(SOURCES / "fork_server"), path=path, script=script.encode()
+    )
 
     done = subprocess.run(
         [python, "-c", code], capture_output=True, text=True, timeout=100, check=True
@@ -989,7 +993,7 @@ def test_the_oldest_python_reads_the_same(folder: Folder) -> None:
     ]
 
 
-def test_what_is_installed() -> None:
+def test_is_installed() -> None:
     library = str(Path(sys.modules["os"].__file__ or "").parent)
 
     assert module_files.is_installed("/home/me/.local/lib/python3.11/site-packages/torch")
@@ -1004,7 +1008,7 @@ def test_what_is_installed() -> None:
     ("name", "expected"),
     [("sys", True), ("json", True), ("pytest", False), ("nosuch", False), ("numpy", False)],
 )
-def test_what_comes_with_python(name: str, *, expected: bool) -> None:
+def test_is_stdlib(name: str, *, expected: bool) -> None:
     assert module_files.is_stdlib(name) is expected
 
 
@@ -1023,8 +1027,8 @@ REQUIREMENTS = {
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
-def test_what_a_package_requires(folder: Folder, requirement: str) -> None:
-    """It says so itself; what it needs for an extra does not count."""
+def test_requires_torch(folder: Folder, requirement: str) -> None:
+    """By its METADATA; requirements of extras do not count."""
     folder.install("some/__init__.py")
     folder.install("some-2.1.dist-info/METADATA", f"Name: some\nRequires-Dist: {requirement}\n")
 
@@ -1033,7 +1037,7 @@ def test_what_a_package_requires(folder: Folder, requirement: str) -> None:
     assert not module_files.requires("nosuch", "torch")
 
 
-def test_a_package_requires_torch_by_another(folder: Folder) -> None:
+def test_requires_torch_by_another_package(folder: Folder) -> None:
     """Trl needs accelerate, which needs torch."""
     for name, needed in {
         "upper": "lower-one[fast]>=1; python_version > '3'",
@@ -1046,7 +1050,7 @@ def test_a_package_requires_torch_by_another(folder: Folder) -> None:
     assert module_files.requires("upper", "torch")
 
 
-def test_a_folder_in_a_folder_without_init(folder: Folder) -> None:
+def test_nested_folder_without_init(folder: Folder) -> None:
     """Its modules are found, though Python's own finder wants the folder around it imported."""
     folder.write("loose/deeper/own.py", "import sys\nsys.stdout = None\nimport torch")
 

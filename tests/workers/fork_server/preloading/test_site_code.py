@@ -1,4 +1,4 @@
-"""Code that runs before any script: its text shows what it may read."""
+"""Code that Python runs before any script is searched for words by which it could read a variable."""
 
 import os
 import subprocess
@@ -12,13 +12,13 @@ from tests.workers.interpreters import environment_without_pth
 
 FOLDER = Path(str(fork_server.__file__)).parents[1]
 
-ASK = f"""
+CHECK = f"""
 import sys
 package = type(sys)("fork_server")
 package.__path__ = [{str(FOLDER / "fork_server")!r}]
 sys.modules["fork_server"] = package
 from fork_server.preloading.hazards import unsafe_site_code
-print(unsafe_site_code())
+print(unsafe_site_code() or '')
 """
 
 
@@ -29,10 +29,10 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(environment: Path, files: dict[str, str], trusted: str = "") -> str:
-    """Return what is found where these files are in site-packages; they are removed again.
+def checked(environment: Path, files: dict[str, str], trusted: str = "") -> str:
+    """Return the result with these files in site-packages, and remove them again.
 
-    A sitecustomize comes first on the path: Debian's Python has one of its own.
+    A sitecustomize is put first on the path, because Debian's Python has one.
     """
     first = environment / "first"
     first.mkdir(exist_ok=True)
@@ -42,7 +42,7 @@ def asked(environment: Path, files: dict[str, str], trusted: str = "") -> str:
         (places[name] / name).write_text(text)
     try:
         done = subprocess.run(
-            [environment / "bin/python", "-c", ASK],
+            [environment / "bin/python", "-c", CHECK],
             env={
                 **os.environ,
                 "PYTHONPATH": str(first),
@@ -93,18 +93,17 @@ SUSPICIOUS = {
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_can_not_look(clean: Path, name: str) -> None:
-    """These are paths, code without a word for it, and what is known."""
-    assert asked(clean, HARMLESS[name]) == ""
+def test_harmless_site_code(clean: Path, name: str) -> None:
+    assert checked(clean, HARMLESS[name]) == ""
 
 
 @pytest.mark.parametrize("name", SUSPICIOUS)
-def test_what_could_look(clean: Path, name: str) -> None:
-    why = asked(clean, SUSPICIOUS[name])
+def test_suspicious_site_code(clean: Path, name: str) -> None:
+    why = checked(clean, SUSPICIOUS[name])
 
-    file, _, vouching = why.partition(
+    file, _, advice = why.partition(
         " may read a variable that differs between workers; if it does not, use "
     )
-    assert vouching == f"--preload torch, or CLUSTERRUN_TRUSTED_SITE_FILES={file}"
-    assert asked(clean, SUSPICIOUS[name], trusted=f"/another.pth:{file}") == ""
-    assert asked(clean, SUSPICIOUS[name], trusted="/another.pth") == why
+    assert advice == f"--preload torch, or CLUSTERRUN_TRUSTED_SITE_FILES={file}"
+    assert checked(clean, SUSPICIOUS[name], trusted=f"/another.pth:{file}") == ""
+    assert checked(clean, SUSPICIOUS[name], trusted="/another.pth") == why

@@ -1,4 +1,4 @@
-"""What a fork would break: why workers can't be forked from this interpreter, before and after imports."""
+"""Finds out why workers can't be forked from this interpreter, before and after imports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import site
 import sys
 
-from ..kernel import affinity, children_of, flush_all, status_of_this_process, text_of
+from ..kernel import affinity, children_of, flush_all, status_field, text_of, tracer_of
 from .module_files import is_stdlib_path
 
 TYPE_CHECKING = False
@@ -39,14 +39,14 @@ def has_threads() -> bool:
 
 
 def why_not_to_fork(
-    environ: Mapping[str, str], *, had_threads: bool, site_code_is_fine: bool
-) -> str:
-    """Return why workers can't be forked from this interpreter, or "".
+    environ: Mapping[str, str], *, had_threads: bool, trusts_site_code: bool
+) -> str | None:
+    """Return why workers can't be forked from this interpreter before it has imported anything, if so.
 
     Args:
         environ: its variables.
-        had_threads: it had some before its guard was split off, a fork which threads don't survive.
-        site_code_is_fine: what Python runs before any script is not looked at.
+        had_threads: it had threads before the guard forked it; they don't survive that.
+        trusts_site_code: the code that Python runs before any script is not checked.
 
     """
     for name, why in DANGEROUS_VARIABLES.items():
@@ -59,11 +59,11 @@ def why_not_to_fork(
             return f"{name} is active"
     if had_threads or has_threads():
         return "something started a thread"
-    return tracer() or ("" if site_code_is_fine else unsafe_site_code())
+    return why_traced() or (None if trusts_site_code else unsafe_site_code())
 
 
-def tracer() -> str:
-    """Return what traces this interpreter, or ""."""
+def why_traced() -> str | None:
+    """Return what traces this interpreter, if anything."""
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return "a debugger or a profiler is active"
     monitoring = getattr(sys, "monitoring", None)
@@ -72,20 +72,18 @@ def tracer() -> str:
             tool = monitoring.get_tool(number)
             if tool is not None:
                 return f"{tool} is active"
-    traced_by = status_of_this_process("TracerPid")
-    if traced_by not in ("0", ""):
-        return f"process {traced_by} traces this one"
-    return ""
+    pid = tracer_of("self")
+    return f"process {pid} traces this one" if pid else None
 
 
 HARMLESS_MODULES = frozenset({"_virtualenv", "_distutils_hack", "apport_python_hook"})
-"""Known to read no variable: of virtualenv, setuptools, and Ubuntu's crash reports."""
+"""Modules of virtualenv, setuptools and Ubuntu's crash reports; they read no variable."""
 
 HARMLESS_FILES = frozenset({"a1_coverage.pth", "distutils-precedence.pth"})
-"""Of coverage and setuptools; they read COVERAGE_PROCESS_* and SETUPTOOLS_USE_DISTUTILS only."""
+"""Files of coverage and setuptools; they read only COVERAGE_PROCESS_* and SETUPTOOLS_USE_DISTUTILS."""
 
-_OF_NAMESPACES = "m.__dict__.setdefault('__path__',[])"
-"""Stands in each line of ``*-nspkg.pth``, which setuptools writes for a package in several folders."""
+_NAMESPACE_CODE = "m.__dict__.setdefault('__path__',[])"
+"""Part of each line of ``*-nspkg.pth``, which setuptools writes for a package in several folders."""
 
 READS_OR_PRINTS = (
     *("environ", "getenv", "exec(", "eval(", "open(", "compile(", "runpy", "ctypes", "subprocess"),
@@ -93,29 +91,28 @@ READS_OR_PRINTS = (
     *("exec_module", "load_module", "addsitedir", "multiprocessing", "os.exec", "os.spawn"),
     "fork(",
 )
-"""A text of Python without these words can't read a variable, run another text, or print."""
+"""Python code without these words can't read a variable, run other code, or print."""
 
 
 TRUSTED = "CLUSTERRUN_TRUSTED_SITE_FILES"
-"""A variable with paths, separated by colons: a site vouches for these."""
+"""A variable with the paths, separated by colons, of files that are not checked."""
 
 
-def unsafe_site_code() -> str:
-    """Return which code could have read a variable of a worker; "" if none could.
+def unsafe_site_code() -> str | None:
+    """Return which code that ran before the script could have read a variable of a worker, if any could.
 
-    Python runs .pth files and sitecustomize before any script. They have run in the server, without
-    the variables that differ by worker: if they could have read one, workers must run them themselves.
+    Python runs .pth files and sitecustomize before any script. In the server they have run without the
+    variables that differ between workers. If they could have read one, workers must run them again.
     """
     if not hasattr(site, "getsitepackages"):
         return "the environment has a site module of its own, made by virtualenv before version 20"
     trusted = os.environ.get(TRUSTED, "").split(":")
     for path, line in _lines_of_pth_files():
-        if path not in trusted and _reads_or_prints(line.replace(_OF_NAMESPACES, "")):
+        if path not in trusted and _reads_or_prints(line.replace(_NAMESPACE_CODE, "")):
             return _may_read(path)
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
-        is_seen = path in ("", *trusted) or name in ("__main__", "site")
-        if not is_seen and _is_foreign(name, path):
+        if path not in ("", *trusted) and _must_be_checked(name, path):
             try:
                 with open(path, encoding="utf-8", errors="replace") as file:
                     text = file.read()
@@ -123,18 +120,18 @@ def unsafe_site_code() -> str:
                 return f"{path}, which ran before the script, can't be read: {error.strerror}"
             if not path.endswith(".py") or _reads_or_prints(text):
                 return _may_read(path)
-    return ""
+    return None
 
 
 def _may_read(path: str) -> str:
-    vouching = f"--preload torch, or {TRUSTED}={path}"
     return (
-        f"{path} may read a variable that differs between workers; if it does not, use {vouching}"
+        f"{path} may read a variable that differs between workers; if it does not, use"
+        f" --preload torch, or {TRUSTED}={path}"
     )
 
 
 def _lines_of_pth_files() -> Iterator[tuple[str, str]]:
-    """Yield the lines of .pth files that Python executes: those that begin with ``import``."""
+    """Yield the lines of .pth files that Python executes, which begin with ``import``, with their files."""
     folders = [
         *site.getsitepackages(),
         *([site.getusersitepackages()] if site.ENABLE_USER_SITE else []),
@@ -158,9 +155,11 @@ def _lines_of_pth_files() -> Iterator[tuple[str, str]]:
                     yield path, line
 
 
-def _is_foreign(name: str, path: str) -> bool:
-    """Tell whether a module that is loaded is neither Python's own nor known to be harmless."""
-    if name.partition(".")[0] in HARMLESS_MODULES or name.startswith("fork_server"):
+def _must_be_checked(name: str, path: str) -> bool:
+    """Tell whether an imported module is neither Python's own nor known to be harmless."""
+    if name in ("__main__", "site") or name.startswith("fork_server"):
+        return False
+    if name.partition(".")[0] in HARMLESS_MODULES:
         return False
     if name in ("sitecustomize", "usercustomize"):
         return True
@@ -173,11 +172,11 @@ def _reads_or_prints(text: str) -> bool:
 
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/xpu")
 
-_OF_THE_C_LIBRARY = 0b11 << 31
+_LIBC_SIGNALS = 0b11 << 31
 """Signals 32 and 33, which the C library uses for its threads (nptl(7))."""
 
-SURVIVES_A_FORK = frozenset({"jemalloc_bg_thd"})
-"""Names of threads that their library starts again in a forked child (jemalloc)."""
+RESTARTED_THREADS = frozenset({"jemalloc_bg_thd"})
+"""Names of threads that their library (jemalloc) starts again in a forked child."""
 
 
 class ProcessState:
@@ -186,12 +185,12 @@ class ProcessState:
     def __init__(self) -> None:
         self._descriptors = frozenset(_descriptors())
         self._shared = frozenset(_memory_shared_with_children())
-        self._kept = list(_kept())
+        self._properties = list(_properties())
 
-    def changes(self) -> str:
-        """Return what modules imported since then have changed that a fork would break, or ""."""
+    def change(self) -> str | None:
+        """Return a change since ``__init__`` that a fork would break, if there is one."""
         opened = [path for name, path in _descriptors().items() if name not in self._descriptors]
-        # A driver opens other descriptors before its device, which is the reason to name.
+        # Devices first, although a driver opens other descriptors before its device.
         for path in (*opened, *_mapped_paths()):
             if path.startswith(DEVICES):
                 return f"a module uses a GPU ({path})"
@@ -203,22 +202,22 @@ class ProcessState:
         children = children_of(os.getpid())
         if children:
             return f"a module started process {children[0]}"
-        for (name, before), (_, now) in zip(self._kept, _kept()):
+        for (name, before), (_, now) in zip(self._properties, _properties()):
             if before != now:
                 return f"a module changed {name}"
-        return tracer() or _threads_after_a_fork()
+        return why_traced() or _thread_or_gpu_context()
 
 
-def _kept() -> Iterator[tuple[str, object]]:
+def _properties() -> Iterator[tuple[str, object]]:
     yield "the folder that it runs in", os.getcwd()
-    yield "the umask", status_of_this_process("Umask")
+    yield "the umask", status_field("self", "Umask")
     yield "its limits", text_of("/proc/self/limits")
     yield "the CPUs that it may use", affinity()
     for number in signal.valid_signals():
         yield f"the handler of signal {int(number)}", signal.getsignal(number)
     for key in ("SigCgt", "SigIgn", "SigBlk"):
-        mask = int(status_of_this_process(key) or "0", 16)
-        yield "the signals it catches", (key, mask & ~_OF_THE_C_LIBRARY)
+        mask = int(status_field("self", key) or "0", 16)
+        yield "the signals it catches", (key, mask & ~_LIBC_SIGNALS)
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
         yield "its timers", signal.getitimer(timer) == (0.0, 0.0)
 
@@ -229,7 +228,7 @@ def _descriptors() -> dict[str, str]:
         try:
             found[name] = os.readlink("/proc/self/fd/" + name)
         except OSError:
-            continue  # the one of the listing itself
+            continue  # the descriptor of the listing itself
     return found
 
 
@@ -240,28 +239,24 @@ def _mapped_paths() -> Iterator[str]:
 
 
 def _memory_shared_with_children() -> Iterator[str]:
-    """Yield each mapping that is shared and writable (/proc/PID/maps: proc(5)).
-
-    ``multiprocessing.Lock`` and ``mmap(-1)`` make such mappings.
-    """
+    """Yield the shared writable mappings (proc(5)), as made by ``multiprocessing.Lock`` and ``mmap(-1)``."""
     for line in text_of("/proc/self/maps").splitlines():
         addresses, permissions, _offset, _device, _inode, *path = line.split(None, 5)
         if permissions[1] == "w" and permissions[3] == "s":
             yield " ".join([addresses, *path])
 
 
-def _threads_after_a_fork() -> str:
-    """Return a thread or a GPU context that exists after a fork, or "".
+def _thread_or_gpu_context() -> str | None:
+    """Return a thread or a GPU context that this process has even after a fork, if there is one.
 
-    One fork is tried: OpenBLAS and similar libraries end their threads before a fork and start them
-    again when needed.
+    OpenBLAS and similar libraries end their threads before a fork and start them again when needed.
     """
     flush_all()
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    # True only if a context exists, which a forked child could not use.
+    # It is true only if a context exists, which a forked child could not use.
     for name in ("torch.cuda", "torch.xpu"):
         is_initialized = getattr(sys.modules.get(name), "is_initialized", None)
         if is_initialized is not None and is_initialized():
@@ -270,6 +265,6 @@ def _threads_after_a_fork() -> str:
     for thread in os.listdir("/proc/self/task"):
         if thread != own:
             name = text_of(f"/proc/self/task/{thread}/comm").strip()
-            if name not in SURVIVES_A_FORK:
+            if name not in RESTARTED_THREADS:
                 return f"a module started a thread ({name})"
-    return ""
+    return None

@@ -1,7 +1,7 @@
-"""Imports what the script imports first, in the process that workers are then forked from.
+"""Imports modules in the process from which workers are then forked.
 
-An import that hangs, crashes or does what a fork would break spoils that process: the agent gives it up,
-and starts another. What it prints, each worker prints first, as if it had imported the module itself.
+If an import hangs, crashes, or does something that a fork would break, the agent replaces the process.
+Each worker repeats the output of the imports, as if it had imported the modules itself.
 """
 
 from __future__ import annotations
@@ -29,74 +29,74 @@ _Environ: Any = type(os.environ)
 ALL = "all variables"
 
 READ_ONLY_THEIR_OWN = frozenset({"dask", "donfig", "fsspec", "networkx", "numba", "tqdm"})
-"""Packages that go through all variables for those that begin with their name."""
+"""Packages that iterate over all variables, but read only those that begin with their name."""
 
 _OUTPUT = (1, 2)
-_OF_OUR_STATEMENT = b"<string>:1: "
+_OWN_STATEMENT = b"<string>:1: "
 
 
 class ImportFailed(CannotRunInPlace):
-    """An import has raised something; those before it may be made again, in another process."""
+    """An import has raised an exception; another process may repeat the imports before it."""
 
 
-class Imported:
-    """What has been imported so far."""
+class Importer:
+    """Imports modules, and records what the imports have done."""
 
     def __init__(self) -> None:
         self.loaded: list[tuple[str, float]] = []
         """The modules, each with the seconds that its import took."""
         self.printed = (b"", b"")
-        """What the imports have printed to standard output and to standard error, so far."""
-        self.used: frozenset[str] = frozenset()
-        """The variables that the last imports have used."""
+        """What the imports have printed so far to standard output and to standard error."""
+        self.used_variables: frozenset[str] = frozenset()
+        """The environment variables that the last imports have used."""
 
     def import_all(
         self,
         imports: Sequence[Import],
         *,
         cpus: list[int] | None,
-        of_workers: Collection[str],
-        begins: Callable[[str], None],
-        reads: Callable[[str], NoReturn],
+        per_worker_variables: Collection[str],
+        on_begin: Callable[[str], None],
+        on_read: Callable[[str], NoReturn],
     ) -> None:
-        """Import everything, with the CPUs that a worker has.
+        """Import everything, with the CPU affinity of a worker.
 
         Args:
             imports: what to import, in order.
-            cpus: those of a worker; None: it is not bound.
-            of_workers: the variables that differ by worker, or are not known yet.
-            begins: called with the name of each module before its import.
-            reads: called if one of these variables is used, with a sentence; it ends the process, as
-                any other end of an import could be caught by who imports.
+            cpus: of a worker; None: it is not bound.
+            per_worker_variables: the variables that differ between workers, or are not known yet.
+            on_begin: called with the name of each module before its import.
+            on_read: called with a sentence if an import uses one of these variables. It ends the process,
+                because the importing code could catch an exception.
 
         Raises:
-            ImportFailed: one has raised something.
-            CannotRunInPlace: workers can't be forked from here any more.
+            ImportFailed: an import has raised an exception.
+            CannotRunInPlace: workers can no longer be forked from this process.
 
         """
         output = CapturedOutput()
         allowed = affinity()
-        # Of what imports leave, 4 % are garbage; to search all of it would take 0.1 s for torch.
+        # Only 4 % of what imports leave is garbage, and a search for it would take 0.1 s for torch.
         thresholds = gc.get_threshold()
         gc.set_threshold(0)
-        # Libraries count the CPUs when they are loaded: as in a worker.
+        # Libraries count the CPUs when they are loaded.
         try_to_bind(cpus)
         try:
             state = ProcessState()
-            watch(of_workers, lambda name: reads(_what_reads(name)))
+            watch(per_worker_variables, lambda name: on_read(_describe_read(name)))
             try:
                 for wanted in imports:
-                    begins(wanted.name)
+                    on_begin(wanted.name)
                     self._import(wanted)
             finally:
-                self.used = frozenset(WatchedEnviron.used)
+                self.used_variables = frozenset(WatchedEnviron.used)
                 stop_watching()
-            self._look_for_trouble(state, output)
+            self._check(state, output)
         finally:
             try_to_bind(allowed)
             output.release()
         gc.freeze()
-        # If a module has set its own thresholds, the workers keep them.
+        # If a module has set its own thresholds, they stay.
         if gc.get_threshold()[0] == 0:
             gc.set_threshold(*thresholds)
 
@@ -109,25 +109,27 @@ class Imported:
             raise ImportFailed(why) from error
         self.loaded.append((wanted.name, time.monotonic() - start))
 
-    def _look_for_trouble(self, state: ProcessState, output: CapturedOutput) -> None:
+    def _check(self, state: ProcessState, output: CapturedOutput) -> None:
+        """Raise ``CannotRunInPlace`` if the imports did something that a fork would break."""
         printed = output.read()
-        if _OF_OUR_STATEMENT in printed[1]:
-            # In the script, the warning names its file and line.
+        if _OWN_STATEMENT in printed[1]:
+            # In a worker, the warning would show the script's file and line.
             why = f"a module printed {_first_line(printed[1])}"
-            raise CannotRunInPlace(why, is_complaint=True)
-        trouble = state.changes()
-        if trouble:
-            raise CannotRunInPlace(trouble)
+            raise CannotRunInPlace(why, must_warn=True)
+        # This tries a fork.
+        change = state.change()
+        if change:
+            raise CannotRunInPlace(change)
         pairs = zip(output.read(), printed)
         by_the_fork = b"".join(now[len(before) :] for now, before in pairs)
         if by_the_fork:
             why = f"a fork makes a module print {_first_line(by_the_fork)}"
-            raise CannotRunInPlace(why, is_complaint=True)
+            raise CannotRunInPlace(why, must_warn=True)
         self.printed = (self.printed[0] + printed[0], self.printed[1] + printed[1])
 
 
-def _what_reads(name: str) -> str:
-    """Return "torch reads variable RANK": what uses a variable while it is imported."""
+def _describe_read(name: str) -> str:
+    """Return, such as "torch reads variable RANK", which module uses a variable."""
     module = (modules_being_imported() or ["it"])[0]
     return f"{module} reads {name if name == ALL else f'variable {name}'}"
 
@@ -137,15 +139,15 @@ def _first_line(text: bytes) -> str:
 
 
 class WatchedEnviron(_Environ):  # type: ignore[misc]
-    """``os.environ`` while modules are imported: notices which of them use a variable of the workers.
+    """The class of ``os.environ`` while modules are imported.
 
-    It calls ``report`` with the name of each of the ``watched`` variables that is used. It is set as
-    the class of the ``os.environ`` that exists, as modules hold that object.
+    It calls ``report`` with the name of each ``watched`` variable that is used. It replaces the class of
+    the existing ``os.environ``, because modules refer to that object.
     """
 
     watched: Collection[str] = ()
     used: set[str] = set()  # noqa: RUF012 - there is one environment
-    """The variables that were used by name, since ``watch``."""
+    """The variables that were used by name since ``watch``."""
     report: Callable[[str], None]
 
     def __getitem__(self, key: str) -> str:
@@ -162,7 +164,7 @@ class WatchedEnviron(_Environ):  # type: ignore[misc]
         super().__delitem__(key)
 
     def __iter__(self) -> Iterator[str]:
-        """Return the names of all variables; those of the watched ones are not set yet."""
+        """Return the names of all variables; the watched ones are not set yet."""
         packages = {name.partition(".")[0] for name in modules_being_imported()[:1]}
         if not READ_ONLY_THEIR_OWN & packages:
             WatchedEnviron.report(ALL)
@@ -170,7 +172,7 @@ class WatchedEnviron(_Environ):  # type: ignore[misc]
         return names
 
     def items(self) -> ItemsView[str, str]:
-        """Return all variables: as with ``__iter__``, none of them is used by its name."""
+        """Return all variables; like ``__iter__``, without use of a name."""
         read = super().__getitem__
         return {name: read(name) for name in self}.items()
 
@@ -183,7 +185,7 @@ def _check(key: object) -> None:
 
 
 def watch(names: Collection[str], report: Callable[[str], None]) -> None:
-    """Have ``report`` called with the name of a variable that is used, or ``ALL``."""
+    """Call ``report`` with the name of each of these variables that is used, or with ``ALL``."""
     WatchedEnviron.watched = frozenset(names)
     WatchedEnviron.used = set()
     WatchedEnviron.report = staticmethod(report)
@@ -197,7 +199,7 @@ def stop_watching() -> None:
 
 
 def modules_being_imported() -> list[str]:
-    """Return the modules on the stack, the one that is being executed first."""
+    """Return the modules on the stack, innermost first."""
     names = []
     frame = sys._getframe(1)  # noqa: SLF001 - documented, though for internal and special purposes
     while frame is not None:
@@ -233,6 +235,6 @@ class CapturedOutput:
 
 
 def import_as_script(name: str, names: tuple[str, ...]) -> None:
-    """Import as a script's statement does: deprecated modules warn by the name of the importer."""
+    """Import like a statement of the script: the importer's frame is one of ``__main__``."""
     namespace = {"__name__": "__main__", "name": name, "names": names}
-    eval("__import__(name, None, None, names)", namespace)  # noqa: S307 - a frame of __main__
+    eval("__import__(name, None, None, names)", namespace)  # noqa: S307 - makes that frame

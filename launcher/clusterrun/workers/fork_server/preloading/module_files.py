@@ -1,4 +1,4 @@
-"""Where modules come from, without importing them: Python, an installed package, or the user's own files."""
+"""Finds out, without importing a module, whether it belongs to Python, to an installed package, or to the user."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def is_stdlib(name: str) -> bool:
 
 def is_stdlib_path(path: str) -> bool:
     """Tell whether a file or a folder comes with Python."""
-    return _is_in_library(path) and not any(part in path.split(os.sep) for part in _INSTALLED)
+    return _is_in_library(path) and not any(name in path.split(os.sep) for name in _INSTALLED)
 
 
 def is_installed(folder: str) -> bool:
-    """Tell whether ``folder`` belongs to Python, or to what pip and other installers have installed."""
-    parts = folder.split(os.sep)
-    return any(part in parts for part in _INSTALLED) or _is_in_library(folder)
+    """Tell whether ``folder`` belongs to Python or to an installed package."""
+    names = folder.split(os.sep)
+    return any(name in names for name in _INSTALLED) or _is_in_library(folder)
 
 
-def file_of(name: str) -> str:
-    """Return the file of a module, without importing it; "" if there is none."""
+def file_of(name: str) -> str | None:
+    """Return the file of a module, without importing it."""
     path: list[str] | None = None
     spec: Any = None
     names = name.split(".")
@@ -47,37 +47,32 @@ def file_of(name: str) -> str:
         elif spec is not None:
             path = list(spec.submodule_search_locations)
         else:
-            # A folder without __init__.py: its finder wants the package around it to be imported.
+            # In a folder without __init__.py, Python's finder needs its package imported.
             path = [
                 f for f in (os.path.join(each, last) for each in path or ()) if os.path.isdir(f)
             ]
         if not path and number < len(names) - 1:
-            return ""
-    return spec.origin if spec is not None and spec.has_location and spec.origin else ""
+            return None
+    return spec.origin if spec is not None and spec.has_location else None
 
 
-def is_found_again(name: str, module: Any, *, but: object) -> bool:
-    """Tell whether an import of a top-level module would find the one that is imported already.
-
-    ``but`` is a finder that is not asked.
-    """
-    spec, own = _spec(name, None, but), getattr(module, "__spec__", None)
+def would_find_same(name: str, module: Any, *, without: object) -> bool:
+    """Tell whether a new import of a top-level module, without one finder, would find ``module``."""
+    spec, own = _spec(name, None, without), getattr(module, "__spec__", None)
     return own is None or (spec is not None and spec.origin == own.origin)
 
 
 def requires(package: str, other: str) -> bool:
-    """Tell whether an installed package needs ``other``, or another package that does.
-
-    By what its distribution says (METADATA: Requires-Dist), if that has the module's name.
-    """
-    needed = _requirements(package)
-    return other in needed or any(other in _requirements(each) for each in needed)
+    """Tell whether an installed package depends on ``other``, directly or by one other package."""
+    required = _requirements(package)
+    return other in required or any(other in _requirements(each) for each in required)
 
 
-_NEEDS = b"Requires-Dist: "
+_REQUIRES = b"Requires-Dist: "
 
 
 def _requirements(package: str) -> set[str]:
+    """Return what the METADATA of a package's distribution requires, if both have the same name."""
     folder = _folder_of(package) or ""
     if os.path.basename(folder) == package:
         folder = os.path.dirname(folder)
@@ -86,15 +81,15 @@ def _requirements(package: str) -> set[str]:
             distribution, _, kind = name.rpartition(".")
             if kind == "dist-info" and distribution.partition("-")[0].lower() == package.lower():
                 with open(os.path.join(folder, name, "METADATA"), "rb") as file:
-                    lines = [line[len(_NEEDS) :] for line in file if line.startswith(_NEEDS)]
-                return {_name_in(line) for line in lines if b"extra" not in line}
+                    lines = [line[len(_REQUIRES) :] for line in file if line.startswith(_REQUIRES)]
+                return {_module_name(line) for line in lines if b"extra" not in line}
     except OSError:
         pass
     return set()
 
 
-def _name_in(requirement: bytes) -> str:
-    """Return the name of a module: ``pytorch_lightning`` of ``pytorch-lightning>=2.0; ...``."""
+def _module_name(requirement: bytes) -> str:
+    """Return ``pytorch_lightning`` for ``pytorch-lightning>=2.0; ...``."""
     text = requirement.decode("ascii", "replace").strip().replace("-", "_")
     end = next((at for at, sign in enumerate(text) if not (sign.isalnum() or sign in "_.")), None)
     return text[:end].lower()
@@ -105,7 +100,7 @@ def _is_in_library(folder: str) -> bool:
 
 
 def _folder_of(name: str) -> str | None:
-    """Return the folder of a top-level module, "" if it is part of Python; None: not found."""
+    """Return the folder of a top-level module, "" for a built-in one; None if it is not found."""
     if name in sys.builtin_module_names:
         return ""
     spec = _spec(name, None)
@@ -120,14 +115,14 @@ def _folder_of(name: str) -> str | None:
     return None
 
 
-def _spec(name: str, path: Any, but: object = None) -> Any:  # importlib's own objects
+def _spec(name: str, path: Any, without: object = None) -> Any:  # importlib's own objects
     for finder in sys.meta_path:
-        if finder is but:
+        if finder is without:
             continue
         find_spec = getattr(finder, "find_spec", None)
         try:
             spec = None if find_spec is None else find_spec(name, path)
-        except Exception:  # any finder's; a nested folder without __init__.py: KeyError
+        except Exception:  # of any finder; KeyError for a nested folder without __init__.py
             return None
         if spec is not None:
             return spec

@@ -1,16 +1,15 @@
 """Packages that were compared under python, fork and spawn, and which of them are preloaded.
 
-See docs/binding.md. What a script imports after a package that is in none of these tables is left to
-the workers, except torch.
+See docs/binding.md. After an import of a package that is in none of these tables, only torch is preloaded.
 """
 
 from __future__ import annotations
 
 
 class Import:
-    """One import of a module: ``from NAME import NAMES``, or ``import NAME``; NAME is absolute."""
+    """``from NAME import NAMES``, or ``import NAME`` without names; NAME is absolute."""
 
-    def __init__(self, name: str, names: tuple[str, ...]) -> None:
+    def __init__(self, name: str, names: tuple[str, ...] = ()) -> None:
         self.name = name
         self.names = names
 
@@ -26,36 +25,17 @@ SLOW_TO_IMPORT = frozenset(
         *("numpy", "pandas", "peft", "scipy", "sklearn", "torch", "transformers"),
     )
 )
-"""Take 0.05 s or more to import. Without one of these, forking is not faster than spawning."""
+"""Their imports take 0.05 s or more. Without one of these, forking is not faster than spawning."""
 
 FORK_SAFE = SLOW_TO_IMPORT | frozenset(
     (
-        *("PIL", "absl", "aiohttp", "click", "dill", "einops", "fsspec"),
-        *(
-            "gymnasium",
-            "h5py",
-            "huggingface_hub",
-            "hydra",
-            "joblib",
-            "loguru",
-            "networkx",
-            "omegaconf",
-        ),
-        *(
-            "optuna",
-            "psutil",
-            "pyarrow",
-            "pydantic",
-            "pytest",
-            "requests",
-            "rich",
-            "safetensors",
-            "sympy",
-        ),
+        *("PIL", "absl", "aiohttp", "click", "dill", "einops", "fsspec", "gymnasium", "h5py"),
+        *("huggingface_hub", "hydra", "joblib", "loguru", "networkx", "omegaconf", "optuna"),
+        *("psutil", "pyarrow", "pydantic", "pytest", "requests", "rich", "safetensors", "sympy"),
         *("tokenizers", "tqdm", "typer", "yaml"),
     )
 )
-"""Imported before workers are forked: a program finds the same state as if each worker had imported it."""
+"""A program finds the same state whether they are imported before the fork or by each worker."""
 
 LEFT_TO_WORKERS = {
     **dict.fromkeys(
@@ -71,18 +51,18 @@ LEFT_TO_WORKERS = {
         "it is about the process that imports it",
     ),
 }
-"""Left to the workers, with the reason. Imports after them may be preloaded."""
+"""Packages that each worker imports itself, with the reason. Imports after them may be preloaded."""
 
-_OF_TORCHMETRICS = (
-    *(Import("torch", ()), Import("scipy.signal", ()), Import("matplotlib.pyplot", ())),
+_BY_TORCHMETRICS = (
+    *(Import("torch"), Import("scipy.signal"), Import("matplotlib.pyplot")),
     Import("transformers", ("AutoModel", "AutoTokenizer")),
 )
 
 ALSO_IMPORTS = {
-    **dict.fromkeys(("lightning", "pytorch_lightning", "torchmetrics"), _OF_TORCHMETRICS),
-    "lightning_fabric": (Import("torch", ()),),
+    **dict.fromkeys(("lightning", "pytorch_lightning", "torchmetrics"), _BY_TORCHMETRICS),
+    "lightning_fabric": (Import("torch"),),
 }
-"""What such a package imports itself, if it is installed, of the verified list: two thirds of its time."""
+"""Verified packages that these import, if installed: preloading them saves two thirds of the time."""
 
 ENDS_PRELOADING = {
     **dict.fromkeys(
@@ -100,4 +80,4 @@ ENDS_PRELOADING = {
 }
 """Nothing that a script imports after one of these is imported before the fork."""
 
-UNKNOWN = "it is not on the list of packages that may be imported before a fork"
+NOT_LISTED = "it is not on the list of packages that may be imported before a fork"

@@ -1,8 +1,8 @@
-"""What is imported before workers are forked, and why the rest is not."""
+"""Which modules are imported before workers are forked, and why the others are not."""
 
 from __future__ import annotations
 
-from .dynamo import dynamo_obstacle
+from .dynamo import check_dynamo
 from .module_files import is_stdlib
 from .packages import FORK_SAFE, SLOW_TO_IMPORT, Import
 from .script_walk import ScriptWalk
@@ -11,129 +11,124 @@ from .torch_variables import DYNAMO, TORCH
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..messages import Prepare
+    from .script_walk import Setting
 
 AUTO = "auto"
 
 
 class PreloadPlan:
-    """What is preloaded, in order, and what is left to each worker."""
+    """The modules to preload, in order, and those left to each worker."""
 
     def __init__(self) -> None:
         self.imports: list[Import] = []
-        """What workers may take as it is."""
-        self.torch: list[Import] = []
-        """torch, if the script may do something before it imports it: each worker checks that."""
-        self.sets: list[tuple[str, str, bool]] = []
-        """Variables that the script sets to a constant before: as in ``ScriptWalk``."""
-        self.followers: list[Import] = []
-        """What is imported last, and need not be."""
-        self.left_out: list[tuple[str, str]] = []
+        """What is imported first; workers find these modules imported."""
+        self.hides_torch = False
+        """Whether torch is imported next, and hidden from the script until the script imports it."""
+        self.settings: list[Setting] = []
+        """Variables that the script sets before it imports torch."""
+        self.imports_dynamo = False
+        """Whether torch._dynamo is imported last."""
+        self.left_to_workers: list[tuple[str, str]] = []
         """What each worker imports itself, with the reason."""
-        self.not_preloaded = ""
-        """A module that takes time and that each worker imports itself."""
-        self.why_not_preloaded = ""
-        """The reason: a line of the script and what it does, or why the import can't be made."""
+        self.not_preloaded: str | None = None
+        """A slow module that each worker imports itself."""
+        self.why_not_preloaded: str | None = None
+        """The reason: a line of the script and its effect, or why the import can't be made."""
         self.preload_option_helps = True
-        """Whether ``--preload NAME`` imports it once all the same."""
-        self.why_spawn = ""
-        """Why a fork would not be faster; "" if it is."""
+        """Whether ``--preload NAME`` imports it once."""
+        self.why_spawn: str | None = None
+        """Why forking would not be faster than spawning, if it is not."""
 
     @property
     def in_order(self) -> list[Import]:
-        return [*self.imports, *self.torch, *self.followers]
+        torch = [Import(TORCH)] if self.hides_torch else []
+        dynamo = [Import(DYNAMO)] if self.imports_dynamo else []
+        return [*self.imports, *torch, *dynamo]
 
     @property
     def names(self) -> list[str]:
-        return [wanted.name for wanted in self.in_order]
+        return [each.name for each in self.in_order]
 
     @property
     def packages(self) -> set[str]:
-        return {wanted.package for wanted in self.in_order}
+        return {each.package for each in self.in_order}
 
     @property
-    def has_torch(self) -> bool:
-        return TORCH in self.packages
-
-    @property
-    def is_known(self) -> bool:
-        """Whether all of it is on the verified list."""
+    def is_verified(self) -> bool:
+        """Whether all modules are on the verified list."""
         return all(each in FORK_SAFE or is_stdlib(each) for each in self.packages)
 
     def keep_first(self, count: int, why: str) -> None:
-        """Preload so many only: the next one can't be imported before the fork, says ``why``."""
+        """Preload only the first ``count`` modules; ``why``: why the next one can't be preloaded."""
         if count >= len(self.in_order):
-            # What is remembered of the script has changed meanwhile.
+            # The cache has a new entry for the script.
             return
-        left, has_torch = self.in_order[count], self.has_torch
-        and_others = " and what is imported after it" if left in self.imports else ""
-        self.left_out.insert(0, (f"{left.name}{and_others}", why))
-        kept, package = self.in_order[:count], left.package
-        self.imports = [each for each in self.imports if each in kept]
-        self.torch = [each for each in self.torch if each in kept]
-        self.followers = []
-        if has_torch and not self.has_torch:
+        removed, package = self.in_order[count], self.in_order[count].package
+        is_early, had_torch = count < len(self.imports), TORCH in self.packages
+        and_later = " and what is imported after it" if is_early else ""
+        self.left_to_workers.insert(0, (f"{removed.name}{and_later}", why))
+        self.hides_torch = self.hides_torch and count > len(self.imports)
+        self.imports_dynamo = False
+        del self.imports[count:]
+        if had_torch and TORCH not in self.packages:
             package = TORCH
         if package in SLOW_TO_IMPORT and package not in self.packages:
-            self.not_preloaded, self.why_not_preloaded, self.preload_option_helps = (
-                package,
-                why,
-                False,
-            )
+            self.not_preloaded, self.why_not_preloaded = package, why
+            self.preload_option_helps = False
 
 
-def choose(request: Prepare, walk: ScriptWalk, remembered: str = "") -> PreloadPlan:
-    """Choose what is imported before the fork.
+def plan_preload(
+    request: Prepare, walk: ScriptWalk, why_reexecuted: str | None = None
+) -> PreloadPlan:
+    """Decide what is imported before the fork.
 
     Args:
-        request: the agent's.
+        request: of the agent.
         walk: has read the script.
-        remembered: what the script is known to change before it imports torch.
+        why_reexecuted: what the script is known to change before it imports torch.
 
     """
-    preload = request.preload
-    choice = PreloadPlan()
-    if not isinstance(preload, str):
-        choice.imports = [Import(name, ()) for name in preload]
-    elif preload == AUTO:
-        _choose_known(walk, choice, remembered)
-        _prefer_spawn_where_it_is_as_fast(walk, choice, request.workers)
-    if choice.has_torch and DYNAMO not in choice.names and not choice.why_spawn:
-        why = dynamo_obstacle(walk, request.command, has_gpus=request.has_gpus)
-        if why:
-            choice.left_out.append((DYNAMO, why))
-        elif why is not None:
-            choice.followers.append(Import(DYNAMO, ()))
-    return choice
+    plan = PreloadPlan()
+    if not isinstance(request.preload, str):
+        plan.imports = [Import(name) for name in request.preload]
+    elif request.preload == AUTO:
+        _plan_by_script(walk, plan, why_reexecuted)
+        plan.why_spawn = _why_spawn(walk, plan, request.workers)
+    if TORCH in plan.packages and DYNAMO not in plan.names and not plan.why_spawn:
+        is_needed, obstacle = check_dynamo(walk, request.command, has_gpus=request.has_gpus)
+        if obstacle:
+            plan.left_to_workers.append((DYNAMO, obstacle))
+        plan.imports_dynamo = is_needed and not obstacle
+    return plan
 
 
-def _choose_known(walk: ScriptWalk, choice: PreloadPlan, remembered: str) -> None:
-    choice.imports = list(walk.found)
-    choice.left_out = list(walk.left_out)
+def _plan_by_script(walk: ScriptWalk, plan: PreloadPlan, why_reexecuted: str | None) -> None:
+    plan.imports = list(walk.preloadable)
+    plan.left_to_workers = list(walk.left_to_workers)
     if walk.imports_torch:
-        why = walk.obstacle or remembered
+        why = walk.obstacle or why_reexecuted
         if why:
-            choice.not_preloaded, choice.why_not_preloaded = TORCH, why
+            plan.not_preloaded, plan.why_not_preloaded = TORCH, why
         else:
-            choice.torch, choice.sets = [Import(TORCH, ())], walk.sets
-    slow = next((name for name in walk.slow_after_side_effect if name not in choice.packages), "")
-    if slow and not choice.has_torch and not choice.not_preloaded:
-        choice.not_preloaded = slow
-        choice.why_not_preloaded = (
+            plan.hides_torch, plan.settings = True, walk.settings
+    slow = next((name for name in walk.slow_after_side_effect if name not in plan.packages), None)
+    if slow and TORCH not in plan.packages and not plan.not_preloaded:
+        plan.not_preloaded = slow
+        plan.why_not_preloaded = (
             f"{walk.first_side_effect} may do anything before {slow} is imported"
         )
 
 
-def _prefer_spawn_where_it_is_as_fast(walk: ScriptWalk, choice: PreloadPlan, workers: int) -> None:
-    """Set ``why_spawn`` unless several workers share an import that takes time, or need none."""
+def _why_spawn(walk: ScriptWalk, plan: PreloadPlan, workers: int) -> str | None:
+    """Return why forking would not be faster: workers must share a slow import, or need no import."""
     if workers == 1:
-        choice.why_spawn = "a single worker shares its imports with no other"
-    elif not choice.packages.isdisjoint(SLOW_TO_IMPORT):
-        return
-    elif choice.why_not_preloaded:
-        choice.why_spawn = choice.why_not_preloaded
-    elif walk.imports_only_stdlib:
-        # All that the script imports is imported too quickly for a process of its own.
-        choice.imports = []
-    else:
-        nothing = "nothing that takes time is among what the script imports"
-        choice.why_spawn = walk.unread or nothing
+        return "a single worker shares its imports with no other"
+    if not plan.packages.isdisjoint(SLOW_TO_IMPORT):
+        return None
+    if plan.why_not_preloaded:
+        return plan.why_not_preloaded
+    if walk.imports_only_stdlib:
+        # Its imports are quick; a fork alone is faster than an interpreter for each worker.
+        plan.imports = []
+        return None
+    return walk.unread or "nothing that takes time is among what the script imports"

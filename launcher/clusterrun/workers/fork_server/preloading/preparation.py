@@ -11,13 +11,13 @@ from ..kernel import describe_fork_error
 from ..messages import ImportBegins, Prepared
 from ..script import CannotRunInPlace, Script
 from .hazards import has_threads, why_not_to_fork
-from .imports import Imported, ImportFailed
-from .plan import AUTO, PreloadPlan, choose
+from .imports import Importer, ImportFailed
+from .packages import Import
+from .plan import AUTO, PreloadPlan, plan_preload
 from .preloaded_torch import PreloadedTorch
 from .reexec_cache import ReexecCache
 from .script_walk import ScriptWalk
-from .self_test import check_exit_codes
-from .torch_variables import TORCH
+from .torch_variables import DYNAMO, TORCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,18 +25,16 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from ..messages import Prepare
-    from ..script_run import ScriptRun
     from ..server import Server
-    from .packages import Import
 
 
 class ScriptPreparation:
-    """The script that workers run in place, once the agent has asked for it; at first there is none."""
+    """The script that workers run in place; there is none until the agent has requested it."""
 
     def __init__(
         self, script_namespace: Mapping[str, object], initial_modules: Collection[str]
     ) -> None:
-        """Take what Python puts into a script's namespace, and the modules it finds imported.
+        """Take what Python puts into a script's namespace, and the modules that it finds imported.
 
         To be made before this process forks.
         """
@@ -44,12 +42,11 @@ class ScriptPreparation:
         self._script_namespace = script_namespace
         self._initial_modules = initial_modules
         self._script: Script | None = None
-        self._imported = Imported()
-        self._choice = PreloadPlan()
-        """What has been imported, or would have been."""
+        self._importer = Importer()
+        self._plan = PreloadPlan()
         self._torch: PreloadedTorch | None = None
         self._has_begun = False
-        """Whether imports have begun, after which this process may be unfit to start workers."""
+        """Whether imports have begun. If one fails, this process can't start workers."""
 
     def script_for(self, command: tuple[str, ...]) -> Script | None:
         """Return the script if a worker with this command runs it in place."""
@@ -57,57 +54,52 @@ class ScriptPreparation:
         if script is None or not script.is_run_by(command):
             return None
         if script.torch is not None and script.reexec_cache.why():
-            # A worker of the last attempt had to start over.
+            # A worker of the last attempt had to execute its program again.
             return None
         try:
             script.refresh()
         except CannotRunInPlace:
-            # It was changed meanwhile; Python itself reports what is wrong with it.
+            # It was changed meanwhile; a spawned Python reports what is wrong with it.
             return None
         return script
 
-    def perform(self, request: Prepare, server: Server) -> ScriptRun | None:
-        """Prepare, and report ``Prepared``.
-
-        Returns:
-            In a child that only tests how forked workers end, what it runs; else None.
-
-        """
+    def perform(self, request: Prepare, server: Server) -> None:
+        """Prepare, and report ``Prepared``."""
         trouble = None
         try:
-            script = self._choose(request)
-            run = self._import(request, server)
-            if run is not None:
-                return run
-            self._use(script)
-        except CannotRunInPlace as finding:
-            trouble = finding
-            # A user who names modules learns that they were not imported.
-            trouble.is_complaint = finding.is_complaint or request.preload != AUTO
+            script = self._make_plan(request)
+            self._import(request, server)
+            script.imports_are_known = self._plan.is_verified
+            script.printed = self._importer.printed
+            script.torch = self._torch
+            self._script = script
+        except CannotRunInPlace as error:
+            trouble = error
+            # A user who names modules must learn that they were not imported.
+            trouble.must_warn = error.must_warn or request.preload != AUTO
         except Exception as error:  # whatever it is, workers can still be spawned
-            trouble = CannotRunInPlace(f"{type(error).__name__}: {error}", is_complaint=True)
+            trouble = CannotRunInPlace(f"{type(error).__name__}: {error}", must_warn=True)
         self._report(server, trouble)
-        return None
 
-    def _choose(self, request: Prepare) -> Script:
-        """Return the script, once it is known what is to be imported for it.
+    def _make_plan(self, request: Prepare) -> Script:
+        """Read the script and decide what to import for it.
 
         Raises:
-            CannotRunInPlace: workers can't be forked, or a fork would not be faster.
+            CannotRunInPlace: workers can't be forked, or forking would not be faster.
 
         """
         os.environ.update(request.known_variables)
-        # It looks at what the interpreter has imported by itself.
+        # First, because it checks what the interpreter has imported by itself.
         why = why_not_to_fork(
             os.environ,
             had_threads=self._had_threads,
-            # Who names modules vouches for it.
-            site_code_is_fine=not isinstance(request.preload, str),
+            # A user who names modules vouches for it.
+            trusts_site_code=not isinstance(request.preload, str),
         )
         if why:
             raise CannotRunInPlace(why)
         if must_be_bound(request.cpus):
-            # Before the script's folder, which may hold modules of the same names, is on sys.path.
+            # Before the script's folder, which may have modules of the same names, is on sys.path.
             import_psutil()
         script = Script(request.command, self._script_namespace, request.known_variables)
         hide_all_but(self._initial_modules)
@@ -115,116 +107,106 @@ class ScriptPreparation:
         walk = ScriptWalk()
         if request.preload != "none":
             script.read_by(walk)
-        script.reexec_cache = ReexecCache(walk.main)
-        self._choice = choice = choose(request, walk, script.reexec_cache.why())
-        if request.most is not None:
-            choice.keep_first(*request.most)
-        if choice.why_spawn and not request.must_fork:
-            raise CannotRunInPlace(choice.why_spawn, costs_time=bool(choice.not_preloaded))
+        script.reexec_cache = ReexecCache(walk.main_file)
+        self._plan = plan = plan_preload(request, walk, script.reexec_cache.why())
+        if request.only_first is not None:
+            plan.keep_first(*request.only_first)
+        if plan.why_spawn and not request.must_fork:
+            raise CannotRunInPlace(plan.why_spawn, costs_time=bool(plan.not_preloaded))
         return script
 
-    def _import(self, request: Prepare, server: Server) -> ScriptRun | None:
-        """Import what was chosen; return in a child of the self test what it runs.
+    def _import(self, request: Prepare, server: Server) -> None:
+        """Import the modules of the plan.
 
         Raises:
-            CannotRunInPlace: forked processes do not end as they should, or a module did what a fork
-                would break.
+            CannotRunInPlace: a module did something that a fork would break.
 
         """
-        choice = self._choice
+        if not self._plan.in_order:
+            return
+        self._has_begun = True
         try:
-            run = check_exit_codes(server)
-            if run is not None or not choice.in_order:
-                return run
-            self._has_begun = True
             server.begin_imports()
-            self._import_all(choice.imports, request, server)
-            if choice.torch and TORCH not in sys.modules:
+            self._import_all(self._plan.imports, request, server)
+            if self._plan.hides_torch and TORCH not in sys.modules:
                 self._import_torch(request, server)
             else:
-                # One of the others has imported it.
-                self._imported.loaded += [(TORCH, 0.0)] * len(choice.torch)
-                self._import_followers(request, server)
+                if self._plan.hides_torch:
+                    # Another module has imported it.
+                    self._importer.loaded.append((TORCH, 0.0))
+                self._import_dynamo(request, server)
         except OSError as error:
-            raise CannotRunInPlace(describe_fork_error(error), is_complaint=True) from error
+            raise CannotRunInPlace(describe_fork_error(error), must_warn=True) from error
         finally:
-            if self._has_begun:
-                server.end_imports()
-        return None
+            server.end_imports()
 
     def _import_torch(self, request: Prepare, server: Server) -> None:
-        """Import it as it will be when the script imports it, with the variables that it sets before."""
-        before = set(sys.modules)
-        kept: dict[str, str | None] = {}
-        for name, value, only_if_unset in self._choice.sets:
+        """Import torch with the variables that the script sets before its own import."""
+        modules_before = set(sys.modules)
+        values_before: dict[str, str | None] = {}
+        for name, value, only_if_unset in self._plan.settings:
             if not only_if_unset or name not in os.environ:
-                kept.setdefault(name, os.environ.get(name))
+                values_before.setdefault(name, os.environ.get(name))
                 os.environ[name] = value
-        printed_before = self._imported.printed
-        self._import_all(self._choice.torch, request, server)
-        used = self._imported.used
-        self._import_followers(request, server)
-        pairs = zip(self._imported.printed, printed_before)
-        out, err = (now[len(earlier) :] for now, earlier in pairs)
-        self._imported.printed = printed_before
-        self._torch = PreloadedTorch(before, used, (out, err))
-        for name, before_it in kept.items():
-            if before_it is None:
+        printed_before = self._importer.printed
+        self._import_all([Import(TORCH)], request, server)
+        used = self._importer.used_variables
+        self._import_dynamo(request, server)
+        pairs = zip(self._importer.printed, printed_before)
+        out, err = (after[len(before) :] for after, before in pairs)
+        self._importer.printed = printed_before
+        self._torch = PreloadedTorch(modules_before, used, (out, err))
+        for name, old_value in values_before.items():
+            if old_value is None:
                 del os.environ[name]
             else:
-                os.environ[name] = before_it
+                os.environ[name] = old_value
+
+    def _import_dynamo(self, request: Prepare, server: Server) -> None:
+        """Import torch._dynamo; if that fails, another server preloads everything else."""
+        if not self._plan.imports_dynamo:
+            return
+        count = len(self._importer.loaded)
+        try:
+            self._import_all([Import(DYNAMO)], request, server)
+        except CannotRunInPlace as error:
+            self._retry(server, str(error), count)
 
     def _import_all(self, imports: Sequence[Import], request: Prepare, server: Server) -> None:
         try:
-            self._imported.import_all(
+            self._importer.import_all(
                 imports,
                 cpus=request.cpus,
-                of_workers=request.per_worker_variables,
-                begins=lambda name: server.report(ImportBegins(name)),
-                reads=lambda why: self._give_up(server, why, len(self._imported.loaded)),
+                per_worker_variables=request.per_worker_variables,
+                on_begin=lambda name: server.report(ImportBegins(name)),
+                on_read=lambda why: self._retry(server, why, len(self._importer.loaded)),
             )
-        except ImportFailed as finding:
+        except ImportFailed as error:
             if request.preload != AUTO:
                 raise
-            self._give_up(server, str(finding), len(self._imported.loaded))
+            self._retry(server, str(error), len(self._importer.loaded))
 
-    def _import_followers(self, request: Prepare, server: Server) -> None:
-        """Import what need not be imported; if that fails, another server does without it."""
-        if not self._choice.followers:
-            return
-        count = len(self._imported.loaded)
-        try:
-            self._import_all(self._choice.followers, request, server)
-        except CannotRunInPlace as finding:
-            self._give_up(server, str(finding), count)
-
-    def _use(self, script: Script) -> None:
-        script.imports_are_known = self._choice.is_known
-        script.printed = self._imported.printed
-        script.torch = self._torch
-        self._script = script
-
-    def _give_up(self, server: Server, why: str, count: int) -> NoReturn:
-        """Have the agent start another server, which imports the first ``count`` modules only."""
-        self._report(server, CannotRunInPlace(why, costs_time=False), again=count)
+    def _retry(self, server: Server, why: str, count: int) -> NoReturn:
+        """Exit; the agent starts another server, which imports only the first ``count`` modules."""
+        self._report(server, CannotRunInPlace(why, costs_time=False), retry_first=count)
         os._exit(0)
 
     def _report(
-        self, server: Server, trouble: CannotRunInPlace | None, again: int | None = None
+        self, server: Server, trouble: CannotRunInPlace | None, retry_first: int | None = None
     ) -> None:
-        """Report why workers are not forked; None: they are. ``again``: as in ``Prepared``."""
+        """Report why workers are not forked; None: they are. ``retry_first``: as in ``Prepared``."""
+        plan = self._plan
         server.report(
             Prepared(
                 why=None if trouble is None else str(trouble),
-                complaint=trouble is not None and trouble.is_complaint,
+                must_warn=trouble is not None and trouble.must_warn,
                 costs_time=trouble is not None and trouble.costs_time,
-                # Another process must start the workers.
                 must_be_replaced=trouble is not None and self._has_begun,
-                again=again,
-                loaded=self._imported.loaded if trouble is None else (),
-                left_out=self._choice.left_out,
-                not_preloaded=self._choice.not_preloaded or None,
-                why_not_preloaded=self._choice.why_not_preloaded or None,
-                preload_option_helps=self._choice.preload_option_helps,
+                retry_first=retry_first,
+                loaded=self._importer.loaded if trouble is None else (),
+                left_to_workers=plan.left_to_workers,
+                not_preloaded=plan.not_preloaded,
+                why_not_preloaded=plan.why_not_preloaded,
+                preload_option_helps=plan.preload_option_helps,
             )
         )

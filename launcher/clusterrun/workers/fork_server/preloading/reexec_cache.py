@@ -1,7 +1,7 @@
-"""Remembers which scripts change, before they import torch, what its import reads.
+"""Caches which scripts change, before they import torch, what its import reads.
 
-One small file for each script, in the user's folder for such things (XDG_CACHE_HOME, or ~/.cache). It
-counts as long as the script and torch stay as they are; where it can't be written, nothing is remembered.
+There is one small file for each script, in the user's cache folder (XDG_CACHE_HOME, or ~/.cache). It is valid
+as long as the script and torch are unchanged. If it can't be written, nothing is cached.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from .module_files import file_of
 from .torch_variables import TORCH
 
 FOLDER = "clusterrun/imports-torch-itself"
-_LONGEST = 200
-"""Bytes of a file's name: the end of the script's path."""
+_MAX_NAME = 200
+"""Bytes of a file's name, which is the end of the script's path."""
 
 
 class ReexecCache:
-    """What is remembered of one script."""
+    """The entry of one script: why its workers had to execute their program again."""
 
     def __init__(self, script: str) -> None:
-        """``script`` is its file."""
+        """``script`` is its path, or "" if it is not known."""
         home = os.environ.get("HOME", "")
         caches = os.environ.get("XDG_CACHE_HOME") or (home and os.path.join(home, ".cache"))
         self.file = ""
-        # A relative folder is to be ignored (XDG Base Directory Specification).
+        # A relative folder must be ignored (XDG Base Directory Specification).
         if os.path.isabs(caches) and script:
             path = os.path.realpath(script)
-            name = os.fsdecode(os.fsencode(path.replace("/", "%"))[-_LONGEST:])
+            name = os.fsdecode(os.fsencode(path.replace("/", "%"))[-_MAX_NAME:])
             self.file = os.path.join(caches, FOLDER, name)
             self._stamp = "\n".join([path, _stamp_of(path), _stamp_of(file_of(TORCH))])
 
-    def why(self) -> str:
-        """Return what it changes, or ""."""
+    def why(self) -> str | None:
+        """Return what the script changes, if there is a valid entry."""
         try:
             with open(self.file, encoding="utf-8", errors="surrogateescape") as file:
                 why, _, stamp = file.read().partition("\n")
         except OSError:
-            return ""
-        return why if stamp == self._stamp else ""
+            return None
+        return why if stamp == self._stamp else None
 
-    def note(self, why: str) -> bool:
-        """Remember what it changes; return False if another rank has done so already."""
+    def store(self, why: str) -> bool:
+        """Store what the script changes; return False if another rank already has."""
         new = f"{self.file[:-1]}{os.getpid()}"
         try:
             os.makedirs(os.path.dirname(self.file), exist_ok=True)
@@ -60,9 +60,9 @@ class ReexecCache:
         return True
 
 
-def _stamp_of(path: str) -> str:
+def _stamp_of(path: str | None) -> str:
     try:
-        found = os.stat(path)
+        found = os.stat(path or "")
     except OSError:
         return ""
     return f"{found.st_mtime_ns} {found.st_size}"

@@ -1,4 +1,4 @@
-"""Which scripts have torch._dynamo imported before the fork, and why others have not."""
+"""For which scripts torch._dynamo is imported before the fork, and why not for others."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from clusterrun.workers.fork_server.preloading import script_walk
-from clusterrun.workers.fork_server.preloading.plan import PreloadPlan, choose
+from clusterrun.workers.fork_server.preloading.plan import PreloadPlan, plan_preload
 
 from tests.workers.fork_server_bench import request_to_prepare
 
@@ -15,7 +15,7 @@ HANGS = "torch may hang after {} with gloo if the group is not kept by a late im
 DESTROY = "destroy_process_group"
 ANY_VARIABLE = "a variable that it reads may be set before it"
 
-NEED_IT = {
+USE_DYNAMO = {
     "an optimizer": "torch.optim.SGD(model.parameters())",
     "an optimizer that is imported": "from torch.optim import AdamW",
     "DDP": "from torch.nn.parallel import DistributedDataParallel as D",
@@ -111,12 +111,12 @@ NEED_IT = {
         """,
 }
 
-DO_NOT = {
+WITHOUT_DYNAMO = {
     "no training": "print(torch.ones(2))",
     "an all_reduce": "torch.distributed.all_reduce(torch.ones(2))",
 }
 
-IN_DOUBT = {
+OBSTACLES = {
     "a variable": (
         "os.environ['TORCHDYNAMO_DISABLE'] = '1'",
         "TORCHDYNAMO_DISABLE may be set before it",
@@ -161,7 +161,7 @@ IN_DOUBT = {
 }
 
 
-def chosen(
+def planned(
     source: str,
     folder: Path,
     command: tuple[str, ...] = (),
@@ -169,20 +169,20 @@ def chosen(
     preload: str | tuple[str, ...] = "auto",
     has_gpus: bool = False,
 ) -> PreloadPlan:
-    """Return what is preloaded for two workers with this script in ``folder``, as the server chooses."""
+    """Return the plan for two workers with this script in ``folder``."""
     walk = script_walk.ScriptWalk()
     walk.read_script(dedent(source).encode(), str(folder / "script.py"))
-    return choose(request_to_prepare(command, preload=preload, has_gpus=has_gpus), walk)
+    return plan_preload(request_to_prepare(command, preload=preload, has_gpus=has_gpus), walk)
 
 
-def why_not(choice: PreloadPlan) -> list[str]:
-    """Return why the follower is left to each worker, if it is."""
-    return [why for name, why in choice.left_out if name == "torch._dynamo"]
+def why_not(plan: PreloadPlan) -> list[str]:
+    """Return why torch._dynamo is left to each worker, if it is."""
+    return [why for name, why in plan.left_to_workers if name == "torch._dynamo"]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of the script, which is first on sys.path; a torch of 2.13 is installed."""
+    """Return the script's folder, which is first on sys.path; torch 2.13 is installed."""
     installed = tmp_path / "site-packages"
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(installed), *sys.path])
     (installed / "torch/_dynamo").mkdir(parents=True)
@@ -193,71 +193,68 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def set_version(folder: Path, version: str) -> None:
-    """Have the torch that is installed be of this version."""
+    """Change the version of the installed torch."""
     text = f"from typing import Optional\n__version__ = '{version}'\n"
     (folder / "site-packages/torch/version.py").write_text(text)
 
 
-@pytest.mark.parametrize("text", NEED_IT.values(), ids=NEED_IT)
-def test_it_is_imported_last(folder: Path, text: str) -> None:
-    """After all that the script imports."""
-    choice = chosen(f"import os, subprocess, torch\n{dedent(text)}", folder)
+@pytest.mark.parametrize("text", USE_DYNAMO.values(), ids=USE_DYNAMO)
+def test_dynamo_is_imported_last(folder: Path, text: str) -> None:
+    plan = planned(f"import os, subprocess, torch\n{dedent(text)}", folder)
 
-    assert (choice.names[-1], why_not(choice)) == ("torch._dynamo", [])
-    assert "torch" in choice.names
-
-
-@pytest.mark.parametrize("text", NEED_IT.values(), ids=NEED_IT)
-def test_it_follows_a_torch_that_is_imported_later(folder: Path, text: str) -> None:
-    """As it does one that comes first."""
-    choice = chosen(f"import os\nprint()\nimport torch\n{dedent(text)}", folder)
-
-    assert ([each.name for each in choice.torch], choice.names[-1]) == (["torch"], "torch._dynamo")
+    assert (plan.names[-1], why_not(plan)) == ("torch._dynamo", [])
+    assert "torch" in plan.names
 
 
-def test_it_follows_a_torch_that_the_user_names(folder: Path) -> None:
-    """The same text decides."""
+@pytest.mark.parametrize("text", USE_DYNAMO.values(), ids=USE_DYNAMO)
+def test_dynamo_is_imported_after_hidden_torch(folder: Path, text: str) -> None:
+    plan = planned(f"import os\nprint()\nimport torch\n{dedent(text)}", folder)
+
+    assert (plan.hides_torch, plan.names[-1]) == (True, "torch._dynamo")
+
+
+def test_dynamo_is_imported_after_named_torch(folder: Path) -> None:
+    """By the same rules."""
     source = "os.putenv('A', 'b')\nimport torch\ntorch.optim.SGD"
 
-    named = chosen("import torch\ntorch.optim.SGD", folder, preload=("mine", "torch"))
-    without = chosen("import torch", folder, preload=("torch",))
-    in_doubt = chosen(source, folder, preload=("torch",))
-    both = chosen(source, folder, preload=("torch", "torch._dynamo"))
-    other = chosen(source, folder, preload=("numpy",))
+    named = planned("import torch\ntorch.optim.SGD", folder, preload=("mine", "torch"))
+    without = planned("import torch", folder, preload=("torch",))
+    with_obstacle = planned(source, folder, preload=("torch",))
+    both = planned(source, folder, preload=("torch", "torch._dynamo"))
+    other = planned(source, folder, preload=("numpy",))
 
     assert named.names == ["mine", "torch", "torch._dynamo"]
     assert (without.names, why_not(without)) == (["torch"], [])
-    assert (in_doubt.names, why_not(in_doubt)) == (["torch"], [ANY_VARIABLE])
+    assert (with_obstacle.names, why_not(with_obstacle)) == (["torch"], [ANY_VARIABLE])
     assert (both.names, why_not(both)) == (["torch", "torch._dynamo"], [])
-    assert (other.names, other.left_out) == (["numpy"], [])
+    assert (other.names, other.left_to_workers) == (["numpy"], [])
 
 
-def test_it_is_not_looked_for_where_workers_are_spawned(folder: Path) -> None:
-    choice = chosen("os.environ['OMP_NUM_THREADS'] = n\nimport torch\ntorch.optim.SGD", folder)
+def test_dynamo_is_not_considered_if_workers_are_spawned(folder: Path) -> None:
+    plan = planned("os.environ['OMP_NUM_THREADS'] = n\nimport torch\ntorch.optim.SGD", folder)
 
-    assert (choice.why_spawn, choice.names, why_not(choice)) == (choice.why_not_preloaded, [], [])
-    assert choice.not_preloaded == "torch"
-
-
-@pytest.mark.parametrize("text", DO_NOT.values(), ids=DO_NOT)
-def test_a_script_that_does_not_train_starts_as_before(folder: Path, text: str) -> None:
-    choice = chosen(f"import torch\n{text}", folder)
-
-    assert (choice.names, choice.left_out) == (["torch"], [])
+    assert (plan.why_spawn, plan.names, why_not(plan)) == (plan.why_not_preloaded, [], [])
+    assert plan.not_preloaded == "torch"
 
 
-@pytest.mark.parametrize(("text", "why"), IN_DOUBT.values(), ids=IN_DOUBT)
-def test_it_is_left_out_in_doubt(folder: Path, text: str, why: str) -> None:
-    """With the reason, for ``-v``."""
+@pytest.mark.parametrize("text", WITHOUT_DYNAMO.values(), ids=WITHOUT_DYNAMO)
+def test_script_without_training(folder: Path, text: str) -> None:
+    plan = planned(f"import torch\n{text}", folder)
+
+    assert (plan.names, plan.left_to_workers) == (["torch"], [])
+
+
+@pytest.mark.parametrize(("text", "why"), OBSTACLES.values(), ids=OBSTACLES)
+def test_obstacle_leaves_dynamo_to_workers(folder: Path, text: str, why: str) -> None:
     (folder / "compiled.so").touch()
     (folder / "broken.py").write_text("def")
     source = f"import os, torch\ndef main():\n    torch.optim.SGD\n{text}"
 
-    choice = chosen(source, folder)
+    plan = planned(source, folder)
 
-    assert choice.names[:2] == ["os", "torch"]
-    assert "torch._dynamo" not in choice.names
-    assert why_not(choice) == [why]
+    assert plan.names[:2] == ["os", "torch"]
+    assert "torch._dynamo" not in plan.names
+    assert why_not(plan) == [why]
 
 
 @pytest.mark.parametrize(
@@ -278,76 +275,74 @@ def test_it_is_left_out_in_doubt(folder: Path, text: str, why: str) -> None:
 def test_torch_may_hang_with_gloo(
     folder: Path, *, has_gpus: bool, text: str, hangs_after: str
 ) -> None:
-    """So it is left out where gloo is used, or may be: see docs/binding.md."""
+    """Dynamo is left to the workers if gloo may be used: see docs/binding.md."""
     source = f"import torch\nimport torch.distributed as dist\ntorch.optim.SGD\n{text}"
 
-    choice = chosen(source, folder, has_gpus=has_gpus)
+    plan = planned(source, folder, has_gpus=has_gpus)
 
     why = HANGS.format(hangs_after)
-    assert why_not(choice) == ([why] if hangs_after else [])
+    assert why_not(plan) == ([why] if hangs_after else [])
 
 
 @pytest.mark.parametrize(
     ("version", "may_hang"), [("2.12.0", True), ("2.14.1", True), ("2.15.0+cu132", False)]
 )
-def test_a_torch_without_the_race(folder: Path, version: str, *, may_hang: bool) -> None:
-    """Its ranks end: 34 of 34, where all of 2.12 and 2.13 hang."""
+def test_torch_version_with_race(folder: Path, version: str, *, may_hang: bool) -> None:
+    """34 of 34 ranks end with 2.15; all hang with 2.12 and 2.13."""
     set_version(folder, version)
 
-    choice = chosen("import torch\ntorch.optim.SGD; dist.destroy_process_group()", folder)
+    plan = planned("import torch\ntorch.optim.SGD; dist.destroy_process_group()", folder)
 
-    assert why_not(choice) == ([HANGS.format(DESTROY)] if may_hang else [])
+    assert why_not(plan) == ([HANGS.format(DESTROY)] if may_hang else [])
 
 
 def test_gloo_on_the_command_line(folder: Path) -> None:
-    """Though the text names NCCL alone."""
+    """Even if the text names only NCCL."""
     source = "import torch\ntorch.optim.SGD; init(args.backend or 'nccl'); destroy_process_group()"
 
-    by_gloo = chosen(source, folder, ("python", "script.py", "--backend=gloo"), has_gpus=True)
-    by_nccl = chosen(source, folder, ("python", "script.py"), has_gpus=True)
+    by_gloo = planned(source, folder, ("python", "script.py", "--backend=gloo"), has_gpus=True)
+    by_nccl = planned(source, folder, ("python", "script.py"), has_gpus=True)
 
     assert why_not(by_gloo) == [HANGS.format(DESTROY)]
     assert why_not(by_nccl) == []
 
 
-def test_a_folder_named_nccl_says_nothing(folder: Path) -> None:
-    """Only the text can say that gloo is not used."""
+def test_nccl_in_a_path_does_not_count(folder: Path) -> None:
     source = "import torch\ntorch.optim.SGD; dist.destroy_process_group()"
 
-    choice = chosen(source, folder, ("python", "/home/me/nccl/script.py"), has_gpus=True)
+    plan = planned(source, folder, ("python", "/home/me/nccl/script.py"), has_gpus=True)
 
-    assert why_not(choice) == [HANGS.format(DESTROY)]
+    assert why_not(plan) == [HANGS.format(DESTROY)]
 
 
 @pytest.mark.parametrize("version", ["2.9.1", "1.13.0a0+git", "2", "by hand"])
-def test_an_older_torch(folder: Path, version: str) -> None:
-    """Or one whose version is not known."""
+def test_old_or_unknown_torch_version(folder: Path, version: str) -> None:
     set_version(folder, version)
 
-    choice = chosen("import torch\ntorch.optim.SGD", folder)
+    plan = planned("import torch\ntorch.optim.SGD", folder)
 
-    assert why_not(choice) == ["before torch 2.10 its import makes a folder for one process"]
+    assert why_not(plan) == ["before torch 2.10 its import makes a folder for one process"]
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.13.0a0+git", "3.0"])
-def test_a_newer_torch(folder: Path, version: str) -> None:
+def test_new_torch_version(folder: Path, version: str) -> None:
     set_version(folder, version)
 
-    assert chosen("import torch\ntorch.optim.SGD", folder).names == ["torch", "torch._dynamo"]
+    assert planned("import torch\ntorch.optim.SGD", folder).names == ["torch", "torch._dynamo"]
 
 
-def test_a_torch_without_it(folder: Path) -> None:
-    """Nothing is said of what there is not."""
+def test_torch_without_dynamo(folder: Path) -> None:
+    """No reason is reported."""
     (folder / "site-packages/torch/_dynamo/__init__.py").unlink()
     (folder / "site-packages/torch/_dynamo").rmdir()
 
-    choice = chosen("import torch\ntorch.optim.SGD", folder)
+    plan = planned("import torch\ntorch.optim.SGD", folder)
 
-    assert (choice.names, choice.left_out) == (["torch"], [])
+    assert (plan.names, plan.left_to_workers) == (["torch"], [])
 
 
-def test_modules_of_the_user_are_read_wherever_they_are_imported(folder: Path) -> None:
-    """Also in functions, and from packages."""
+def test_own_modules_are_read_wherever_they_are_imported(folder: Path) -> None:
+    """Including imports in functions and packages."""
     (folder / "mine").mkdir()
     (folder / "mine/__init__.py").write_text("from . import models")
     (folder / "mine/models.py").write_text("from .layers import unknown_to_us")
@@ -358,71 +353,67 @@ def test_modules_of_the_user_are_read_wherever_they_are_imported(folder: Path) -
             from mine import models
             torch.optim.SGD
         """
-    before = chosen(source, folder)
+    before = planned(source, folder)
     (folder / "mine/layers.py").write_text("os.environ['TORCH_LOGS'] = 'x'")
 
-    after = chosen(source, folder)
+    after = planned(source, folder)
 
     assert before.names == ["torch", "torch._dynamo"]
     assert why_not(after) == ["TORCH_LOGS may be set before it"]
 
 
-def test_a_module_of_the_user_by_the_name_of_a_known_package(folder: Path) -> None:
-    """Its text counts."""
+def test_own_module_with_the_name_of_a_known_package(folder: Path) -> None:
     (folder / "datasets.py").write_text("import os; os.environ['TORCH_LOGS'] = '1'")
 
-    choice = chosen("import torch, datasets\ntorch.optim.SGD", folder)
+    plan = planned("import torch, datasets\ntorch.optim.SGD", folder)
 
-    assert why_not(choice) == ["TORCH_LOGS may be set before it"]
+    assert why_not(plan) == ["TORCH_LOGS may be set before it"]
 
 
-def test_much_text(folder: Path) -> None:
-    """There is no limit but that of time."""
+def test_large_module(folder: Path) -> None:
     (folder / "mine.py").write_text("x = 1\n" * 20_000)
 
-    choice = chosen("import torch\ntorch.optim.SGD\ndef f():\n    import mine", folder)
+    plan = planned("import torch\ntorch.optim.SGD\ndef f():\n    import mine", folder)
 
-    assert choice.names == ["torch", "torch._dynamo"]
+    assert plan.names == ["torch", "torch._dynamo"]
 
 
-def test_too_much_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To look through it would take longer than is won."""
+def test_time_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "mine.py").write_text("x = 1")
     seconds = iter((0.0, 0.1, 3.0))
     monkeypatch.setattr(script_walk, "time", SimpleNamespace(process_time=seconds.__next__))
 
-    choice = chosen("import torch\ntorch.optim.SGD\ndef f():\n    import mine", folder)
+    plan = planned("import torch\ntorch.optim.SGD\ndef f():\n    import mine", folder)
 
-    assert why_not(choice) == ["to read all of it takes more than 2 s"]
+    assert why_not(plan) == ["to read all of it takes more than 2 s"]
 
 
-def test_a_deep_expression(folder: Path) -> None:
+def test_deep_expression(folder: Path) -> None:
     """Deeper than Python's own stack."""
     chain = "x" + ".f()" * 900
 
-    choice = chosen(f"import torch\ntorch.optim.SGD\ny = {chain}", folder)
+    plan = planned(f"import torch\ntorch.optim.SGD\ny = {chain}", folder)
 
-    assert why_not(choice) == []
+    assert why_not(plan) == []
 
 
-def test_a_folder_as_a_package(folder: Path) -> None:
-    """Without a file of its own."""
+def test_package_without_init(folder: Path) -> None:
     (folder / "src").mkdir()
     (folder / "src/models.py").write_text("import torch")
     source = (
         "import torch\ntorch.optim.SGD\ndef f():\n    from src import models\n    import src.models"
     )
 
-    assert chosen(source, folder).names == ["torch", "torch._dynamo"]
+    assert planned(source, folder).names == ["torch", "torch._dynamo"]
 
     (folder / "src/models.py").write_text("os.environ['TORCH_LOGS'] = 'x'")
 
-    assert chosen(source, folder).names == ["torch"]
+    assert planned(source, folder).names == ["torch"]
 
 
 @pytest.mark.parametrize("main", ["train", "__main__"])
-def test_what_python_m_runs_is_read_too(folder: Path, main: str) -> None:
-    """Though the first act is in its package."""
+def test_module_run_by_m_is_read(folder: Path, main: str) -> None:
+    """Even if the first side effect is in its package."""
     package = folder / "mine"
     package.mkdir()
     (package / "__init__.py").write_text("from .model import Net\n__version__ = version('mine')")
@@ -431,7 +422,7 @@ def test_what_python_m_runs_is_read_too(folder: Path, main: str) -> None:
     walk = script_walk.ScriptWalk()
     walk.read_module("mine" if main == "__main__" else f"mine.{main}")
 
-    choice = choose(request_to_prepare(), walk)
+    plan = plan_preload(request_to_prepare(), walk)
 
-    assert choice.names == ["torch"]
-    assert why_not(choice) == ["TORCH_LOGS may be set before it"]
+    assert plan.names == ["torch"]
+    assert why_not(plan) == ["TORCH_LOGS may be set before it"]

@@ -1,4 +1,4 @@
-"""A worker finds torch as the server has imported it, or starts over: tried with a small torch."""
+"""A worker finds torch as the server has imported it, or executes its program; with a small torch."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ preloaded = PreloadedTorch(before, {{"READ_BY_TORCH"}}, {printed!r})
 del torch
 
 def reexec(why):
-    os.write(1, f"start over: {{why}}\\n".encode())
+    os.write(1, f"reexec: {{why}}\\n".encode())
     os._exit(0)
 
 preloaded.hide(reexec)
@@ -57,7 +57,7 @@ def run(
     printed: tuple[bytes, bytes] = (b"", b""),
     **variables: str,
 ) -> str:
-    """Return what a worker prints that runs this code before it may import torch.
+    """Return what a worker prints that runs this code while torch is hidden.
 
     ``printed``: what torch has printed to standard output and error in the server.
     """
@@ -86,7 +86,7 @@ def run(
 
 @pytest.fixture(params=["own", "oldest"])
 def python(request: pytest.FixtureRequest) -> str:
-    """Return each of two interpreters."""
+    """Return an interpreter."""
     python = sys.executable if request.param == "own" else oldest_python()
     if python is None:
         pytest.skip("no such Python here")
@@ -116,16 +116,15 @@ torch = sys.modules["torch"]
 
 
 @pytest.mark.parametrize("name", IMPORTS)
-def test_an_import(python: str, tmp_path: Path, name: str) -> None:
-    """It finds the same module, which is as before; torch is not executed again."""
+def test_import_finds_preloaded_module(python: str, tmp_path: Path, name: str) -> None:
+    """Torch is not executed again."""
     hidden = "assert not [name for name in sys.modules if name.partition('.')[0] == 'torch']"
     code = f"{hidden}\n{IMPORTS[name]}\n{AFTER_IT}print('same')"
 
     assert run(python, tmp_path, code) == "same"
 
 
-def test_a_look_at_its_spec(python: str, tmp_path: Path) -> None:
-    """This imports nothing."""
+def test_find_spec_imports_nothing(python: str, tmp_path: Path) -> None:
     code = """
 found = importlib.util.find_spec("torch")
 print(found.origin, found.name, found.has_location, found.parent)
@@ -146,15 +145,15 @@ print([each.name for each in pkgutil.iter_modules(found.submodule_search_locatio
     ]
 
 
-def test_it_is_shown_to_a_script_that_has_not_imported_it(python: str, tmp_path: Path) -> None:
-    """Python ends its modules as any other's."""
+def test_torch_is_shown_at_the_end_of_the_script(python: str, tmp_path: Path) -> None:
+    """So Python finalizes its modules like others."""
     code = "preloaded.show(); torch = sys.modules['torch']\n"
 
     assert run(python, tmp_path, f"{code}{AFTER_IT}preloaded.show(){AFTER_IT}print(1)") == "1"
 
 
-def test_what_came_with_torch_is_hidden_too(python: str, tmp_path: Path) -> None:
-    """An installed package, until it or torch is imported; not what comes with Python."""
+def test_packages_imported_with_torch_are_hidden(python: str, tmp_path: Path) -> None:
+    """Until they or torch are imported; the standard library stays visible."""
     seen = "print('helper' in sys.modules, 'torch' in sys.modules, 'logging' in sys.modules)"
 
     assert run(python, tmp_path, f"{seen}; import helper; {seen}; import torch; {seen}") == (
@@ -163,14 +162,14 @@ def test_what_came_with_torch_is_hidden_too(python: str, tmp_path: Path) -> None
     assert run(python, tmp_path, f"import torch; {seen}") == "True True True"
 
 
-def test_a_change_before_what_came_with_torch(python: str, tmp_path: Path) -> None:
-    """It may have read what torch reads: the worker starts over there."""
+def test_change_before_package_imported_with_torch(python: str, tmp_path: Path) -> None:
+    """It may have read what torch reads."""
     assert run(python, tmp_path, "os.environ['TORCH_LOGS'] = '1'; import helper") == (
-        "start over: TORCH_LOGS was set"
+        "reexec: TORCH_LOGS was set"
     )
 
 
-def test_a_submodule_that_is_missing(python: str, tmp_path: Path) -> None:
+def test_missing_submodule(python: str, tmp_path: Path) -> None:
     code = """
 try:
     import torch.nosuch
@@ -230,8 +229,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_has_the_worker_start_over(python: str, tmp_path: Path, name: str) -> None:
-    """Whatever torch's import reads."""
+def test_change_executes_the_program(python: str, tmp_path: Path, name: str) -> None:
     code, why = CHANGES[name]
     for file in ("mine/torch/__init__.py", "others/helper.py"):
         (tmp_path / file).parent.mkdir(parents=True)
@@ -240,14 +238,14 @@ def test_a_change_has_the_worker_start_over(python: str, tmp_path: Path, name: s
 
     changed = run(python, tmp_path, f"{code}\nimport torch", MKL_NUM_THREADS="1")
 
-    assert changed == f"start over: {why}"
+    assert changed == f"reexec: {why}"
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two CPUs")
-def test_other_cpus_have_the_worker_start_over(python: str, tmp_path: Path) -> None:
+def test_changed_affinity_executes_the_program(python: str, tmp_path: Path) -> None:
     code = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nimport torch"
 
-    assert run(python, tmp_path, code) == "start over: the CPUs that it may use had changed"
+    assert run(python, tmp_path, code) == "reexec: the CPUs that it may use had changed"
 
 
 NO_CHANGES = {
@@ -271,8 +269,7 @@ NO_CHANGES = {
 
 
 @pytest.mark.parametrize("name", NO_CHANGES)
-def test_what_torch_does_not_read(python: str, tmp_path: Path, name: str) -> None:
-    """The worker goes on."""
+def test_irrelevant_change_is_ignored(python: str, tmp_path: Path, name: str) -> None:
     for file in ("unrelated/mine.py", "others/helper.py"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).touch()
@@ -281,8 +278,7 @@ def test_what_torch_does_not_read(python: str, tmp_path: Path, name: str) -> Non
     assert run(python, tmp_path, code, MKL_NUM_THREADS="1") == "same"
 
 
-def test_a_change_after_the_import(python: str, tmp_path: Path) -> None:
-    """It is as any other module by then."""
+def test_change_after_the_import_is_ignored(python: str, tmp_path: Path) -> None:
     code = """
 import torch
 os.environ["OMP_NUM_THREADS"] = "3"
@@ -295,18 +291,18 @@ print(torch is own)
     assert run(python, tmp_path, code) == "False"
 
 
-def test_a_change_does_not_matter_to_who_only_looks(tmp_path: Path) -> None:
+def test_find_spec_ignores_changes(tmp_path: Path) -> None:
     code = "os.environ['OMP_NUM_THREADS'] = '3'; print(importlib.util.find_spec('torch').name)"
 
     assert run(sys.executable, tmp_path, code) == "torch"
 
 
-def test_a_worker_that_can_not_start_over(python: str, tmp_path: Path) -> None:
-    """As one that the script has forked: each import fails as any other may."""
+def test_import_fails_in_process_forked_by_the_script(python: str, tmp_path: Path) -> None:
+    """It can't execute its program."""
     code = """
 def fails(why):
     raise ImportError(why)
-preloaded._start_over = fails
+preloaded._reexec = fails
 os.environ["OMP_NUM_THREADS"] = "3"
 for name in "torch", "torch.nn":
     try:
@@ -322,8 +318,7 @@ import torch
     assert printed.splitlines() == ["OMP_NUM_THREADS was set"] * 2 + ["[]"]
 
 
-def test_what_its_import_has_printed(python: str, tmp_path: Path) -> None:
-    """The worker prints it when it imports torch, and once."""
+def test_output_of_the_import_is_printed_once(python: str, tmp_path: Path) -> None:
     code = """
 print("before", flush=True)
 sys.stderr = sys.stdout
@@ -337,8 +332,8 @@ print("after")
     assert printed.splitlines() == ["before", "Hello", "warns: \ufffd", "after"]
 
 
-def test_what_it_has_printed_is_lost_without_a_stream(python: str, tmp_path: Path) -> None:
-    """Python sets None where a descriptor is closed."""
+def test_output_of_the_import_without_stream(python: str, tmp_path: Path) -> None:
+    """Python sets a stream to None if its descriptor is closed."""
     code = """
 sys.stderr = None
 preloaded._facts = dict(preloaded._facts_now())
@@ -348,16 +343,16 @@ print("after")
     assert run(python, tmp_path, code, printed=(b"", b"x\n")) == "after"
 
 
-def test_filters_matter_to_what_it_has_printed(python: str, tmp_path: Path) -> None:
+def test_filters_matter_if_the_import_printed_something(python: str, tmp_path: Path) -> None:
     """It may have been a warning."""
     code = "import warnings; warnings.simplefilter('ignore')\nimport torch"
 
-    assert run(python, tmp_path, code, printed=(b"", b"x\n")) == f"start over: {FILTER}"
+    assert run(python, tmp_path, code, printed=(b"", b"x\n")) == f"reexec: {FILTER}"
     assert run(python, tmp_path, code) == ""
 
 
-def test_a_torch_of_the_scripts_own(python: str, tmp_path: Path) -> None:
-    """It stays where the script has put it."""
+def test_torch_put_into_sys_modules_by_the_script(python: str, tmp_path: Path) -> None:
+    """It stays."""
     code = """
 mine = sys.modules["torch"] = type(sys)("torch")
 import torch
@@ -367,10 +362,9 @@ print(torch is mine, sys.modules["torch"] is mine)
     assert run(python, tmp_path, code) == "True True"
 
 
-def test_a_first_change_is_named_alone(tmp_path: Path) -> None:
-    """Variables come first: they are what a user sets."""
+def test_variables_are_named_before_other_changes(tmp_path: Path) -> None:
     code = (
         "sys.stdout = None; os.environ['OMP_PLACES'] = os.environ['MKL_DEBUG'] = 'x'\nimport torch"
     )
 
-    assert run(sys.executable, tmp_path, code) == "start over: MKL_DEBUG was set"
+    assert run(sys.executable, tmp_path, code) == "reexec: MKL_DEBUG was set"
