@@ -1,4 +1,4 @@
-"""A fork server that a test drives as the agent does, and workers that print to pipes."""
+"""A fork server that a test uses like the agent, and workers that print to pipes."""
 
 import os
 import select
@@ -31,7 +31,7 @@ EventT = TypeVar("EventT", bound=events.Event)
 
 
 class Reader(NamedTuple):
-    """The read end of a pipe that a worker and its children print to."""
+    """The read end of a pipe to which a worker and its children print."""
 
     descriptor: int
 
@@ -43,7 +43,7 @@ class Reader(NamedTuple):
         return text.decode().rstrip("\n")
 
     def rest(self) -> str:
-        """Return all until the end of file, when no process that could print is left."""
+        """Return the rest, up to the end of file, when no process that could print is left."""
         text = b""
         while chunk := self._read(1 << 16):
             text += chunk
@@ -51,7 +51,7 @@ class Reader(NamedTuple):
 
     def _read(self, most: int) -> bytes:
         ready, _, _ = select.select([self.descriptor], [], [], PATIENCE)
-        assert ready, "a process still holds the pipe, and prints nothing"
+        assert ready, "a process keeps the pipe open, and prints nothing"
         return os.read(self.descriptor, most)
 
 
@@ -118,12 +118,12 @@ class Bench:
             assert ended is not None, "the fork server does not end"
         for descriptor in self._pipes:
             os.close(descriptor)
-        # Of later tests, nobody would reap the orphans.
+        # Otherwise this process would adopt the orphans of later tests.
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 0)
 
 
 def preparation_for(*command: str, must_fork: bool = False) -> Preparation:
-    """Return what is asked of a server that imports nothing before it forks workers."""
+    """Return a request to import nothing before workers are forked."""
     return Preparation(
         command=command,
         preload="none",
@@ -143,7 +143,7 @@ def request_to_prepare(
     workers: int = 2,
     has_gpus: bool = False,
 ) -> messages.Prepare:
-    """Return the message by which an agent asks for imports before the fork."""
+    """Return an agent's request for imports before the fork."""
     return messages.Prepare(
         command=command,
         preload=preload,
@@ -164,7 +164,7 @@ def fork_server(
     *,
     is_guarded: bool = False,
 ) -> Iterator[Bench]:
-    """Start a fork server with the environment of the tests, and end it and all that it started."""
+    """Start a fork server with the tests' environment; end it and all processes that it has started."""
     bench = Bench(
         fork_server_process.ServerProcess(
             fork_server_process.ServerCommand(python, {**os.environ, **(environ or {})}, is_guarded)

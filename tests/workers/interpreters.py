@@ -1,4 +1,4 @@
-"""Other interpreters of this machine, which some tests need."""
+"""Other Python versions on this machine, which some tests need."""
 
 import functools
 import os
@@ -13,7 +13,7 @@ OLDEST = "3.8"
 
 
 VERSIONS = (OLDEST, "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
-"""Those that workers may run on."""
+"""All that workers may run on."""
 
 OTHER_VERSIONS = [version for version in VERSIONS if version != "{}.{}".format(*sys.version_info)]
 """All but that of the tests."""
@@ -32,10 +32,9 @@ def python_of(version: str) -> str | None:
 
 
 def environment_without_pth(python: str, folder: Path) -> str:
-    """Make an environment with the packages of ``python``'s, but none of its .pth files.
+    """Make an environment with the packages of ``python``, but none of its .pth files.
 
-    These run code before any script: what they import hides what is missing elsewhere, and they may
-    keep workers from being forked.
+    Their code runs before any script, and may hide missing imports or prevent workers from being forked.
 
     Args:
         python: an interpreter, of a virtual environment or not.
@@ -62,7 +61,7 @@ def environment_without_pth(python: str, folder: Path) -> str:
 
 
 IMPORTED_BY_SCRIPTS = ("numpy", "torch")
-"""Packages that scripts of tests import; with one of them, also others that come with it."""
+"""Packages that scripts of tests import."""
 
 
 @functools.cache
@@ -93,7 +92,7 @@ def _of_pyenv(version: str) -> Iterator[Path]:
 
 
 def _runs(python: Path) -> bool:
-    # A shim of pyenv's is there for every version that is installed, and runs only the chosen ones.
+    # pyenv has a shim for every installed version, but runs only selected ones.
     try:
         done = subprocess.run([python, "-c", ""], capture_output=True, timeout=30, check=False)
     except OSError:

@@ -1,4 +1,4 @@
-"""Messages with descriptors between two of our processes."""
+"""Messages with descriptors between two of the launcher's processes."""
 
 import marshal
 import os
@@ -20,7 +20,7 @@ Pair = tuple[Channel, Channel]
 
 
 def channel_on(sock: socket.socket) -> Channel:
-    """Return a channel that sends and takes what an agent sends its relay."""
+    """Return a channel that sends and takes the messages to a relay."""
     return HelperChannel(sock, messages.TO_RELAY, messages.TO_RELAY)
 
 
@@ -74,8 +74,8 @@ def test_each_message_gets_its_own_descriptors(pair: Pair) -> None:
         os.close(descriptor)
 
 
-def test_what_does_not_fit_waits_with_its_descriptors(pair: Pair) -> None:
-    """A full socket does not block; everything arrives once the peer reads, even if descriptors were closed."""
+def test_full_socket_queues_message_with_descriptors(pair: Pair) -> None:
+    """The sender does not block, and may close its descriptors."""
     left, right = pair
     reader, writer = os.pipe()
     received: list[tuple[messages.ToRelay, tuple[int, ...]]] = []
@@ -98,8 +98,7 @@ def test_what_does_not_fit_waits_with_its_descriptors(pair: Pair) -> None:
     os.close(reader)
 
 
-def test_frames_cut_anywhere_are_put_together() -> None:
-    """A frame that arrives byte by byte is one message."""
+def test_frame_received_byte_by_byte() -> None:
     raw, sock = socket.socketpair()
     channel = channel_on(sock)
     number = messages.TO_RELAY.index(messages.PrintText)
@@ -116,8 +115,8 @@ def test_frames_cut_anywhere_are_put_together() -> None:
     channel.close()
 
 
-def test_what_the_dead_peer_had_sent_is_still_read(pair: Pair) -> None:
-    """A peer that dies before it has read our messages is an end of file, after what it sent."""
+def test_messages_of_a_dead_peer_are_received(pair: Pair) -> None:
+    """Then ``closed`` is set, even if the peer has not read all messages."""
     left, right = pair
     right.send(messages.PrintText("unread"))
     left.send(messages.PrintText("last words"))
@@ -130,7 +129,7 @@ def test_what_the_dead_peer_had_sent_is_still_read(pair: Pair) -> None:
     assert not right.wants_write
 
 
-def test_sending_to_a_dead_peer_raises_nothing(pair: Pair) -> None:
+def test_send_to_dead_peer_raises_nothing(pair: Pair) -> None:
     """Only ``receive`` reports that the peer has died."""
     left, right = pair
     right.close()
@@ -151,20 +150,20 @@ def test_sending_to_a_dead_peer_raises_nothing(pair: Pair) -> None:
         lambda: messages.Link("path", "target", line="of another type"),  # type: ignore[call-arg]
     ],
 )
-def test_fields_that_are_not_those_of_the_type(make: Callable[[], messages.Link]) -> None:
-    """They are an error where the message is made, not where it arrives."""
+def test_wrong_fields_raise(make: Callable[[], messages.Link]) -> None:
+    """At the sender, not at the receiver."""
     with pytest.raises((TypeError, AttributeError), match="Link"):
         make()
 
 
-def test_a_type_that_the_peer_does_not_take(pair: Pair) -> None:
-    """It is an error in the sender as well."""
+def test_unknown_message_type_raises(pair: Pair) -> None:
+    """At the sender."""
     with pytest.raises(ValueError, match="not in tuple"):
         pair[0].send(messages.StdoutClosed())
 
 
-def test_too_large_a_frame_is_a_bug() -> None:
-    """It is neither sent nor read: a length out of bounds means that something is broken."""
+def test_too_large_frame_raises() -> None:
+    """At the sender and at the receiver."""
     raw, sock = socket.socketpair()
     channel = channel_on(sock)
     raw.send((MAXIMUM_FRAME + 1).to_bytes(4, "big"))
@@ -177,8 +176,8 @@ def test_too_large_a_frame_is_a_bug() -> None:
     channel.close()
 
 
-def test_descriptors_that_are_not_taken_are_closed() -> None:
-    """Closing the channel closes what arrived with a frame that never became whole."""
+def test_close_closes_received_descriptors() -> None:
+    """Those of an incomplete frame."""
     raw, sock = socket.socketpair()
     channel = channel_on(sock)
     reader, writer = os.pipe()

@@ -33,9 +33,9 @@ for name in sorted(os.listdir("/proc/self/fd"), key=int):
 
 
 def test_workers_inherit_three_descriptors(bench: Bench) -> None:
-    """Even where requests are so long that the next one's descriptors come with the last one's end.
+    """Even if requests are so long that the descriptors of the next one arrive with the end of one.
 
-    A rank that held another's pipe would keep that one's output from ending.
+    If a rank inherited another rank's pipe, that pipe would have no end of file.
     """
     long = {f"LONG_{number}": "x" * 100_000 for number in range(3)}
 
@@ -47,8 +47,8 @@ def test_workers_inherit_three_descriptors(bench: Bench) -> None:
     assert [worker.rest() for worker in workers] == ["0 1 2 "] * 4
 
 
-def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that is named relative to it is not found; others run."""
+def test_deleted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program with a relative path is not found; others run."""
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -85,8 +85,8 @@ def test_many_workers(bench: Bench) -> None:
     assert ends == {rank: outcome.Exited(rank) for rank in range(64)}
 
 
-def test_an_exit_that_is_read_late(bench: Bench, tmp_path: Path) -> None:
-    """It is as old as it is: a failure of a peer that came after it, and is dated itself, is no earlier."""
+def test_exit_read_late_has_its_own_time(bench: Bench, tmp_path: Path) -> None:
+    """So a later failure of a peer does not seem to be the first one."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     bench.spawn(0, "cat", str(gate))
@@ -100,8 +100,8 @@ def test_an_exit_that_is_read_late(bench: Bench, tmp_path: Path) -> None:
     assert gone - PATIENCE < bench.expect(events.WorkerEnded).at <= gone
 
 
-def test_no_descriptors_left(bench: Bench) -> None:
-    """A worker that can't be forked is reported, and the fork server lives on."""
+def test_too_many_open_files(bench: Bench) -> None:
+    """A worker that can't be forked is reported, and the fork server continues."""
     bench.spawn(0, "true")
     bench.events(2)
     highest = max(int(file.name) for file in Path(f"/proc/{bench.server.pid}/fd").iterdir())
@@ -120,8 +120,8 @@ def test_no_descriptors_left(bench: Bench) -> None:
     assert bench.events(2)[1] == events.WorkerEnded(SECOND, outcome.Exited(0), 7.0)
 
 
-def test_cpus_that_are_not_there(bench: Bench) -> None:
-    """The worker runs on all CPUs, with a remark."""
+def test_missing_cpus(bench: Bench) -> None:
+    """The worker runs on all CPUs, with a warning."""
     code = "import os; print(sorted(os.sched_getaffinity(0)))"
 
     printed = bench.spawn(0, sys.executable, "-c", code, cpus=CpuSet({4000}))
@@ -148,8 +148,10 @@ TELLS_POLICY = """
         ("preferred", (0,), "prefer:0"),
     ],
 )
-def test_memory_of_a_node(bench: Bench, mode: str, nodes: tuple[int, ...], shown: str) -> None:
-    """The kernel shows the policy for all memory of the worker."""
+def test_memory_policy_of_numa_node(
+    bench: Bench, mode: str, nodes: tuple[int, ...], shown: str
+) -> None:
+    """/proc/PID/numa_maps shows the policy."""
     policy = MemoryPolicy(mode, nodes)
 
     printed = bench.spawn(0, sys.executable, "-c", dedent(TELLS_POLICY), memory=policy)
@@ -159,8 +161,8 @@ def test_memory_of_a_node(bench: Bench, mode: str, nodes: tuple[int, ...], shown
 
 
 @pytest.mark.skipif("not os.path.exists('/proc/self/numa_maps')", reason="a kernel without NUMA")
-def test_memory_of_a_node_that_is_not_there(bench: Bench) -> None:
-    """The workers run without it, with one remark for all."""
+def test_memory_policy_of_missing_numa_node(bench: Bench) -> None:
+    """The workers run without it, with one warning for all."""
     policy = MemoryPolicy("bind", (1000,))
 
     for local_rank in (0, 1):
@@ -179,8 +181,8 @@ def test_memory_of_a_node_that_is_not_there(bench: Bench) -> None:
         ("exec 3>&-; exec sleep 100", "closed its connection{}"),
     ],
 )
-def test_an_interpreter_that_is_none(tmp_path: Path, code: str, how: str) -> None:
-    """The error describes its end and asks for another interpreter, at once."""
+def test_broken_interpreter(tmp_path: Path, code: str, how: str) -> None:
+    """The error describes how it ended."""
     python = executable(tmp_path / "python", code)
 
     with fork_server(python) as bench, pytest.raises(UsageError) as caught:
@@ -190,8 +192,8 @@ def test_an_interpreter_that_is_none(tmp_path: Path, code: str, how: str) -> Non
     assert caught.value.message == f"{python} {how.format(before)}"
 
 
-def test_an_interpreter_that_is_killed(tmp_path: Path) -> None:
-    """It is no usage error; the event has what it printed."""
+def test_killed_interpreter(tmp_path: Path) -> None:
+    """This is not a usage error; the event has its output."""
     python = executable(tmp_path / "python", "echo out of memory >&2; kill -KILL $$")
 
     with fork_server(python) as bench:
@@ -199,8 +201,8 @@ def test_an_interpreter_that_is_killed(tmp_path: Path) -> None:
         assert bench.event() == events.HelperLost("fork server", how, signal.SIGKILL, 7.0)
 
 
-def test_a_server_that_ends_before_it_is_prepared(tmp_path: Path) -> None:
-    """The pipes of the workers that it was to start are closed: their readers wait for nothing."""
+def test_server_killed_before_preparation(tmp_path: Path) -> None:
+    """The pipes of requested workers are closed, so their readers don't wait."""
     python = executable(tmp_path / "python", "kill -KILL $$")
 
     with fork_server(python) as bench:
@@ -212,8 +214,8 @@ def test_a_server_that_ends_before_it_is_prepared(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif("os.uname().machine != 'x86_64'", reason="system calls have other numbers")
-def test_a_kernel_that_refuses_protections(tmp_path: Path) -> None:
-    """A sandbox may refuse them: that is reported once, and workers start."""
+def test_refused_prctl_is_reported(tmp_path: Path) -> None:
+    """A sandbox may do that: it is reported once, and workers start."""
     refuses = tmp_path / "refuses.py"
     refuses.write_text(dedent(REFUSES_PRCTL))
     python = executable(tmp_path / "python", f'exec {sys.executable} {refuses} "$@"')

@@ -1,4 +1,4 @@
-"""Nothing is left behind: groups and daemons end, whichever process ends first."""
+"""No process is left: groups and daemons end, whichever process ends first."""
 
 import os
 import signal
@@ -18,10 +18,10 @@ from tests.workers.fork_server_bench import Bench, Reader
 FIRST = LocalRank(0)
 
 CHILD = "sleep 1000 &"
-"""Stays in the worker's group."""
+"""It stays in the worker's process group."""
 
 DAEMON = "setsid sleep 1000 &"
-"""Leaves the group and the session."""
+"""It leaves the process group and the session."""
 
 STUBBORN = f"""{sys.executable} -c '
 import os, signal
@@ -32,12 +32,12 @@ for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(numb
 print("here", flush=True)
 signal.pause()
 ' &"""
-"""Forks twice, as daemons do, and ignores what it can."""
+"""It forks twice, as daemons do, and ignores all signals that it can."""
 
 
 @pytest.fixture(autouse=True)
 def bystander() -> Iterator[None]:
-    """Fail if a process in a group of its own, which the tests started, is signalled."""
+    """Fail if a process of the tests, in its own process group, is signalled."""
     process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     yield
     assert process.poll() is None, "a bystander was signalled"
@@ -46,22 +46,22 @@ def bystander() -> Iterator[None]:
 
 
 def ended(bench: Bench, *commands: str, code: int = 0) -> Reader:
-    """Return the output of a worker that has started these processes and has ended; they may live on."""
+    """Return the output of a worker that has started these processes and has ended."""
     printed = bench.spawn(0, "sh", "-c", "\n".join([*commands, f"echo over; exit {code}"]))
     assert "over" in (printed.line(), printed.line() if STUBBORN in commands else "")
     assert bench.events(2)[1] == events.WorkerEnded(FIRST, outcome.Exited(code), 7.0)
     return printed
 
 
-def test_a_group_dies_with_a_worker_that_fails(bench: Bench) -> None:
-    """Data loaders of a rank that has failed hold its GPU's memory."""
+def test_failed_worker_kills_its_group(bench: Bench) -> None:
+    """Data loaders of a failed rank would keep its GPU's memory."""
     printed = ended(bench, CHILD, CHILD, code=3)
 
     assert printed.rest() == ""
 
 
-def test_daemons_are_killed(bench: Bench) -> None:
-    """They re-parent to the fork server."""
+def test_cleanup_kills_daemons(bench: Bench) -> None:
+    """The fork server adopts them."""
     printed = ended(bench, STUBBORN)
 
     bench.server.clean_up(7.0)
@@ -70,8 +70,8 @@ def test_daemons_are_killed(bench: Bench) -> None:
     assert printed.rest() == ""
 
 
-def test_a_cleanup_ends_workers_too(bench: Bench) -> None:
-    """Their ends are reported before its own."""
+def test_cleanup_kills_workers(bench: Bench) -> None:
+    """Their ends are reported before that of the cleanup."""
     printed = bench.spawn(0, "sh", "-c", f"{DAEMON} exec sleep 1000")
     bench.expect(events.WorkerStarted)
 
@@ -82,8 +82,8 @@ def test_a_cleanup_ends_workers_too(bench: Bench) -> None:
     assert printed.rest() == ""
 
 
-def test_what_a_lost_fork_server_has_left_ends_with_its_client(bench: Bench) -> None:
-    """The job may have ended before its workers, so that no clean-up was asked for."""
+def test_close_kills_leftovers_of_lost_server(bench: Bench) -> None:
+    """The job may have ended without a request for a cleanup."""
     printed = bench.spawn(0, "sh", "-c", f"{DAEMON} exec sleep 1000")
     bench.expect(events.WorkerStarted)
     os.kill(bench.server.pid, signal.SIGKILL)
@@ -94,23 +94,23 @@ def test_what_a_lost_fork_server_has_left_ends_with_its_client(bench: Bench) -> 
     assert printed.rest() == ""
 
 
-def test_a_lost_fork_server_is_not_waited_for(bench: Bench) -> None:
-    """Its number may belong to a stranger by now."""
+def test_close_does_not_wait_for_lost_server(bench: Bench) -> None:
+    """Its pid may belong to another process."""
     os.kill(bench.server.pid, signal.SIGKILL)
     bench.expect(events.HelperLost)
-    stranger = subprocess.Popen(["sleep", "1000"])
-    bench.server.pid = stranger.pid
-    bench.server.orphans.ours.add(stranger.pid)
+    other = subprocess.Popen(["sleep", "1000"])
+    bench.server.pid = other.pid
+    bench.server.orphans.ours.add(other.pid)
 
     bench.server.close()
 
-    assert stranger.poll() is None
-    stranger.kill()
-    stranger.wait(10)
+    assert other.poll() is None
+    other.kill()
+    other.wait(10)
 
 
-def test_workers_that_start_while_the_fork_server_dies(bench: Bench) -> None:
-    """A worker checks its parent, which may have died before the death signal was set."""
+def test_worker_started_while_server_dies(bench: Bench) -> None:
+    """A worker checks its parent, which may have died before PR_SET_PDEATHSIG was set."""
     printed = [bench.spawn(rank, "sleep", "1000") for rank in range(16)]
 
     bench.expect(events.WorkerStarted)
@@ -121,7 +121,7 @@ def test_workers_that_start_while_the_fork_server_dies(bench: Bench) -> None:
         pass
 
 
-def test_the_description_of_a_process_that_is_gone() -> None:
+def test_describe_missing_process() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait(10)
 
@@ -129,8 +129,8 @@ def test_the_description_of_a_process_that_is_gone() -> None:
     assert kernel.describe(gone.pid) == f"pid {gone.pid} (?, state X in ?)"
 
 
-def test_children_are_the_living_ones() -> None:
-    """Zombies do not count, whatever their names."""
+def test_zombies_are_not_children() -> None:
+    """Whatever the process names contain."""
     name = "a) R 1 (b"
     living = subprocess.Popen([sys.executable, "-c", SLEEPER, name], stdout=subprocess.PIPE)
     zombie = subprocess.Popen(["true"])
@@ -165,8 +165,8 @@ signal.pause()
 """
 
 
-def test_a_process_that_its_debugger_holds_is_named() -> None:
-    """It has ended, but nobody can reap it."""
+def test_zombie_of_a_debugger_is_described() -> None:
+    """Its parent can't reap it."""
     traced = subprocess.Popen([sys.executable, "-c", TRACED], stdout=subprocess.PIPE)
     assert traced.stdout is not None
     traced.stdout.readline()

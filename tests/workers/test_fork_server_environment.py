@@ -1,4 +1,4 @@
-"""What a worker finds is the same as without a launcher."""
+"""A worker finds the same environment as without a launcher."""
 
 import json
 import os
@@ -41,7 +41,7 @@ OF_THE_BENCH = {"OF_THE_JOB": "job", "OF_BOTH": "worker", "OF_THE_WORKER": "work
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """Return a script that shows what it finds."""
+    """Return a script that prints what it finds."""
     script = tmp_path / "train.py"
     script.write_text(SHOW)
     return script
@@ -61,7 +61,7 @@ def shown_to_a_worker(python: str, script: Path, environ: Mapping[str, str]) -> 
         return shown
 
 
-def shown_without_us(python: str, script: Path, environ: Mapping[str, str]) -> Shown:
+def shown_to_plain_python(python: str, script: Path, environ: Mapping[str, str]) -> Shown:
     """Return what the script finds under plain ``python -u``."""
     done = subprocess.run(
         [python, "-u", script, "--lr", "1"],
@@ -85,38 +85,38 @@ def shown_without_us(python: str, script: Path, environ: Mapping[str, str]) -> S
     ],
     ids=str,
 )
-def test_all_is_as_under_plain_python(script: Path, environ: Mapping[str, str]) -> None:
+def test_worker_equals_plain_python(script: Path, environ: Mapping[str, str]) -> None:
     """Paths, modules, flags, arguments and variables are equal."""
-    expected = shown_without_us(sys.executable, script, environ)
+    expected = shown_to_plain_python(sys.executable, script, environ)
 
     assert shown_to_a_worker(sys.executable, script, environ) == expected
 
 
-def test_an_empty_pythonpath(script: Path) -> None:
+def test_empty_pythonpath(script: Path) -> None:
     """Python ignores it; only the variable itself is missing."""
-    expected = shown_without_us(sys.executable, script, {"PYTHONPATH": ""})
+    expected = shown_to_plain_python(sys.executable, script, {"PYTHONPATH": ""})
     assert expected["environ"].pop("PYTHONPATH") == ""
 
     assert shown_to_a_worker(sys.executable, script, {"PYTHONPATH": ""}) == expected
 
 
-def test_the_oldest_python(script: Path) -> None:
+def test_oldest_python(script: Path) -> None:
     """Fork server and worker run on it, though the launcher doesn't."""
     python = oldest_python()
     if python is None:
         pytest.skip(f"no Python {OLDEST} here")
-    expected = shown_without_us(python, script, {})
+    expected = shown_to_plain_python(python, script, {})
 
     assert shown_to_a_worker(python, script, {}) == expected
 
 
-def test_the_users_own_sitecustomize(tmp_path: Path, script: Path) -> None:
-    """It is imported under its name, as without a launcher."""
+def test_own_sitecustomize(tmp_path: Path, script: Path) -> None:
+    """It is imported under its own name."""
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import os; os.environ['CUSTOMIZED'] = __file__\n")
     environ = {"PYTHONPATH": str(own)}
-    expected = shown_without_us(sys.executable, script, environ)
+    expected = shown_to_plain_python(sys.executable, script, environ)
 
     shown = shown_to_a_worker(sys.executable, script, environ)
 
@@ -124,18 +124,18 @@ def test_the_users_own_sitecustomize(tmp_path: Path, script: Path) -> None:
     assert shown["environ"]["CUSTOMIZED"] == str(own / "sitecustomize.py")
 
 
-def test_a_sitecustomize_that_fails(tmp_path: Path) -> None:
-    """Python reports it, also at the fork server's start, and the worker goes on."""
+def test_failing_sitecustomize(tmp_path: Path) -> None:
+    """Python reports it, also at the fork server's start, and the worker continues."""
     (tmp_path / "sitecustomize.py").write_text("raise ValueError('of the user')\n")
     with fork_server(environ={"PYTHONPATH": str(tmp_path)}) as bench:
         printed = bench.spawn(
-            0, sys.executable, "-c", "print('goes on')", startup=str(node_workers.STARTUP_FOLDER)
+            0, sys.executable, "-c", "print('continues')", startup=str(node_workers.STARTUP_FOLDER)
         )
 
         words = r"Error in sitecustomize; .*:\nValueError: of the user"
         assert re.fullmatch(words, bench.expect(events.ForkServerReady).printed)
         assert bench.events(2)[1] == events.WorkerEnded(LocalRank(0), outcome.Exited(0), 7.0)
-        assert re.fullmatch(rf"{words}\ngoes on\n", printed.rest())
+        assert re.fullmatch(rf"{words}\ncontinues\n", printed.rest())
 
 
 def test_undecodable_variables_and_arguments(bench: Bench) -> None:
@@ -147,8 +147,8 @@ def test_undecodable_variables_and_arguments(bench: Bench) -> None:
     assert printed.rest().split() == ["ff", "fe", "ff", "fe", "0a"]
 
 
-def test_programs_are_left_alone(bench: Bench) -> None:
-    """A program that is not Python gets no folder of ours in its variables."""
+def test_other_programs_get_no_startup_folder(bench: Bench) -> None:
+    """Their PYTHONPATH is unchanged."""
     printed = bench.spawn(0, "sh", "-c", "echo ${PYTHONPATH-none}", env={"PYTHONPATH": "own"})
 
     assert printed.rest() == "own\n"

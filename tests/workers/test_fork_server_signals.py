@@ -30,7 +30,7 @@ def set_of_signals(printed: Reader) -> dict[str, set[int]]:
 
 
 def ignored_here() -> set[int]:
-    """Return what the tests' own parent ignores, without what Python ignores by itself."""
+    """Return the signals that the tests' parent ignores, without those that Python ignores itself."""
     numbers = {int(number) for number in signal.valid_signals() if is_ignored(number)}
     return numbers - {signal.SIGPIPE, signal.SIGXFSZ}
 
@@ -41,7 +41,7 @@ def is_ignored(number: int) -> bool:
 
 
 def test_signals_of_a_worker_are_those_of_a_fresh_process(bench: Bench) -> None:
-    """SIGPIPE is not ignored, though Python does so; nothing is blocked."""
+    """SIGPIPE is not ignored, although Python ignores it; no signal is blocked."""
     printed = bench.spawn(0, "cat", "/proc/self/status")
 
     assert set_of_signals(printed) == {
@@ -52,8 +52,8 @@ def test_signals_of_a_worker_are_those_of_a_fresh_process(bench: Bench) -> None:
     }
 
 
-def test_what_the_launcher_blocks_workers_block() -> None:
-    """The mask is passed on as it was, although the fork server's own is empty."""
+def test_workers_inherit_signal_mask() -> None:
+    """Although the fork server's own mask is empty."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     try:
         with fork_server() as bench:
@@ -64,7 +64,7 @@ def test_what_the_launcher_blocks_workers_block() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def test_the_fork_server_is_not_in_our_process_group(bench: Bench) -> None:
+def test_fork_server_has_its_own_process_group(bench: Bench) -> None:
     """The terminal's Ctrl-C and Ctrl-Z go to the agent."""
     bench.spawn(0, "true")
     bench.events(2)
@@ -72,7 +72,7 @@ def test_the_fork_server_is_not_in_our_process_group(bench: Bench) -> None:
     assert os.getpgid(bench.server.pid) == bench.server.pid
 
 
-def test_a_signal_to_some(bench: Bench) -> None:
+def test_signal_to_some_workers(bench: Bench) -> None:
     """The others get none."""
     for rank in range(3):
         bench.spawn(rank, "sleep", "100")
@@ -91,8 +91,8 @@ def test_a_signal_to_some(bench: Bench) -> None:
     assert bench.event() == events.WorkerEnded(SECOND, outcome.Killed(signal.SIGKILL), 7.0)
 
 
-def test_a_signal_to_the_dead(bench: Bench) -> None:
-    """Their numbers may belong to other processes: no signal is sent."""
+def test_signal_to_ended_workers(bench: Bench) -> None:
+    """Their pids may belong to other processes, so no signal is sent."""
     bench.spawn(0, "true")
     bench.events(2)
 
@@ -102,7 +102,7 @@ def test_a_signal_to_the_dead(bench: Bench) -> None:
     assert bench.events(2)[1] == events.WorkerEnded(SECOND, outcome.Exited(4), 7.0)
 
 
-def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
+def test_sigquit_is_not_sent_to_workers_that_ignore_it(bench: Bench) -> None:
     """A worker that ignores it prints no stacks."""
     ignores = bench.spawn(0, "sh", "-c", "trap '' QUIT; echo ready; exec sleep 100")
     assert ignores.line() == "ready"
@@ -136,7 +136,7 @@ def test_the_fork_server_survives_signals_to_all_processes(bench: Bench) -> None
 
 
 def test_signals_while_the_fork_server_starts() -> None:
-    """They are blocked until it ignores them; later ones are reported."""
+    """They are blocked until the server handles them."""
     with fork_server() as bench:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             os.kill(bench.server.pid, number)
@@ -148,11 +148,11 @@ def test_signals_while_the_fork_server_starts() -> None:
     assert event == events.WorkerEnded(FIRST, outcome.Exited(0), 7.0)
 
 
-class Caught(program.Server):
+class UnstartedServer(program.Server):
     """A server with a worker in the middle of its start, and what is reported of it."""
 
     def __init__(self, worker: int, *, executed: bool) -> None:
-        # The pipe by which a worker reports its start; nothing is written, and it stays open.
+        # The pipe of a start; nothing is written, and it stays open.
         self._pipe = os.pipe()
         caught = program.ForkedWorker(0, worker, self._pipe[0], runs_python=True)
         if executed:
@@ -191,22 +191,24 @@ def child() -> Iterator[Child]:
 
 
 @pytest.mark.parametrize(("executed", "not_handled"), [(True, []), (False, [0])])
-def test_nothing_is_forwarded_before_the_program_runs(
+def test_signal_is_not_forwarded_before_the_program_runs(
     child: Child, not_handled: list[int], *, executed: bool
 ) -> None:
-    """Until then the fork server's child ignores what would kill the program."""
-    workers = Caught(child("trap '' USR1; echo ready; exec sleep 100").pid, executed=executed)
+    """Until then the child ignores signals that would kill the program."""
+    workers = UnstartedServer(
+        child("trap '' USR1; echo ready; exec sleep 100").pid, executed=executed
+    )
 
     workers.forward(signal.SIGUSR1)
 
     assert workers.reported == [messages.NotHandled(signal.SIGUSR1, not_handled)]
 
 
-def test_a_worker_that_has_formed_no_group_yet(child: Child) -> None:
-    """A signal to its group goes to the worker: else it would be lost, and the grace period wasted."""
+def test_group_signal_before_the_group_exists(child: Child) -> None:
+    """The worker gets it; otherwise it would be lost, and the grace period wasted."""
     process = child("echo ready; exec sleep 100")
     request = messages.SendSignal([0], signal.SIGTERM, group=True, except_failing=False)
 
-    Caught(process.pid, executed=False).send_signal(request)
+    UnstartedServer(process.pid, executed=False).send_signal(request)
 
     assert processes.status_of(process.pid, PATIENCE) == signal.SIGTERM

@@ -1,4 +1,4 @@
-"""The fork server holds the agent's connection to node 0: its end says that no worker is left."""
+"""The fork server keeps the agent's connection to node 0 open until no worker is left."""
 
 import os
 import socket
@@ -38,12 +38,12 @@ loop.next_event()
 connection.sendall(b"last words")
 signal.pause()
 """
-"""Holds a connection to a port, starts a worker, and waits."""
+"""Opens a connection to a port, starts a worker, and waits."""
 
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """Return what stands for node 0."""
+    """Return the listening socket of node 0."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(PATIENCE)
         yield listener
@@ -68,10 +68,10 @@ def read_to_the_end(connection: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("guarded", ["guarded", "alone"])
 @pytest.mark.parametrize("unread", [b"", b"a heartbeat's answer" * 10_000])
-def test_it_ends_after_the_last_worker_of_an_agent_that_was_killed(
+def test_killed_agent_connection_ends_after_its_workers(
     listener: socket.socket, guarded: str, unread: bytes
 ) -> None:
-    """By an end of file, also if the agent has not read all: a reset might mean a cut."""
+    """With an end of file, even if the agent has not read everything: a reset might mean a network fault."""
     command = ["sh", "-c", f"{STUBBORN} exec sleep 1000"]
     agent = subprocess.Popen(
         [sys.executable, "-c", AGENT, guarded, str(listener.getsockname()[1]), *command],
@@ -90,7 +90,7 @@ def test_it_ends_after_the_last_worker_of_an_agent_that_was_killed(
 
         assert read_to_the_end(connection) == b""
         os.set_blocking(agent.stdout.fileno(), False)
-        # Whoever could print has ended.
+        # All processes that could print have ended.
         assert agent.stdout.read() == b""
 
 
@@ -100,16 +100,16 @@ def is_held_by(pid: int, connection: socket.socket) -> bool:
     return f"socket:[{inode}]" in {str(file.readlink()) for file in folder.iterdir()}
 
 
-def test_workers_do_not_hold_it(
+def test_workers_do_not_inherit_connection(
     bench: Bench, pair: tuple[socket.socket, socket.socket], tmp_path: Path
 ) -> None:
-    """Neither those that execute their program, nor those that are forked in place."""
+    """Whether they execute their program or run in place."""
     script = tmp_path / "script.py"
     script.write_text(OPEN_DESCRIPTORS)
     command = (sys.executable, "-u", str(script))
     bench.server.prepare(preparation_for(*command, must_fork=True))
 
-    # It does not hear this before it is prepared.
+    # The server does not receive this before it is prepared.
     bench.server.hold_connection(pair[0].fileno())
     bench.expect(events.ForkServerPrepared)
     in_place = bench.spawn(0, *command)
@@ -119,10 +119,10 @@ def test_workers_do_not_hold_it(
     assert is_held_by(bench.server.pid, pair[0])
 
 
-def test_another_one_takes_its_place(
+def test_new_connection_replaces_the_old_one(
     bench: Bench, listener: socket.socket, pair: tuple[socket.socket, socket.socket]
 ) -> None:
-    """As when a node that was given up joins again."""
+    """As when an excluded node joins again."""
     first, at_node_zero = pair
     bench.server.hold_connection(first.fileno())
     with socket.create_connection(listener.getsockname()) as second:
@@ -133,7 +133,7 @@ def test_another_one_takes_its_place(
         assert is_held_by(bench.server.pid, second)
 
 
-def test_an_agent_that_leaves_reads_from_it_to_the_end(
+def test_closing_agent_can_read_to_the_end(
     bench: Bench, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     agents, node_zeros = pair

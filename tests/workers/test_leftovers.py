@@ -1,4 +1,4 @@
-"""What workers that have succeeded leave running, as the fork server sees it."""
+"""Processes that successful workers leave running, as the fork server sees them."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def leaves(bench: Bench, code: str) -> Reader:
     return printed
 
 
-def test_nothing_is_left(bench: Bench) -> None:
+def test_no_leftovers(bench: Bench) -> None:
     """The answer comes at once."""
     leaves(bench, "exit 0")
 
@@ -65,8 +65,8 @@ def test_nothing_is_left(bench: Bench) -> None:
     assert bench.event() == events.NoLeftovers(7.0)
 
 
-def test_a_group_lives_on_and_its_end_is_noticed(bench: Bench) -> None:
-    """It is of no use to ask again and again: its parent is told."""
+def test_leftover_process_ends_by_itself(bench: Bench) -> None:
+    """The kernel notifies the fork server, which has adopted it."""
     printed = leaves(bench, "(sleep 0.2; echo uploaded) & echo over")
     bench.server.handle_leftovers(actions.AwaitLeftovers())
 
@@ -74,8 +74,8 @@ def test_a_group_lives_on_and_its_end_is_noticed(bench: Bench) -> None:
     assert printed.rest() == "over\nuploaded\n"
 
 
-def test_it_is_named_by_its_program_and_its_rank(bench: Bench) -> None:
-    """Not its own children: they may be many, and end with it."""
+def test_leftover_is_named_by_program_and_rank(bench: Bench) -> None:
+    """Its own children are not named: there may be many, and they end with it."""
     printed = leaves(bench, "sh -c 'echo $$; sleep 1000; sleep 1000' & echo over")
     pid = next(int(line) for line in (printed.line(), printed.line()) if line != "over")
 
@@ -84,8 +84,8 @@ def test_it_is_named_by_its_program_and_its_rank(bench: Bench) -> None:
     assert bench.event() == events.Left((events.LeftoverProcess(pid, "sh", 3),), 7.0)
 
 
-def test_one_that_has_executed_no_program_has_no_rank() -> None:
-    """Its environment, as others see it, is its parent's, whose RANK may be that of a node."""
+def test_forked_process_has_no_rank() -> None:
+    """/proc shows the environment of its parent, whose RANK may be that of a node."""
     program = f"{imports(kernel.rank_of)}{FORKS}"
 
     printed = subprocess.run(
@@ -100,8 +100,8 @@ def test_one_that_has_executed_no_program_has_no_rank() -> None:
     assert printed == "None\n"
 
 
-def test_a_signal_reaches_the_children_of_those_that_it_ends(bench: Bench) -> None:
-    """They become children of the fork server then."""
+def test_signal_reaches_adopted_orphans(bench: Bench) -> None:
+    """They become children of the fork server when the signal ends their parent."""
     printed = leaves(bench, "sh -c 'sleep 1000; sleep 1000' & echo over")
     bench.server.handle_leftovers(actions.AwaitLeftovers())
 
@@ -111,10 +111,8 @@ def test_a_signal_reaches_the_children_of_those_that_it_ends(bench: Bench) -> No
     assert printed.rest() == "over\n"
 
 
-def test_a_parent_that_handles_the_signal_ends_its_children_itself(
-    bench: Bench, tmp_path: Path
-) -> None:
-    """A server is asked to end, and its processes are not."""
+def test_signal_is_not_sent_to_children_of_leftovers(bench: Bench, tmp_path: Path) -> None:
+    """A program that handles the signal ends its children itself."""
     program = tmp_path / "parent.py"
     program.write_text(PARENT)
     printed = leaves(bench, f"{sys.executable} {program} &")
@@ -127,8 +125,8 @@ def test_a_parent_that_handles_the_signal_ends_its_children_itself(
     assert printed.rest() == "told by its parent\n"
 
 
-def test_a_clean_up_ends_the_wait(bench: Bench) -> None:
-    """Workers of the next attempt get no signal that was for what the last one had left."""
+def test_cleanup_cancels_wait_for_leftovers(bench: Bench) -> None:
+    """Workers of the next attempt don't get the signal for the leftovers of the last one."""
     leaves(bench, "trap '' TERM; sleep 1000 & exit 0")
     bench.server.handle_leftovers(actions.AwaitLeftovers())
     bench.server.handle_leftovers(actions.SignalLeftovers(signal.SIGTERM))
@@ -141,8 +139,8 @@ def test_a_clean_up_ends_the_wait(bench: Bench) -> None:
     assert printed.rest() == "here\nthere\n"
 
 
-def test_a_lease_that_is_over_ends_the_wait(bench: Bench) -> None:
-    """The other nodes go on without this one."""
+def test_expired_lease_kills_leftovers(bench: Bench) -> None:
+    """The other nodes continue without this one."""
     leaves(bench, "sleep 1000 &")
     bench.server.handle_leftovers(actions.AwaitLeftovers())
 

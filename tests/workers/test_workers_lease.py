@@ -1,4 +1,4 @@
-"""The fork server keeps the lease of the workers: none runs, and none is started, while it is over."""
+"""The fork server kills workers, and starts none, once the workers' lease has expired."""
 
 import os
 import signal
@@ -18,8 +18,8 @@ ENDED_BY_LEASE = events.WorkerEnded(
 )
 
 
-def test_all_workers_end_with_it(bench: Bench) -> None:
-    """Each end says why; nothing else is reported."""
+def test_expired_lease_kills_workers(bench: Bench) -> None:
+    """The lease is reported as the reason of each end."""
     printed = [bench.spawn(rank, "sleep", "1000") for rank in range(2)]
     bench.events(2)
 
@@ -33,8 +33,8 @@ def test_all_workers_end_with_it(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("end", ["exec sleep 1000", "exit 0"])
-def test_daemons_end_with_it(bench: Bench, end: str) -> None:
-    """Also if the worker that has started one has ended."""
+def test_expired_lease_kills_daemons(bench: Bench, end: str) -> None:
+    """Even if the worker that has started one has ended."""
     printed = bench.spawn(0, "sh", "-c", f"{DAEMON} echo $!; {end}")
     daemon = int(printed.line())
 
@@ -44,7 +44,7 @@ def test_daemons_end_with_it(bench: Bench, end: str) -> None:
 
 
 @pytest.mark.parametrize("lease", [1000.0, None])
-def test_a_lease_that_is_renewed_ends_nothing(bench: Bench, lease: float | None) -> None:
+def test_renewed_lease_kills_nothing(bench: Bench, lease: float | None) -> None:
     bench.spawn(0, "sh", "-c", "sleep 1; exit 3")
     bench.expect(events.WorkerStarted)
 
@@ -59,10 +59,10 @@ def test_a_lease_that_is_renewed_ends_nothing(bench: Bench, lease: float | None)
     ("command", "ending"),
     [("exit 3", outcome.Exited(3)), ("kill -KILL $$", outcome.Killed(signal.SIGKILL))],
 )
-def test_a_worker_that_has_ended_before_was_not_ended_by_it(
+def test_worker_that_ended_before_expiry_keeps_its_status(
     bench: Bench, command: str, ending: outcome.Ending
 ) -> None:
-    """The server was stopped when it ended, and when the lease was over."""
+    """The server was stopped when the worker ended, and when the lease expired."""
     printed = bench.spawn(0, "sh", "-c", f"sleep 0.2; echo over; {command}")
     worker = bench.expect(events.WorkerStarted).pid
     os.kill(bench.server.pid, signal.SIGSTOP)
@@ -74,7 +74,7 @@ def test_a_worker_that_has_ended_before_was_not_ended_by_it(
     assert bench.event() == events.WorkerEnded(LocalRank(0), ending, 7.0)
 
 
-def test_no_worker_is_started_while_it_is_over(bench: Bench) -> None:
+def test_no_worker_starts_after_expiry(bench: Bench) -> None:
     """Its streams are closed, and its end is reported at once; a renewal lets workers start again."""
     bench.server.renew_lease(boot_clock() - 1.0)
     refused = bench.spawn(0, "echo", "runs")
@@ -87,8 +87,8 @@ def test_no_worker_is_started_while_it_is_over(bench: Bench) -> None:
     assert started.rest() == "runs\n"
 
 
-def test_a_server_that_prepares_gets_it_afterwards(bench: Bench) -> None:
-    """It hears nothing before."""
+def test_lease_is_sent_after_preparation(bench: Bench) -> None:
+    """The server reads no message before."""
     bench.server.prepare(preparation_for("train.py"))
     bench.server.renew_lease(boot_clock() - 1.0)
     bench.expect(events.ForkServerPrepared)
@@ -98,8 +98,8 @@ def test_a_server_that_prepares_gets_it_afterwards(bench: Bench) -> None:
     assert bench.event() == ENDED_BY_LEASE
 
 
-def test_a_server_that_was_stopped_reads_the_renewal_first(bench: Bench) -> None:
-    """Neither is a worker killed, nor is one refused that was to start before the renewal."""
+def test_stopped_server_reads_renewal_first(bench: Bench) -> None:
+    """It kills no worker, and starts one that was requested before the renewal."""
     running = bench.spawn(0, "sh", "-c", "echo here; sleep 1; echo there")
     assert running.line() == "here"
     bench.expect(events.WorkerStarted)
@@ -113,8 +113,8 @@ def test_a_server_that_was_stopped_reads_the_renewal_first(bench: Bench) -> None
     assert (running.rest(), later.rest()) == ("there\n", "runs\n")
 
 
-def test_it_goes_on_while_the_server_is_stopped(bench: Bench) -> None:
-    """As in a suspended job: the other nodes may have gone on."""
+def test_lease_expires_while_server_is_stopped(bench: Bench) -> None:
+    """As in a suspended job: the other nodes may have continued without this one."""
     printed = bench.spawn(0, "sleep", "1000")
     bench.expect(events.WorkerStarted)
 
@@ -129,7 +129,7 @@ def test_it_goes_on_while_the_server_is_stopped(bench: Bench) -> None:
 
 
 def stops_the_server(bench: Bench) -> int:
-    """Start a worker, and stop its server when the lease is over; return the worker's process id."""
+    """Start a worker, and stop its server when the lease expires; return the worker's process id."""
     bench.spawn(0, "sleep", "1000")
     worker = bench.expect(events.WorkerStarted).pid
     os.kill(bench.server.pid, signal.SIGSTOP)
@@ -139,8 +139,8 @@ def stops_the_server(bench: Bench) -> int:
     return worker
 
 
-def test_a_server_that_is_stopped_is_ended_with_the_workers(bench: Bench) -> None:
-    """Not at once: it may continue a moment later than this process."""
+def test_stopped_server_is_killed_with_its_workers(bench: Bench) -> None:
+    """After a moment: the server may continue later than this process."""
     worker = stops_the_server(bench)
 
     assert [*bench.server.events(7.0), *bench.server.events(7.2)] == []
@@ -151,7 +151,7 @@ def test_a_server_that_is_stopped_is_ended_with_the_workers(bench: Bench) -> Non
     wait_until(lambda: kernel.state_and_parent(worker)[0] in "ZX", "the end of the worker")
 
 
-def test_a_server_that_continues_in_time_ends_the_workers_itself(bench: Bench) -> None:
+def test_server_that_continues_in_time_kills_workers(bench: Bench) -> None:
     stops_the_server(bench)
 
     assert [*bench.server.events(7.0)] == []

@@ -13,7 +13,7 @@ def now() -> list[float]:
 @pytest.mark.parametrize(
     ("until", "left", "has_expired"),
     [
-        # As in a job that ends with its nodes.
+        # A job that ends with its nodes.
         (None, None, False),
         (107.0, 500.0, False),
         (100.125, 125.0, False),
@@ -22,7 +22,7 @@ def now() -> list[float]:
         (-7100.0, None, True),
     ],
 )
-def test_the_workers_lease_ends_at_its_time(
+def test_lease_expires_at_its_time(
     now: list[float], until: float | None, left: float | None, has_expired: bool
 ) -> None:
     lease = WorkersLease(lambda: now[0])
@@ -31,7 +31,7 @@ def test_the_workers_lease_ends_at_its_time(
     assert (lease.milliseconds_left(), lease.has_expired()) == (left, has_expired)
 
 
-def test_a_workers_lease_that_has_expired_can_be_renewed(now: list[float]) -> None:
+def test_expired_lease_can_be_renewed(now: list[float]) -> None:
     lease = WorkersLease(lambda: now[0])
     lease.renew(90.0)
     lease.renew(101.0)

@@ -1,4 +1,4 @@
-"""What is noted of the end of a script that runs in place, and how it ends if our own code fails."""
+"""Failure notes and exit codes of scripts that run in place, and errors of fork(2)."""
 
 import errno
 import sys
@@ -21,12 +21,12 @@ from clusterrun.workers.fork_server.failure_notes import FailureNotes
         (KeyboardInterrupt(), 1),
     ],
 )
-def test_the_exit_code_of_what_leaves_a_script(error: BaseException, code: int) -> None:
+def test_exit_code_of_exception(error: BaseException, code: int) -> None:
     """It is the one that Python exits with."""
     assert script_run.exit_code_of(error) == code
 
 
-def test_only_the_worker_notes_its_end() -> None:
+def test_only_the_owner_notes_failure() -> None:
     """A note does not count before ``set_owner``."""
     end = FailureNotes().of(3)
 
@@ -44,8 +44,8 @@ def test_only_the_worker_notes_its_end() -> None:
     assert end.failure is None
 
 
-def test_further_workers_are_dated_by_their_exit() -> None:
-    """The shared memory has no room for them."""
+def test_workers_beyond_the_shared_memory() -> None:
+    """Their failures are not noted; the exit reports them."""
     end = FailureNotes().of(1000)
 
     end.set_owner()
@@ -54,8 +54,8 @@ def test_further_workers_are_dated_by_their_exit() -> None:
     assert end.failure is None
 
 
-def test_a_hook_is_put_back_before_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script's own hook is set again, and its traceback begins with the script."""
+def test_excepthook_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is called, with a traceback that begins with the script."""
     seen = []
 
     def own_hook(_kind: object, error: BaseException, traceback: object) -> None:
@@ -72,7 +72,7 @@ def test_a_hook_is_put_back_before_it_is_called(monkeypatch: pytest.MonkeyPatch)
     assert sys.excepthook is own_hook
 
 
-def test_why_no_process_can_be_started() -> None:
+def test_fork_errors() -> None:
     """A limit is named; other errors have the system's text."""
     assert kernel.describe_fork_error(OSError(errno.EAGAIN, "")).startswith("too many processes: ")
     assert kernel.describe_fork_error(OSError(errno.ENOMEM, "")).startswith(

@@ -1,4 +1,4 @@
-"""Who may read a worker's memory, where Yama limits that to ancestors."""
+"""Which process may read a worker's memory where Yama limits that to ancestors."""
 
 import pytest
 from clusterrun.workers.fork_server import kernel
@@ -12,10 +12,10 @@ PR_SET_PTRACER = 0x59616D61
     [("", []), ("0\n", []), ("1\n", [(PR_SET_PTRACER, 7)]), ("2\n", []), ("3\n", [])],
     ids=["no Yama", "all", "ancestors", "administrators", "none"],
 )
-def test_the_agent_is_named_where_only_ancestors_may(
+def test_allow_tracing_by_yama_scope(
     monkeypatch: pytest.MonkeyPatch, scope: str, asked: list[tuple[int, int]]
 ) -> None:
-    """Only there a process may allow it to another one."""
+    """Only ptrace_scope 1 needs the call."""
     calls: list[tuple[int, ...]] = []
     monkeypatch.setattr(
         kernel, "text_of", {"/proc/sys/kernel/yama/ptrace_scope": scope}.__getitem__

@@ -190,7 +190,7 @@ AND_LATER = " and what is imported after it"
         ("os numpy", True, 4, "os numpy torch torch._dynamo", None, None),
     ],
 )
-def test_keep_first_removes_later_imports(  # noqa: PLR0913 - a table
+def test_keep_first_removes_later_imports(
     leading: str,
     count: int,
     kept: str,

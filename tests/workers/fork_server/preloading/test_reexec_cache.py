@@ -1,4 +1,4 @@
-"""Which scripts change what torch's import reads is remembered, as long as they stay as they are."""
+"""The cache of scripts that change what torch's import reads."""
 
 import multiprocessing
 import os
@@ -13,7 +13,7 @@ WHY = "train.py: OMP_NUM_THREADS was set before torch is imported"
 
 @pytest.fixture(autouse=True)
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the user's folder of caches; a torch is installed."""
+    """Return the user's cache folder; a torch is installed."""
     caches = tmp_path / "caches"
     monkeypatch.setenv("XDG_CACHE_HOME", str(caches))
     (tmp_path / "site-packages/torch").mkdir(parents=True)
@@ -38,21 +38,21 @@ def files(folder: Path) -> list[Path]:
     return [file for file in folder.rglob("*") if file.is_file()]
 
 
-def test_nothing_is_remembered_at_first(script: Path, caches: Path) -> None:
+def test_empty_cache(script: Path, caches: Path) -> None:
     assert of(script).why() is None
     assert not caches.exists()
 
 
-def test_what_is_noted(script: Path, caches: Path) -> None:
-    """One file holds it, for later jobs."""
+def test_store(script: Path, caches: Path) -> None:
+    """In one file."""
     assert of(script).store(WHY)
 
     assert of(script).why() == WHY
     assert [file.parent for file in files(caches)] == [caches / reexec_cache.FOLDER]
 
 
-def test_two_ranks(script: Path, caches: Path) -> None:
-    """Both have changed something; one of them says so."""
+def test_second_rank_stores_nothing(script: Path, caches: Path) -> None:
+    """So only one of them prints a message."""
     first, second = of(script), of(script)
 
     assert first.store(WHY)
@@ -66,7 +66,7 @@ def _note(script: str, results: "multiprocessing.SimpleQueue[bool]") -> None:
     results.put(reexec_cache.ReexecCache(script).store(WHY))
 
 
-def test_many_ranks_at_once(script: Path, caches: Path) -> None:
+def test_concurrent_ranks_store_one_entry(script: Path, caches: Path) -> None:
     fork = multiprocessing.get_context("fork")
     results = fork.SimpleQueue()
     ranks = [fork.Process(target=_note, args=(str(script), results)) for _ in range(8)]
@@ -80,8 +80,8 @@ def test_many_ranks_at_once(script: Path, caches: Path) -> None:
     assert (of(script).why(), len(files(caches))) == (WHY, 1)
 
 
-def test_by_another_path(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link and a relative path lead to the same script."""
+def test_paths_are_resolved(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of links and relative paths."""
     (tmp_path / "link.py").symlink_to(script)
     of(script).store(WHY)
     monkeypatch.chdir(tmp_path)
@@ -91,8 +91,10 @@ def test_by_another_path(script: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("changed", ["train.py", "site-packages/torch/__init__.py"])
-def test_a_change(script: Path, tmp_path: Path, caches: Path, changed: str) -> None:
-    """The script, or torch, is another one: it is noted anew."""
+def test_changed_file_invalidates_entry(
+    script: Path, tmp_path: Path, caches: Path, changed: str
+) -> None:
+    """Of the script or torch."""
     of(script).store(WHY)
     before = (tmp_path / changed).stat()
     (tmp_path / changed).write_text("import os")
@@ -104,7 +106,7 @@ def test_a_change(script: Path, tmp_path: Path, caches: Path, changed: str) -> N
     assert (of(script).why(), len(files(caches))) == ("another", 1)
 
 
-def test_an_edit_of_the_script_by_its_size_alone(script: Path) -> None:
+def test_changed_size_invalidates_entry(script: Path) -> None:
     of(script).store(WHY)
     before = script.stat()
     script.write_text("import torch, os")
@@ -113,7 +115,7 @@ def test_an_edit_of_the_script_by_its_size_alone(script: Path) -> None:
     assert of(script).why() is None
 
 
-def test_scripts_of_the_same_name(tmp_path: Path) -> None:
+def test_scripts_of_the_same_name_are_distinct(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.py").write_text("import torch")
@@ -124,8 +126,8 @@ def test_scripts_of_the_same_name(tmp_path: Path) -> None:
     assert of(tmp_path / "a/train.py").why() == WHY
 
 
-def test_a_very_long_path(tmp_path: Path, caches: Path) -> None:
-    """The file has the end of it as its name; two with the same end are not mixed up."""
+def test_very_long_paths(tmp_path: Path, caches: Path) -> None:
+    """Two scripts with the same end of the path share a file, but not an entry."""
     one, other = (tmp_path.joinpath(name, *["d" * 100] * 3) for name in ("one", "other"))
     for folder in (one, other):
         folder.mkdir(parents=True)
@@ -140,8 +142,8 @@ def test_a_very_long_path(tmp_path: Path, caches: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [b"tr\xffain.py", "tr\u00e4in.py".encode(), b"\xe2\x82" * 60])
-def test_a_path_of_any_bytes(tmp_path: Path, name: bytes) -> None:
-    """Also one that is cut within a character."""
+def test_path_of_any_bytes(tmp_path: Path, name: bytes) -> None:
+    """Including one that is cut within a character."""
     path = tmp_path / os.fsdecode(name)
     path.write_text("import torch")
 
@@ -149,14 +151,16 @@ def test_a_path_of_any_bytes(tmp_path: Path, name: bytes) -> None:
     assert of(path).why() == WHY
 
 
-def test_a_reason_of_any_bytes(script: Path) -> None:
-    """It may name a variable."""
+def test_reason_of_any_bytes(script: Path) -> None:
+    """It may contain the name of a variable."""
     of(script).store("A\udcff was set")
 
     assert of(script).why() == "A\udcff was set"
 
 
-def test_the_home_folder(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_cache_folder(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
@@ -167,8 +171,8 @@ def test_the_home_folder(script: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("empty", [False, True])
-def test_no_home(script: Path, monkeypatch: pytest.MonkeyPatch, *, empty: bool) -> None:
-    """Nothing is remembered; each rank says what it has changed."""
+def test_no_cache_folder(script: Path, monkeypatch: pytest.MonkeyPatch, *, empty: bool) -> None:
+    """Nothing is stored, and each rank prints its message."""
     for name in ("XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name)
         if empty:
@@ -182,15 +186,15 @@ def test_no_home(script: Path, monkeypatch: pytest.MonkeyPatch, *, empty: bool) 
     assert files(script.parent) == before
 
 
-def test_a_folder_that_can_not_be_made(script: Path, caches: Path) -> None:
+def test_folder_cannot_be_made(script: Path, caches: Path) -> None:
     caches.write_text("a file")
 
     assert of(script).store(WHY)
     assert of(script).why() is None
 
 
-def test_a_file_that_can_not_be_written(script: Path, caches: Path) -> None:
-    """Something else has its name."""
+def test_file_cannot_be_written(script: Path, caches: Path) -> None:
+    """A folder has its name."""
     of(script).store(WHY)
     file = files(caches)[0]
     file.unlink()
@@ -200,7 +204,7 @@ def test_a_file_that_can_not_be_written(script: Path, caches: Path) -> None:
     assert of(script).store(WHY)
 
 
-def test_what_is_not_a_file_of_ours(script: Path, caches: Path) -> None:
+def test_corrupt_entry_is_replaced(script: Path, caches: Path) -> None:
     of(script).store(WHY)
     files(caches)[0].write_bytes(b"\xff\xfe")
 
@@ -209,15 +213,14 @@ def test_what_is_not_a_file_of_ours(script: Path, caches: Path) -> None:
     assert of(script).why() == "another"
 
 
-def test_no_script() -> None:
-    """Nothing was read."""
+def test_unknown_script() -> None:
     nothing = of("")
 
     assert nothing.store(WHY)
     assert nothing.why() is None
 
 
-def test_torch_that_is_not_installed(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_not_installed(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
 
     of(script).store(WHY)
