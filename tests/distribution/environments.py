@@ -35,7 +35,7 @@ def environment(folder: Path, requirements: Sequence[str]) -> Path:
 
 
 def run_pip(binaries: Path, *words: str) -> str:
-    """Run our own pip on another environment, which needs none then: a pip takes seconds to copy."""
+    """Run the tests' pip on another environment, where installing pip would take seconds."""
     return run([sys.executable, "-m", "pip", "--python", str(binaries / "python"), *words])
 
 
@@ -48,7 +48,7 @@ def run(
     """Run a command that must succeed; return its standard output.
 
     Raises:
-        AssertionError: its exit code is not 0; has what it printed.
+        AssertionError: its exit code is not 0; the text is its output.
 
     """
     done = subprocess.run(

@@ -10,26 +10,26 @@ from tests.distribution.environments import ROOT, SECONDS_TO_INSTALL, build, env
 
 SECONDS_TO_TEST = 900.0
 
-ROOMS = ("cli", "job", "machine/test_capture.py", "report", "network")
-"""Rooms whose tests use every dependency."""
+PACKAGES = ("cli", "job", "machine/test_capture.py", "report", "network")
+"""Their tests use every dependency."""
 
 CONTRACTS = ("test_jobs.py", "test_binding.py")
 """Real jobs, with workers."""
 
 CHOSEN = ("-m", "not long and not hosts", "-k", "not torchrun_gives")
-"""Without the tests that compare with torchrun, which is not installed there."""
+"""Without the tests that need torchrun, which is not installed there."""
 
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS_TO_INSTALL + SECONDS_TO_TEST)
 @pytest.mark.parametrize("versions", ["oldest", "newest"])
-def test_rooms_and_jobs_work(versions: str, tmp_path: Path) -> None:
-    """Test the installed wheel without any other package of ours."""
+def test_tests_pass_with_dependency_versions(versions: str, tmp_path: Path) -> None:
+    """Test the installed wheel, without other packages of this repository."""
     (wheel,) = build(tmp_path).glob("*.whl")
     pins = oldest() if versions == "oldest" else dependencies()
     tools = ["pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.100"]
     binaries = environment(tmp_path / "environment", [str(wheel), *pins, *tools])
-    tests = [f"tests/{room}" for room in ROOMS]
+    tests = [f"tests/{package}" for package in PACKAGES]
     tests += [f"tests/contract/{name}" for name in CONTRACTS]
 
     # With the checkout's sources on the path, the wheel would not be tested.

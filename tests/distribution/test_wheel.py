@@ -1,4 +1,4 @@
-"""What ``pip install clusterrun`` installs: one package, one command, and no torch."""
+"""``pip install clusterrun`` installs one package, one command, and no torch."""
 
 import re
 import sys
@@ -27,8 +27,8 @@ def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return environment(tmp_path_factory.mktemp("installed") / "environment", [str(wheel)])
 
 
-def test_the_wheel_has_one_package_at_its_top(distributions: Path) -> None:
-    """Besides the metadata; no ``launcher`` or ``tests``."""
+def test_wheel_has_one_top_package(distributions: Path) -> None:
+    """Besides the metadata."""
     (wheel,) = distributions.glob("*.whl")
 
     tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
@@ -36,8 +36,8 @@ def test_the_wheel_has_one_package_at_its_top(distributions: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"clusterrun"}
 
 
-def test_the_wheel_has_every_file_of_the_package(distributions: Path) -> None:
-    """Also the fork server's own modules, the startup folder and py.typed."""
+def test_wheel_has_all_files(distributions: Path) -> None:
+    """Including the fork server, the startup folder and py.typed."""
     (wheel,) = distributions.glob("*.whl")
     (source,) = distributions.glob("*.tar.gz")
     with tarfile.open(source) as archive:
@@ -80,9 +80,7 @@ def test_topo_runs_without_torch(installed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["VIRTUAL_ENV", "CONDA_PREFIX"])
-def test_the_active_environment_runs_the_workers(
-    installed: Path, tmp_path: Path, name: str
-) -> None:
+def test_workers_run_in_active_environment(installed: Path, tmp_path: Path, name: str) -> None:
     """As after ``uv tool install``: torch, here an empty package, is in the environment of the project."""
     active = tmp_path / "active"
     run([sys.executable, "-m", "venv", "--without-pip", str(active)])

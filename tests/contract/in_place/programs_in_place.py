@@ -19,7 +19,7 @@ START_METHODS = ("fork", "spawn")
 """Values of ``--start-method``."""
 
 SECONDS_TO_RUN = 100.0
-"""For one program; those with torch are slow on a busy machine."""
+"""For one program; with torch, it is slow on a busy machine."""
 
 JOB_WIDE = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
@@ -45,7 +45,7 @@ FRAME_OF_OURS = re.compile(
     r"(?:^|(?<=\(Pdb\) ))  .*/fork_server/(?:__main__|script_run)\.py.*\n(?:(?:-> |    ).*\n)*",
     re.MULTILINE,
 )
-"""Our frame beneath the script: in a traceback, in faulthandler's stack, and in pdb's."""
+"""The fork server's frame beneath the script: in tracebacks, faulthandler's stacks, and pdb's."""
 
 REPORT = re.compile(r"^clusterrun: .*\n(?:^  .*\n)*", re.MULTILINE)
 
@@ -63,13 +63,13 @@ class Program(NamedTuple):
 
 
 def with_helpers_installed(program: Program) -> Program:
-    """Return a program with all but its ``main.py`` installed: see ``install_helpers``."""
+    """Return a program that finds its helpers in site-packages: see ``install_helpers``."""
     folder = Path(program.words[0]).parent
     return program._replace(environ={**program.environ, "PYTHONPATH": f"{folder}/site-packages"})
 
 
 class Left(NamedTuple):
-    """The result of a program; ``files`` are those it left in its folder."""
+    """The result of a program; ``files`` are those that it has made in its folder."""
 
     code: int
     out: str
@@ -78,7 +78,7 @@ class Left(NamedTuple):
 
 
 class Folder:
-    """A copy of all programs, in which they run, so that paths are equal for all start methods."""
+    """A copy of all programs, where they run: so paths are equal for all start methods."""
 
     def __init__(self, path: Path, python: str = sys.executable) -> None:
         """Make the copy, for an environment like the one of ``python``."""
@@ -112,20 +112,20 @@ class Folder:
                 start_new_session=True,
                 check=False,
             )
-        # As a shell and clusterrun report it.
+        # As a shell and clusterrun report a signal.
         code = done.returncode if done.returncode >= 0 else 128 - done.returncode
         out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
         return self._left(Ended(code, out, err))
 
     def launched(self, program: Program, *options: str, ranks: int = 1) -> Left:
-        """Run it as ``clusterrun OPTIONS WORDS``; our own report is removed from the result."""
+        """Run it as ``clusterrun OPTIONS WORDS``; remove the launcher's report from the result."""
         ended = self.started(program, *options, ranks=ranks)
         return self._left(ended._replace(err=REPORT.sub("", ended.err)))
 
     def started(self, program: Program, *options: str, ranks: int = 1) -> Ended:
-        """Run it likewise; return all that is printed."""
+        """Run it in the same way; return all output."""
         launcher = Launcher(self.path)
-        # Unset here, as the launcher only adds to its environment.
+        # ``Launcher`` can only add variables.
         environ = as_user(program.environ)
         absent = [f"--unset={name}" for name in plain_environment().keys() - environ.keys()]
         try:
@@ -175,7 +175,7 @@ def as_user(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def worker_variables(rank: int, ranks: int) -> dict[str, str]:
-    """Return the variables of a worker of a job on one node, as far as programs read them."""
+    """Return the variables of a worker of a single-node job that programs read."""
     of_rank = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(ranks))
     threads = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks))}
@@ -184,7 +184,7 @@ def worker_variables(rank: int, ranks: int) -> dict[str, str]:
 
 @contextmanager
 def pipe_with(text: str) -> Iterator[int]:
-    """Yield the reading end of a pipe that holds ``text``."""
+    """Yield the read end of a pipe that contains ``text``."""
     read_end, write_end = os.pipe()
     try:
         os.write(write_end, text.encode())

@@ -33,7 +33,7 @@ WITH_OWN_COMMAND = {
     ),
     "zipped": Program(("zipped.zip",)),
 }
-"""Programs that are not started by the path of a file or of a folder's ``main.py``."""
+"""Programs that are not started by the path of a file or of a ``main.py`` in a folder."""
 
 WITH_OWN_COMMAND |= {
     f"exit_{how.replace('-', 'minus_')}": Program(("exit_codes.py", how))
@@ -56,13 +56,13 @@ NOT_FORKED = {
 
 FORK_DIFFERS = {
     "environment_as_others_see_it": "/proc/PID/environ shows the fork server's variables",
-    "frame_left_behind": "a frame of ours lies beneath the script",
-    "frozen_objects_counted": "what was imported before is kept from the collector",
+    "frame_left_behind": "a frame of the fork server is beneath the script",
+    "frozen_objects_counted": "objects from before the fork are frozen",
     "names_of_the_process": "ps shows the fork server's arguments",
-    "torch_and_its_threads": "threads of libraries are made anew when they are needed",
-    "tracing_to_the_end": "a trace function sees calls of ours",
+    "torch_and_its_threads": "libraries start their threads again when needed",
+    "tracing_to_the_end": "a trace function sees calls of the fork server",
     "two_ranks/hashes_of_texts.py": "one process has one seed for hashes",
-    "uncaught_recursion": "a frame of ours lies beneath the script",
+    "uncaught_recursion": "a frame of the fork server is beneath the script",
 }
 """What a forked worker does differently, and why; each is a strict xfail, see docs/workers.md."""
 
@@ -71,7 +71,7 @@ SLOW = {
     *("torch_and_its_threads", "torch_data", "torch_training"),
     "two_ranks/random_numbers_of_torch/main.py",
 }
-"""Programs for the second tier: with torch."""
+"""Programs with torch; they are marked as long."""
 
 USE_THE_STARTUP_OF_A_SPAWNED_WORKER = {
     *("arguments", "environment", "environment_for_children", "executes_itself", "exit_7"),
@@ -86,7 +86,7 @@ USE_THE_STARTUP_OF_A_SPAWNED_WORKER = {
     *("shadows_stdlib", "signal_dispositions", "sitecustomize_sees_its_program"),
     *("standard_streams", "uncaught"),
 }
-"""A spawned worker is ``python -u`` otherwise by construction: others are left to the second tier."""
+"""For other programs a spawned worker is just ``python -u``; those cases are marked as long."""
 
 
 def all_programs() -> dict[str, Program]:
@@ -161,7 +161,7 @@ def marks_of(name: str, method: str) -> tuple[pytest.MarkDecorator, ...]:
 
 @pytest.mark.timeout(2 * SECONDS_TO_RUN + 60)
 @pytest.mark.parametrize(("name", "method"), cases(sorted(ALL_PROGRAMS)))
-def test_the_program_behaves_as_it_does_alone(alone: Alone, name: str, method: str) -> None:
+def test_program_equals_plain_python(alone: Alone, name: str, method: str) -> None:
     """The same output, errors, exit code and files."""
     expected = alone.left(name)
     chosen = "auto" if method == "fork" and name in NOT_FORKED else method
@@ -172,7 +172,7 @@ def test_the_program_behaves_as_it_does_alone(alone: Alone, name: str, method: s
 
 
 @pytest.mark.parametrize("name", NOT_FORKED)
-def test_fork_refuses_with_a_reason(alone: Alone, name: str) -> None:
+def test_start_method_fork_refuses_program(alone: Alone, name: str) -> None:
     """With ``--start-method fork``, a program that can't be run in place is not run."""
     job = alone.folder.started(ALL_PROGRAMS[name], "--start-method", "fork")
 
@@ -182,8 +182,8 @@ def test_fork_refuses_with_a_reason(alone: Alone, name: str) -> None:
 
 @pytest.mark.timeout(3 * SECONDS_TO_RUN + 60)
 @pytest.mark.parametrize(("path", "method"), cases(TWO_RANKS))
-def test_ranks_differ_where_fresh_interpreters_do(alone: Alone, path: Path, method: str) -> None:
-    """Values that are equal in fresh interpreters are equal in the ranks, too."""
+def test_ranks_differ_as_in_fresh_interpreters(alone: Alone, path: Path, method: str) -> None:
+    """Values that are equal in fresh interpreters are equal in the ranks."""
     fresh = alone.two_ranks(path)
     assert [left.err for left in fresh] == ["", ""]
 
@@ -201,9 +201,9 @@ def lines_of_ranks(out: str) -> list[list[str]]:
 
 
 def compared(first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """Return facts that are equal on both ranks as they are, and of others that they differ.
+    """Return each fact: its value if it is equal on both ranks, both values if it is about the rank.
 
-    A fact about the rank is returned in both versions.
+    For other facts, only "they differ" is returned.
     """
     pairs = zip(first, second, strict=True)
     return [

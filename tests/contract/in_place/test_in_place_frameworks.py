@@ -33,7 +33,7 @@ def test_accelerate_passes_its_own_tests(clusterrun: Launcher, name: str, method
 @pytest.mark.long
 @each_method
 def test_lightning_trains(clusterrun: Launcher, method: str) -> None:
-    """Its two ranks are those of the job."""
+    """With the two ranks of the job."""
     job = clusterrun.script(TRAIN, "--start-method", method, workers=2)
 
     assert trained(job) == ranks_of(2)
@@ -41,12 +41,10 @@ def test_lightning_trains(clusterrun: Launcher, method: str) -> None:
 
 @pytest.mark.long
 @each_method
-def test_frameworks_know_their_rank_when_they_are_imported(
-    clusterrun: Launcher, method: str
-) -> None:
-    """Lightning and torchmetrics read RANK while they are imported: each of four ranks its own.
+def test_frameworks_read_rank_at_import(clusterrun: Launcher, method: str) -> None:
+    """Lightning and torchmetrics read RANK while they are imported: each rank must find its own.
 
-    If all four took themselves for rank 0, all would write checkpoints.
+    Otherwise all ranks would write checkpoints.
     """
     ended = clusterrun.script(
         """
@@ -72,7 +70,7 @@ def test_frameworks_know_their_rank_when_they_are_imported(
 
 @pytest.mark.long
 @each_method
-def test_the_digits_are_learned_by_a_hand_written_ddp(clusterrun: Launcher, method: str) -> None:
+def test_hand_written_ddp_learns_digits(clusterrun: Launcher, method: str) -> None:
     """Hooks, a coalesced all_reduce, a new group in each step; all ranks end with the same model."""
     ended = clusterrun.command(
         "--start-method", method, str(PROGRAMS / "own_ddp.py"), workers=2
@@ -86,9 +84,7 @@ def test_the_digits_are_learned_by_a_hand_written_ddp(clusterrun: Launcher, meth
 
 @pytest.mark.long
 @each_method
-def test_a_breakpoint_is_hit_where_debugpy_runs_the_script(
-    clusterrun: Launcher, method: str
-) -> None:
+def test_breakpoint_with_debugpy_module(clusterrun: Launcher, method: str) -> None:
     """As ``clusterrun -m debugpy --listen PORT --wait-for-client SCRIPT``."""
     script = PROGRAMS / "debugged/is_watched.py"
     place = script.read_text().splitlines().index("        total += step") + 1
@@ -111,7 +107,7 @@ def test_a_breakpoint_is_hit_where_debugpy_runs_the_script(
 
 @pytest.mark.long
 @each_method
-def test_a_breakpoint_is_hit_where_the_script_listens(clusterrun: Launcher, method: str) -> None:
+def test_breakpoint_with_debugpy_listen(clusterrun: Launcher, method: str) -> None:
     """At ``debugpy.breakpoint``, and at a line set by the debugger."""
     script = PROGRAMS / "debugged/listens.py"
     lines = script.read_text().splitlines()

@@ -1,7 +1,7 @@
-"""Programs with installed helper modules behave the same when these are preloaded by their names.
+"""Programs with installed helper modules behave the same when these are preloaded by name.
 
-Helper modules beside the script are the user's own, and run in workers only. Installed, they
-are unknown and left to the workers by default, and preloaded with ``--preload MODULE,...``.
+Helper modules beside the script are the user's own, and run only in workers. Installed ones are unknown and
+left to the workers by default, and preloaded with ``--preload MODULE,...``.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ REFUSED = {
     "two_ranks/shared_while_imported/main.py": "locks and memory of all ranks",
     "unflushed_file_hung_on_a_module/main.py": "an open file",
 }
-"""Whose modules are refused if they are named, so that workers are spawned, and for what."""
+"""Programs whose modules can't be preloaded, with the reason; their workers are spawned."""
 
 
 def options_from_keywords(program: Program) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ WITH_HELPERS = sorted(
     for name, program in ALL_PROGRAMS.items()
     if program.words[0].endswith("/main.py")
     and len(list((PROGRAMS / name).iterdir())) > 1
-    # First on the path, they would shadow Python's own modules for the launcher, too.
+    # First on the path, they would shadow Python's own modules for the launcher too.
     and not name.startswith("shadows_")
 )
 
@@ -81,7 +81,7 @@ def marks_of(name: str) -> tuple[pytest.MarkDecorator, ...]:
 
 @pytest.mark.timeout(2 * SECONDS_TO_RUN + 60)
 @pytest.mark.parametrize("name", cases(WITH_HELPERS))
-def test_the_program_behaves_as_it_does_alone(alone: Alone, name: str) -> None:
+def test_program_equals_plain_python(alone: Alone, name: str) -> None:
     """The same output, errors, exit code and files."""
     program = ALL_PROGRAMS[name]
 
@@ -92,8 +92,8 @@ def test_the_program_behaves_as_it_does_alone(alone: Alone, name: str) -> None:
 
 @pytest.mark.timeout(3 * SECONDS_TO_RUN + 60)
 @pytest.mark.parametrize("path", cases(TWO_RANKS_WITH_HELPERS))
-def test_ranks_differ_where_fresh_interpreters_do(alone: Alone, path: Path) -> None:
-    """Values that are equal in fresh interpreters are equal in the ranks, too."""
+def test_ranks_differ_as_in_fresh_interpreters(alone: Alone, path: Path) -> None:
+    """Values that are equal in fresh interpreters are equal in the ranks."""
     fresh = alone.two_ranks(path)
     program = with_helpers_installed(Program((str(path),)))
 

@@ -42,15 +42,15 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("name", ON_EVERY_VERSION)
-def test_a_program_in_place(folder: Folder, name: str) -> None:
-    """Uncaught exceptions, exit codes, ``__main__``, last things, files that are left open."""
+def test_program_on_every_version(folder: Folder, name: str) -> None:
+    """Uncaught exceptions, exit codes, ``__main__``, exit handlers, open files."""
     assert_same(folder, name)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [n for n in WITHOUT_PACKAGES if n not in ON_EVERY_VERSION])
-def test_all_programs_in_place(folder: Folder, name: str) -> None:
-    """All others that need only Python."""
+def test_program_on_version(folder: Folder, name: str) -> None:
+    """All other programs that need only Python."""
     assert_same(folder, name)
 
 
@@ -61,7 +61,7 @@ def assert_same(folder: Folder, name: str) -> None:
     assert folder.launched(ALL_PROGRAMS[name], "--start-method", "fork") == expected
 
 
-def test_each_of_these_is_a_program() -> None:
-    """A renamed program must be renamed here, too."""
+def test_tables_name_programs() -> None:
+    """A renamed program must be renamed in the tables."""
     assert {*ON_EVERY_VERSION, *NOT_ON_OTHERS} <= ALL_PROGRAMS.keys()
     assert len(WITHOUT_PACKAGES) > 60

@@ -12,8 +12,8 @@ each_method = pytest.mark.parametrize("method", START_METHODS)
 
 
 @each_method
-def test_a_second_attempt_draws_other_numbers(clusterrun: Launcher, method: str) -> None:
-    """So do fresh interpreters; numbers drawn from a seed are the same."""
+def test_second_attempt_draws_new_random_numbers(clusterrun: Launcher, method: str) -> None:
+    """As fresh interpreters do; numbers drawn from a seed are the same."""
     ended = clusterrun.script(
         """
         import os
@@ -42,8 +42,8 @@ def test_a_second_attempt_draws_other_numbers(clusterrun: Launcher, method: str)
 
 
 @each_method
-def test_a_second_attempt_begins_as_the_first(clusterrun: Launcher, method: str) -> None:
-    """No change that the first attempt made to its process is in the second's."""
+def test_second_attempt_starts_in_the_same_state(clusterrun: Launcher, method: str) -> None:
+    """Changes that the first attempt made to its process are gone."""
     ended = clusterrun.script(
         """
         import json

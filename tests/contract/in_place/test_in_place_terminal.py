@@ -1,4 +1,4 @@
-"""On a terminal, too, a program behaves the same under ``python -u`` and as a worker."""
+"""On a terminal, a program behaves the same under ``python -u`` and as a worker."""
 
 from textwrap import dedent
 
@@ -38,7 +38,7 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_a_worker_on_a_terminal_is_asked_as_python_asks(shell: Shell, method: str) -> None:
+def test_worker_on_terminal_equals_plain_python(shell: Shell, method: str) -> None:
     """Streams, questions, secrets and the terminal itself are those of ``python -u``."""
     (shell.folder / "asks.py").write_text(dedent(PROGRAM))
 
@@ -51,7 +51,7 @@ def test_a_worker_on_a_terminal_is_asked_as_python_asks(shell: Shell, method: st
 
 
 def answered(shell: Shell, command: str, file: str) -> tuple[int, str]:
-    """Type the command and its answers; return its exit code and what it has written."""
+    """Enter the command and its answers; return its exit code and what it has written."""
     shell.type(command)
     shell.expect(r"a question\? ")
     shell.type("an answer")

@@ -22,13 +22,13 @@ RANKS = 2
 
 
 def python_with_packages() -> str:
-    """Return the interpreter of an environment with all packages, which is kept for later runs."""
+    """Return the interpreter of an environment with all packages; it is kept for later test runs."""
     given = os.environ.get("CLUSTERRUN_TESTS_PACKAGES")
     folder = Path(given) if given else ROOT / ".venv-packages"
     python = str(folder / "bin/python")
     stamp = folder / "filled"
     with REQUIREMENTS.open() as file:
-        # Tests run in several processes, of which one fills it.
+        # Tests run in several processes; one of them fills it.
         fcntl.flock(file, fcntl.LOCK_EX)
         wanted = file.read()
         if stamp.exists() and stamp.read_text() == wanted:

@@ -1,7 +1,7 @@
-"""What a script does before it imports torch: torch is imported once for all ranks, or each rank does.
+"""Torch is imported once for all ranks, or by each rank, depending on what a script does before the import.
 
-A rank finds the same either way. The first tests have a torch that takes no time, and writes down what it
-reads; the long one compares some eleven hundred facts with the real one.
+A rank finds the same either way. Most tests use a small torch that records what it reads; the long one
+compares some eleven hundred facts with the real one.
 """
 
 import re
@@ -104,13 +104,13 @@ PREFIXES = {
     "loading": ("import sys; getattr(sys, 'setdlopen' + 'flags')(9)", ANEW),
     "warnings that are errors": ("import warnings; warnings.simplefilter('error')", ANEW),
 }
-"""What stands before ``import torch``, and who imports it then."""
+"""The text before ``import torch``, and which process then imports it."""
 
 SHOWS = "import torch\nprint(torch.__spec__.origin, torch.FOUND)"
 
 
 class Light:
-    """Jobs whose torch takes no time."""
+    """Jobs with a small torch."""
 
     def __init__(self, clusterrun: Launcher, environ: dict[str, str]) -> None:
         self.folder = clusterrun.folder
@@ -120,7 +120,7 @@ class Light:
 
 @pytest.fixture
 def light(clusterrun: Launcher, tmp_path: Path) -> Light:
-    """Return what starts such jobs; nothing is remembered of other tests."""
+    """Return an object that starts such jobs, with an empty cache."""
     installed = clusterrun.folder / "site-packages"
     (installed / "torch").mkdir(parents=True)
     (installed / "torch/__init__.py").write_text(TORCH)
@@ -133,9 +133,9 @@ def light(clusterrun: Launcher, tmp_path: Path) -> Light:
 
 
 def run(light: Light, script: str, *options: str, workers: int = 2) -> Ended:
-    """Return how a job with this script has ended."""
+    """Return the result of a job with this script."""
     file = light.folder / "train.py"
-    # Written anew, it would be another script.
+    # Writing it again would invalidate the cache.
     if not file.exists() or file.read_text() != script:
         file.write_text(script)
     words = (*options, "train.py")
@@ -143,15 +143,15 @@ def run(light: Light, script: str, *options: str, workers: int = 2) -> Ended:
 
 
 def how(ended: Ended) -> str:
-    """Return who has imported torch, by the lines of ``-v``."""
+    """Return which process has imported torch, by the lines of ``-v``."""
     if "begins anew" in ended.err:
         return ANEW
     return ITSELF if "imports torch itself" in ended.err else ONCE
 
 
 @pytest.mark.parametrize("name", PREFIXES)
-def test_ranks_find_the_same(light: Light, name: str) -> None:
-    """What torch reads at its import is as with ``--start-method spawn``."""
+def test_torch_import_equals_spawn(light: Light, name: str) -> None:
+    """Torch reads the same as with ``--start-method spawn``."""
     prefix, expected = PREFIXES[name]
     script = f"{prefix}\n{SHOWS}\n"
 
@@ -172,8 +172,8 @@ print(torch.FOUND["TORCH_LOGS"], sys.argv[1:], os.getcwd(), os.getppid())
 """
 
 
-def test_a_rank_that_begins_anew(light: Light) -> None:
-    """It says why, once a job; later jobs have each rank import torch, and name the line's file."""
+def test_reexecuted_rank_prints_why(light: Light) -> None:
+    """Once in a job; in later jobs each rank imports torch."""
     first = run(light, CHANGES, "-v")
     second = run(light, CHANGES)
 
@@ -184,7 +184,7 @@ def test_a_rank_that_begins_anew(light: Light) -> None:
         r" runs import torch in each worker",
         first.err,
     )
-    # A rank that is forked after the other has begun anew, is spawned at once.
+    # A rank that starts after the other was re-executed is spawned.
     assert first.out.count("its first line") in (3, 4)
     assert second.out.count("its first line") == 2
     assert (first.out.count("x []"), second.out.count("x []")) == (2, 2)
@@ -194,7 +194,7 @@ def test_a_rank_that_begins_anew(light: Light) -> None:
     )
 
 
-def test_an_edited_script_is_tried_again(light: Light) -> None:
+def test_edited_script_invalidates_cache(light: Light) -> None:
     run(light, CHANGES)
 
     ended = run(light, CHANGES.replace("TORCH_LOGS", "MINE"), "-v")
@@ -205,12 +205,12 @@ def test_an_edited_script_is_tried_again(light: Light) -> None:
 FAILS = CHANGES + "raise ValueError('late')\n"
 
 
-def test_a_failure_after_that(light: Light) -> None:
-    """It is told as ever: with its traceback, and restarts; the second attempt spawns its workers."""
+def test_failure_after_reexecution(light: Light) -> None:
+    """It is reported with its traceback, and restarts; the second attempt spawns its workers."""
     ended = run(light, FAILS, "--max-restarts=1", "-v")
 
     assert (ended.code, ended.err.count("begins anew")) == (1, 1)
-    # A rank may be stopped before it has printed it: in each attempt the other one fails.
+    # In each attempt a rank may be stopped, because the other one fails, before it has printed it.
     assert ended.out.count("its first line") in range(3, 7)
     assert "ValueError: late" in ended.err
     assert "in <module>" in ended.err
@@ -230,8 +230,8 @@ child.kill()
 )
 
 
-def test_it_ends_what_it_has_started(light: Light) -> None:
-    """A process that lines before torch have started does not meet its second self."""
+def test_reexecution_kills_children(light: Light) -> None:
+    """Those that the script has started before it imports torch."""
     ended = run(light, STARTS_ANOTHER)
 
     assert (ended.code, ended.out.count("children 1")) == (0, 2)
@@ -248,7 +248,7 @@ signal.pause()
 )
 
 
-def test_a_signal_after_that(light: Light) -> None:
+def test_signal_after_reexecution(light: Light) -> None:
     """SIGTERM reaches the rank as it reaches any other."""
     (light.folder / "train.py").write_text(WAITS)
     job = light.command("train.py", workers=2, environ=light.environ)
@@ -273,8 +273,8 @@ print("child", os.waitstatus_to_exitcode(status))
 """
 
 
-def test_a_child_of_a_rank_does_not_begin_anew(light: Light) -> None:
-    """It would run the whole script: the import fails, and the next run has what it should."""
+def test_forked_child_of_rank_is_not_reexecuted(light: Light) -> None:
+    """It would run the whole script, so the import fails; the next job works."""
     first, second = (run(light, IN_A_CHILD) for _ in range(2))
 
     assert "ImportError: train.py: TORCH_LOGS was set before torch is imported" in first.err
@@ -291,8 +291,8 @@ print(companion.FOUND)
 """
 
 
-def test_a_package_that_came_with_torch(light: Light) -> None:
-    """It has read what there was before the script began: the rank begins anew, without torch, too."""
+def test_change_before_package_imported_with_torch(light: Light) -> None:
+    """The rank is re-executed, even if it does not import torch."""
     text = "import os\nFOUND = os.environ.get('TORCH_LOGS', 'nothing')\n"
     (light.folder / "site-packages/companion.py").write_text(text)
 
@@ -310,8 +310,8 @@ print("torch" in sys.modules)
 """
 
 
-def test_torch_is_not_imported_after_all(light: Light) -> None:
-    """The script sees none, and ends as any other."""
+def test_torch_is_never_imported(light: Light) -> None:
+    """The script does not find it in sys.modules."""
     ended = run(light, NOT_IMPORTED, "-v")
 
     assert (ended.code, how(ended)) == (0, ONCE)
@@ -326,8 +326,8 @@ warnings.warn("old", stacklevel=1)
 
 
 @pytest.mark.parametrize("filters", ["", "import warnings; warnings.simplefilter('ignore')"])
-def test_torch_prints_when_it_is_imported(light: Light, filters: str) -> None:
-    """Each rank prints it where its script imports torch, and a warning only if it wants it."""
+def test_output_of_torch_import(light: Light, filters: str) -> None:
+    """Each rank prints it when its script imports torch, and a warning only if no filter ignores it."""
     torch = light.folder / "site-packages/torch/__init__.py"
     torch.write_text(TORCH + PRINTS)
     script = f"{filters}\nprint('before', flush=True)\nimport torch\nprint('after')"
@@ -348,8 +348,8 @@ def test_torch_prints_when_it_is_imported(light: Light, filters: str) -> None:
     assert ended.err.count("UserWarning: old") == spawned.err.count("UserWarning: old")
 
 
-def test_no_folder_to_remember_in(light: Light) -> None:
-    """Each run begins anew, and works."""
+def test_cache_cannot_be_written(light: Light) -> None:
+    """Each job is re-executed, and works."""
     light.environ["XDG_CACHE_HOME"] = "/proc/nowhere"
 
     for _ in range(2):
@@ -364,7 +364,7 @@ def test_no_folder_to_remember_in(light: Light) -> None:
 @pytest.mark.parametrize(
     "name", [name for name in PREFIXES if "import torch" not in PREFIXES[name][0]]
 )
-def test_a_program_finds_the_same(tmp_path: Path, name: str) -> None:
+def test_facts_equal_plain_python(tmp_path: Path, name: str) -> None:
     """All facts of the probe, with the real torch, as with Python alone."""
     prefix, _ = PREFIXES[name]
     (tmp_path / "elsewhere").mkdir()
@@ -379,6 +379,6 @@ def test_a_program_finds_the_same(tmp_path: Path, name: str) -> None:
     alone, auto = (read_facts(tmp_path / way) for way in ("alone", "auto"))
     found = differences(alone, auto)
     if "constant" in name:
-        # numpy has threads then, which begin again when it computes: docs/workers.md.
+        # numpy then has threads, which start again when it computes: docs/workers.md.
         found = [each for each in found if not each.startswith("threads: ")]
     assert found == [], ended.err

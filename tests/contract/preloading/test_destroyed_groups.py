@@ -1,4 +1,4 @@
-"""A rank that trains with gloo ends, on a busy machine, whether it destroys its group or not.
+"""A rank that trains with gloo on a busy machine ends, whether it destroys its group or not.
 
 torch 2.13 can hang there if torch._dynamo was imported before init_process_group: see docs/binding.md.
 """
@@ -22,8 +22,8 @@ ROUNDS = 50
 
 ABORTED = 134
 MAX_ABORTED = 8
-"""gloo ends a rank by SIGABRT if another has closed its connections first, however it was started; and so
-does torch, if a thread of gloo waits for the GIL when Python ends. One in four of torchrun's jobs did."""
+"""gloo ends a rank with SIGABRT if another has closed its connections first, and torch does if a thread of gloo
+waits for the GIL when Python ends, with any launcher: one in four of torchrun's jobs ended like this."""
 
 TRAINS = """
 import torch
@@ -69,7 +69,7 @@ def _busy() -> Iterator[None]:
     ids=["destroys", "keeps"],
 )
 def test_every_round_ends(clusterrun: Launcher, nproc: int, end: str, *, is_left_out: bool) -> None:
-    """The model dies with its function, after the group was destroyed, as in torch's tutorials."""
+    """The model is freed after the group was destroyed, as in torch's tutorials."""
     python = python_with_packages()
     (clusterrun.folder / "train.py").write_text(TRAINS.replace("END", end))
     words = ("-v", "--python", python, "train.py")

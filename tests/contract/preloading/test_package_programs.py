@@ -26,7 +26,7 @@ PROGRAMS = sorted((FOLDER / "programs").glob("*.py"))
 ACCELERATES_OWN = ("-m", "accelerate.test_utils.scripts.test_script")
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "disabled", "ACCELERATE_USE_CPU": "true"}
-"""The last: without it each rank would be a job of one process, where there is no GPU."""
+"""Without the last one, each rank would be a job of its own on a machine without GPUs."""
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-def test_a_program_prints_the_same_as_alone(python: str, program: Path, tmp_path: Path) -> None:
-    """By default, with forked ranks: results, and the fingerprints of what it computed."""
+def test_program_prints_the_same_as_plain_python(
+    python: str, program: Path, tmp_path: Path
+) -> None:
+    """By default, with forked ranks: results, and fingerprints of what it has computed."""
     shutil.copy(program, tmp_path)
 
     by_python = run_alone(python, [program.name], tmp_path, OFFLINE)
@@ -56,7 +58,7 @@ def test_accelerate_passes_its_own_tests(python: str, tmp_path: Path) -> None:
     run_launched(python, ACCELERATES_OWN, tmp_path, OFFLINE)
 
 
-def test_the_recipe_for_jax_makes_one_job_of_two_ranks(python: str, tmp_path: Path) -> None:
+def test_jax_recipe_makes_one_job_of_two_ranks(python: str, tmp_path: Path) -> None:
     """The program of docs/workers.md, as it is."""
     (program,) = re.findall(r"```python\n(.*?)```", RECIPE_FOR_JAX.read_text(), re.DOTALL)
     (tmp_path / "train.py").write_text(program)

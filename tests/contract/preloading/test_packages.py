@@ -171,7 +171,7 @@ def row(package: Package, found: Mapping[str, Compared]) -> str:
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS_TO_INSTALL + 5 * SECONDS_TO_RUN)
 @pytest.mark.parametrize("package", packages(), ids=lambda package: package.module)
-def test_a_program_finds_the_same(python: str, package: Package, tmp_path: Path) -> None:
+def test_facts_equal_plain_python(python: str, package: Package, tmp_path: Path) -> None:
     """About sixty facts of its process; with ``--preload MODULE``, the table lists the differences."""
     comparison = Comparison(package, python, tmp_path)
 
@@ -189,7 +189,7 @@ def test_each_package_has_a_row() -> None:
     assert len(names) >= 60
 
 
-def test_the_verified_list_was_compared() -> None:
+def test_verified_list_has_rows() -> None:
     """A package is on the list only if it is in the table."""
     compared = {package.module.partition(".")[0] for package in packages()}
     parts_of_lightning = {"lightning_fabric", "pytorch_lightning"}

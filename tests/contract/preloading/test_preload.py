@@ -1,4 +1,4 @@
-"""What is preloaded before workers are forked, and programs whose workers are not forked."""
+"""Which modules are preloaded before workers are forked, and for which scripts workers are spawned."""
 
 import ctypes.util
 import os
@@ -25,7 +25,7 @@ from tests.contract.leading_names import leading_names
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 SECONDS_AT_ONCE = 20.0
-"""Much less than an import may take that hangs, and enough for a busy machine."""
+"""Much less than the import timeout, and enough for a busy machine."""
 
 SPAWNED = "clusterrun: workers are spawned: "
 FORKED = "clusterrun: workers are forked; preloaded: "
@@ -47,7 +47,7 @@ FIRST = """
     else:
         first = True
 """
-"""``first`` is true where the module is preloaded, and false in the worker."""
+"""``first`` is true in the fork server, and false in the worker."""
 
 HANGS = FIRST + "    import time\n    if first: time.sleep(100)\n"
 
@@ -104,7 +104,7 @@ PRINTS = {
     ),
     "prints_much": ("print('x\\n' * 50_000, end='')", "x\n" * 50_000, ""),
 }
-"""Code of a module that prints when it is imported: what it prints to both streams."""
+"""Code of a module that prints when it is imported, and what it prints to both streams."""
 
 HAZARDS = {
     # Threads.
@@ -230,7 +230,7 @@ HAZARDS = {
         "import mmap; MEMORY = mmap.mmap(-1, 4096)",
         "a module made memory or a lock that all ranks would share (",
     ),
-    # The process is traced or measured.
+    # A debugger or a profiler.
     "tracer": Hazard(
         "import sys; sys.settrace(lambda *_: None)", "a debugger or a profiler is active"
     ),
@@ -250,7 +250,7 @@ class Installed:
         self.folder.mkdir()
 
     def add(self, name: str, code: str) -> None:
-        """Install a module, whose last line sets ``VALUE``; one that hangs is soon given up."""
+        """Install a module, whose last line sets ``VALUE``; if it hangs, the import timeout is 1 s."""
         if code in {HANGS, STARTS_DAEMONS_AND_HANGS}:
             self.clusterrun.program = command_with(
                 self.clusterrun.folder, fork_server_client, "IMPORT_TIMEOUT", 1.0
@@ -265,8 +265,8 @@ class Installed:
         environ: Mapping[str, str] | None = None,
         around: tuple[str, ...] = (),
     ) -> Job:
-        """Start a script that finds the modules; all that it imports first are preloaded by name."""
-        # Those beside the script are the user's own, which only workers run.
+        """Start a script that finds the modules; its leading imports are preloaded by name."""
+        # The user's own modules beside the script run only in workers.
         own = {path.stem for path in self.clusterrun.folder.iterdir()}
         names = [name for name in leading_names(script) if name.partition(".")[0] not in own]
         is_given = any(option.startswith("--preload=") for option in options)
@@ -292,21 +292,21 @@ def installed(clusterrun: Launcher) -> Installed:
 
 
 def server_of(job: Job) -> int:
-    """Return the process that imports, and then forks the workers: the child of its guard."""
+    """Return the process that imports and forks the workers: the child of the guard."""
     children = wait_until(psutil.Process(job.fork_server).children, "a process that imports")
     return children[0].pid
 
 
 def launcher_lines(ended: Ended) -> str:
-    """Return the launcher's lines, without the one about where the job ran."""
+    """Return the launcher's lines, except the one with the run id."""
     lines = ended.err.splitlines(keepends=True)
     return "".join(ln for ln in lines if ln.startswith("clusterrun: ") and "run 2" not in ln)
 
 
 def first_of_each(names: Iterable[str], count: int) -> list[ParameterSet]:
-    """Return a case for each name: the first of ``count``, and the others for the second tier.
+    """Return a case for each name; only the first of each ``count`` is not marked as long.
 
-    All take the same way through the launcher; what differs is the reason.
+    All exercise the same code of the launcher; only the reason differs.
     """
     return [
         pytest.param(name, marks=() if place % count == 0 else pytest.mark.long)
@@ -324,7 +324,7 @@ TRAINS = """
     print("had it:", "torch._dynamo" in sys.modules)
 """
 
-UNFIT_FOLLOWERS = {
+UNSUITABLE_DYNAMO = {
     "raises": ("raise ImportError('no sympy')", "importing torch._dynamo raised ImportError"),
     "a thread": (
         "import threading, time; threading.Thread(target=time.sleep, args=[9], daemon=True).start()",
@@ -334,17 +334,17 @@ UNFIT_FOLLOWERS = {
 }
 
 
-def add_torch(installed: Installed, follower: str) -> None:
-    """Install a torch that takes no time, and what it imports when training begins."""
+def add_torch(installed: Installed, dynamo: str) -> None:
+    """Install an empty torch, and a torch._dynamo with this code."""
     (installed.folder / "torch").mkdir()
     (installed.folder / "torch/version.py").write_text("__version__ = '2.13.0'")
     seeded = "import types; default_generator = types.SimpleNamespace(seed=int)"
     installed.add("torch/__init__", seeded)
-    installed.add("torch/_dynamo", follower)
+    installed.add("torch/_dynamo", dynamo)
 
 
-def test_what_training_imports_is_imported_before_the_fork(installed: Installed) -> None:
-    """After torch itself, and named by ``-v``."""
+def test_dynamo_is_preloaded(installed: Installed) -> None:
+    """After torch."""
     add_torch(installed, "import time; time.sleep(0.05)")
 
     ended = installed.ended(TRAINS, "-v", "--preload=auto", workers=2)
@@ -353,11 +353,11 @@ def test_what_training_imports_is_imported_before_the_fork(installed: Installed)
     assert re.search(rf"{FORKED}.*torch\._dynamo \(\d+\.\d\d s\)", ended.err)
 
 
-@pytest.mark.parametrize("name", UNFIT_FOLLOWERS)
-def test_only_that_is_left_out_where_it_does_not_suit(installed: Installed, name: str) -> None:
-    """The workers are forked all the same, by another process that has not tried it."""
-    follower, why = UNFIT_FOLLOWERS[name]
-    add_torch(installed, follower)
+@pytest.mark.parametrize("name", UNSUITABLE_DYNAMO)
+def test_unsuitable_dynamo_is_left_to_workers(installed: Installed, name: str) -> None:
+    """Workers are forked from another process, which has not tried to import it."""
+    dynamo, why = UNSUITABLE_DYNAMO[name]
+    add_torch(installed, dynamo)
 
     ended = installed.ended(TRAINS, "-v", "--preload=auto", workers=2)
 
@@ -368,7 +368,7 @@ def test_only_that_is_left_out_where_it_does_not_suit(installed: Installed, name
 
 
 def assert_refused(ended: Ended, why: str) -> None:
-    """Assert that no worker has run, and that the report says why."""
+    """Assert that no worker has run, and that the report has the reason."""
     assert (ended.code, ended.out) == (126, "")
     assert SPAWNED not in ended.err
     assert re.search(
@@ -378,8 +378,8 @@ def assert_refused(ended: Ended, why: str) -> None:
 
 
 @pytest.mark.parametrize("name", first_of_each(HAZARDS, 2))
-def test_a_hazard_is_left_to_the_worker(installed: Installed, name: str) -> None:
-    """The worker runs in a new interpreter, with the same result; ``-v`` prints the reason."""
+def test_hazard_is_left_to_workers(installed: Installed, name: str) -> None:
+    """Workers are spawned, with the same result; ``-v`` prints the reason."""
     hazard = HAZARDS[name]
     installed.add("hazard", hazard.code)
 
@@ -392,8 +392,8 @@ def test_a_hazard_is_left_to_the_worker(installed: Installed, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["child", "crashes", "hangs"])
-def test_a_hazard_is_refused_by_fork(installed: Installed, name: str) -> None:
-    """With ``--start-method fork`` the report has the reason, and nothing runs."""
+def test_start_method_fork_refuses_hazard(installed: Installed, name: str) -> None:
+    """The report has the reason, and nothing runs."""
     hazard = HAZARDS[name]
     installed.add("hazard", hazard.code)
 
@@ -404,13 +404,13 @@ def test_a_hazard_is_refused_by_fork(installed: Installed, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*(n for n in HAZARDS if HAZARDS[n].is_printed), "child"])
 def test_which_reasons_are_printed_by_default(installed: Installed, name: str) -> None:
-    """One line: why, and what it costs; several workers import by themselves."""
+    """One line has the reason and the cost."""
     hazard = HAZARDS[name]
     # Under the name of a verified package.
     installed.add("numpy", hazard.code)
     script = "import numpy\nif numpy.VALUE: print('value', numpy.VALUE)"
 
-    # The child that a module has started is left when the workers have ended.
+    # One module has started a child, which is left when the workers have ended.
     ended = installed.ended(script, "--preload=auto", "--shutdown-timeout=1", workers=2)
 
     assert (ended.code, max(ended.out.splitlines())) == (0, "[rank 1] value 7")
@@ -422,8 +422,8 @@ def test_which_reasons_are_printed_by_default(installed: Installed, name: str) -
 
 
 @pytest.mark.parametrize("name", PRINTS)
-def test_each_worker_prints_what_an_import_printed(installed: Installed, name: str) -> None:
-    """Before all else, as if it had imported the module itself; it is forked all the same."""
+def test_each_worker_prints_output_of_imports(installed: Installed, name: str) -> None:
+    """First, as if it had imported the module itself; it is forked."""
     code, out, err = PRINTS[name]
     installed.add("hazard", code)
 
@@ -438,8 +438,8 @@ def test_each_worker_prints_what_an_import_printed(installed: Installed, name: s
     assert ended.err.count(err or "[rank") == (2 if err else 0)
 
 
-def test_what_python_itself_prints_at_an_import(clusterrun: Launcher) -> None:
-    """The worker prints it once, also if the script has no other import."""
+def test_output_of_import_this(clusterrun: Launcher) -> None:
+    """The worker prints it once."""
     ended = clusterrun.script("import this", "--preload=this", workers=1).ended()
 
     assert (ended.code, ended.err) == (0, "")
@@ -447,10 +447,10 @@ def test_what_python_itself_prints_at_an_import(clusterrun: Launcher) -> None:
     assert ended.out.count("The Zen of Python") == 1
 
 
-def test_a_device_is_open(installed: Installed, tmp_path: Path) -> None:
-    """A GPU in use can't be used after a fork; its open file shows it, whatever opened it.
+def test_open_gpu_device(installed: Installed, tmp_path: Path) -> None:
+    """A GPU context can't be used after a fork.
 
-    CUDA makes an eventfd before it opens the device.
+    The reason names the device, although CUDA opens an eventfd before it.
     """
     installed.add(
         "hazard",
@@ -470,8 +470,8 @@ def test_a_device_is_open(installed: Installed, tmp_path: Path) -> None:
     assert_refused(refused, "a module uses a GPU (/dev/nvidiactl)")
 
 
-def test_a_device_is_mapped(installed: Installed, tmp_path: Path) -> None:
-    """The file itself may be closed again."""
+def test_mapped_gpu_device(installed: Installed, tmp_path: Path) -> None:
+    """The file may be closed again."""
     installed.add(
         "hazard",
         """
@@ -491,7 +491,7 @@ def test_a_device_is_mapped(installed: Installed, tmp_path: Path) -> None:
 
 
 def with_device(name: str, folder: Path) -> tuple[str, ...]:
-    """Return a command that runs another one, which alone sees a file of this name in /dev."""
+    """Return a command that runs another one with a file of this name in /dev."""
     devices = folder / "dev"
     devices.mkdir()
     steps = f"""
@@ -510,7 +510,7 @@ def with_device(name: str, folder: Path) -> tuple[str, ...]:
     user = () if os.geteuid() == 0 else ("--map-root-user",)
     around = ("unshare", "--mount", *user, "sh", "-ec", steps, "sh")
     if subprocess.run([*around, "true"], capture_output=True, timeout=30, check=False).returncode:
-        pytest.skip("no mount namespace is to be had here")
+        pytest.skip("this system allows no mount namespace")
     return around
 
 
@@ -551,8 +551,8 @@ def install_pool(installed: Installed, *, ends_before_a_fork: bool) -> None:
     installed.add("hazard", f"import ctypes; LIBRARY = ctypes.CDLL({str(library)!r})")
 
 
-def test_a_library_with_threads_that_a_fork_breaks(installed: Installed) -> None:
-    """Its threads are missing in a child, and it does not notice."""
+def test_library_with_threads(installed: Installed) -> None:
+    """Its threads would be missing in a child."""
     install_pool(installed, ends_before_a_fork=False)
 
     ended = installed.ended(USES_HAZARD, "-v")
@@ -563,8 +563,8 @@ def test_a_library_with_threads_that_a_fork_breaks(installed: Installed) -> None
     assert_refused(refused, "a module started a thread")
 
 
-def test_a_library_that_is_prepared_for_forks(installed: Installed) -> None:
-    """OpenBLAS does this: its threads have ended when a worker is forked."""
+def test_library_with_atfork_handlers(installed: Installed) -> None:
+    """Like OpenBLAS, it ends its threads before a fork."""
     install_pool(installed, ends_before_a_fork=True)
 
     ended = installed.ended(USES_HAZARD, "-v")
@@ -586,8 +586,8 @@ VARIABLES = {
 
 
 @pytest.mark.parametrize("name", first_of_each(VARIABLES, 3))
-def test_a_variable_that_prevents_a_fork(installed: Installed, name: str) -> None:
-    """It does so for every script, whatever the script imports."""
+def test_variable_prevents_fork(installed: Installed, name: str) -> None:
+    """Whatever the script imports."""
     value, why = VARIABLES[name]
     installed.add("hazard", "")
 
@@ -600,13 +600,13 @@ def test_a_variable_that_prevents_a_fork(installed: Installed, name: str) -> Non
 
 
 def forked_after_one_import(ended: Ended) -> bool:
-    """Return whether one package was imported, which takes a hundredth of a second on a busy machine."""
+    """Return whether one package was imported before workers were forked."""
     took = r"(1 that took no time|\w+ \(0\.\d+ s\))\n"
     return re.search(re.escape(FORKED) + took, ended.err) is not None
 
 
-def test_an_import_that_fails_costs_only_that_import(installed: Installed) -> None:
-    """What the script imports before it is imported again, and workers are forked."""
+def test_failing_import_is_left_to_workers(installed: Installed) -> None:
+    """The imports before it are repeated in another process, and workers are forked."""
     installed.add("pandas", "")
     installed.add("numpy", "raise ValueError('no license')")
     script = "import pandas\ntry:\n    import numpy\nexcept ValueError:\n    print('without')"
@@ -634,8 +634,7 @@ STARTED_BEFORE_IMPORTS = {
 
 
 @pytest.mark.parametrize("name", STARTED_BEFORE_IMPORTS)
-def test_something_runs_in_the_interpreter_before_imports(installed: Installed, name: str) -> None:
-    """A debugger, or another thread."""
+def test_debugger_or_thread_before_imports(installed: Installed, name: str) -> None:
     code, why = STARTED_BEFORE_IMPORTS[name]
     installed.add("hazard", "")
     installed.add("pydevd", "")
@@ -651,8 +650,8 @@ def test_something_runs_in_the_interpreter_before_imports(installed: Installed, 
     assert_refused(refused, why)
 
 
-def test_code_before_any_script_may_read_the_rank(installed: Installed) -> None:
-    """Each worker runs it, unless the user names what is imported, or the site vouches for the file."""
+def test_site_code_that_reads_rank(installed: Installed) -> None:
+    """Each worker runs it, unless the user names the modules or the file is trusted."""
     installed.add("hazard", "")
     installed.add("pandas", "")
     reads = "import os; print('rank', os.environ['RANK']) if 'RANK' in os.environ else 0"
@@ -683,14 +682,12 @@ READERS = {
         "all variables",
     ),
 }
-"""One for each method of ``os.environ`` that is watched, and each kind of access to it."""
+"""One for each watched method of ``os.environ``, and each kind of access to it."""
 
 
 @pytest.mark.parametrize("how", READERS)
-def test_a_module_that_reads_the_rank_is_left_to_each_worker(
-    installed: Installed, how: str
-) -> None:
-    """Each worker imports the module and its importer; other modules are imported once."""
+def test_module_that_reads_rank_is_left_to_workers(installed: Installed, how: str) -> None:
+    """Also its importer; other modules are imported once."""
     code, what = READERS[how]
     installed.add("before", "import os; PID = os.getpid()")
     installed.add("reader", f"import os; RANK = {code}; PID = os.getpid()")
@@ -719,8 +716,8 @@ def test_a_module_that_reads_the_rank_is_left_to_each_worker(
     )
 
 
-def test_a_module_that_sets_a_variable_of_the_worker(installed: Installed) -> None:
-    """The workers import it, and each has its own variable."""
+def test_module_that_sets_rank_is_left_to_workers(installed: Installed) -> None:
+    """Each worker has its own variable."""
     installed.add("hazard", "import os; os.environ['RANK'] = '9' + os.environ.get('RANK', '')")
 
     ended = installed.ended(
@@ -734,8 +731,8 @@ def test_a_module_that_sets_a_variable_of_the_worker(installed: Installed) -> No
     )
 
 
-def test_other_variables_may_be_set(installed: Installed) -> None:
-    """They reach the workers, and programs that workers execute."""
+def test_module_that_sets_other_variable(installed: Installed) -> None:
+    """The variable reaches the workers, and programs that they execute."""
     installed.add("hazard", "import os; os.environ['OF_HAZARD'] = 'set'")
 
     ended = installed.ended(
@@ -745,8 +742,8 @@ def test_other_variables_may_be_set(installed: Installed) -> None:
     assert sorted(ended.out.splitlines()) == ["[rank 0] set 0", "[rank 1] set 1"]
 
 
-def test_a_module_that_configures_garbage_collection(installed: Installed) -> None:
-    """The workers have its settings."""
+def test_module_that_configures_garbage_collection(installed: Installed) -> None:
+    """Workers have its settings."""
     installed.add("quiet", "import gc; gc.disable()")
     installed.add("seldom", "import gc; gc.set_threshold(50_000, 20, 30)")
     script = """
@@ -774,8 +771,8 @@ SETTERS = {
 
 
 @pytest.mark.parametrize("where", SETTERS)
-def test_a_variable_is_set_before_the_imports(installed: Installed, where: str) -> None:
-    """Later imports read it, so they are left to the worker, though the package is known."""
+def test_imports_after_set_variable_are_left_to_workers(installed: Installed, where: str) -> None:
+    """They may read it, even if the package is listed as fork-safe."""
     installed.add("numpy", "import os; SEEN = os.environ.get('WANTED'); PID = os.getpid()")
     sets_it = "import os\nos.environ['WANTED'] = '1'\nNAME = 1\n"
     folder = installed.clusterrun.folder
@@ -799,7 +796,7 @@ WHERE = """
 
 
 @pytest.mark.parametrize(
-    ("options", "printed", "said"),
+    ("options", "printed", "line"),
     [
         pytest.param(("--preload=none", FORK), "here False\n", f"{FORKED}nothing\n", id="nothing"),
         pytest.param(("--preload=json,decimal", FORK), "here True\n", FORKED, id="of Python"),
@@ -807,22 +804,22 @@ WHERE = """
         pytest.param(("--start-method=spawn",), "here False\n", "", id="spawned"),
     ],
 )
-def test_what_is_preloaded(
-    installed: Installed, options: tuple[str, ...], printed: str, said: str
+def test_preload_option(
+    installed: Installed, options: tuple[str, ...], printed: str, line: str
 ) -> None:
-    """The modules that are named, not those that the script imports; a forked one runs in place."""
+    """The named modules are preloaded, not those that the script imports."""
     installed.add("hazard", "import os; PID = os.getpid()")
 
     ended = installed.ended(WHERE, "-v", *options)
 
     assert (ended.code, ended.out) == (0, printed)
-    assert said in launcher_lines(ended)
+    assert line in launcher_lines(ended)
     assert SPAWNED not in ended.err
-    assert (FORKED in ended.err) == bool(said)
+    assert (FORKED in ended.err) == bool(line)
 
 
-def test_a_named_module_that_does_not_exist(installed: Installed) -> None:
-    """The script would not reveal the mistake."""
+def test_missing_named_module(installed: Installed) -> None:
+    """It is reported, because the script itself does not fail."""
     installed.add("hazard", "")
     why = "importing nosuch raised ModuleNotFoundError: No module named 'nosuch'"
 
@@ -833,8 +830,8 @@ def test_a_named_module_that_does_not_exist(installed: Installed) -> None:
     assert_refused(refused, why)
 
 
-def test_what_was_preloaded(installed: Installed) -> None:
-    """``-v`` prints how long a slow import took."""
+def test_verbose_names_import_time(installed: Installed) -> None:
+    """If the import was slow."""
     installed.add("slow", "import time; time.sleep(0.2)")
     installed.add("hazard", "")
 
@@ -845,8 +842,8 @@ def test_what_was_preloaded(installed: Installed) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_the_preload_hangs(installed: Installed, number: signal.Signals) -> None:
-    """No worker has started that would need a grace period. Ctrl-C reaches only the agent."""
+def test_signal_during_hanging_import(installed: Installed, number: signal.Signals) -> None:
+    """The job ends at once: no worker has started that would need a grace period."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
     wait_until((installed.folder / "hazard.py.was_here").exists)
@@ -861,8 +858,8 @@ def test_a_signal_while_the_preload_hangs(installed: Installed, number: signal.S
     await_end(hanging, SECONDS_TO_VANISH)
 
 
-def test_the_server_is_killed_while_it_preloads(installed: Installed) -> None:
-    """The workers start nevertheless. Without free memory, the kernel kills like this."""
+def test_server_killed_during_import(installed: Installed) -> None:
+    """Workers are spawned. The kernel kills like this if memory is short."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
     wait_until((installed.folder / "hazard.py.was_here").exists)
@@ -883,8 +880,8 @@ FAMILY = """
 """
 
 
-def test_the_server_is_killed(installed: Installed) -> None:
-    """The job ends, and no process of it is left, as after the end of its guard."""
+def test_server_killed(installed: Installed) -> None:
+    """The job ends, and no process of it is left."""
     installed.add("hazard", "")
     job = installed.started(FAMILY, "--start-method=fork", workers=2)
     job.numbers("ready", 2)
@@ -897,8 +894,8 @@ def test_the_server_is_killed(installed: Installed) -> None:
     assert job.left() == []
 
 
-def test_what_a_hanging_import_has_started_is_ended(installed: Installed) -> None:
-    """Before the workers start, which import it by themselves."""
+def test_processes_of_hanging_import_are_killed(installed: Installed) -> None:
+    """Before the workers start."""
     installed.add("hazard", STARTS_DAEMONS_AND_HANGS)
     job = installed.started(USES_HAZARD)
 
@@ -910,8 +907,8 @@ def test_what_a_hanging_import_has_started_is_ended(installed: Installed) -> Non
 
 
 @pytest.mark.parametrize("victim", ["agent", "guard", "server"])
-def test_one_is_killed_while_daemons_of_an_import_run(installed: Installed, victim: str) -> None:
-    """Nothing is left, whichever of the three processes it is."""
+def test_agent_guard_or_server_killed_during_import(installed: Installed, victim: str) -> None:
+    """No process is left."""
     installed.add("hazard", STARTS_DAEMONS_AND_HANGS)
     job = installed.started(USES_HAZARD)
     wait_until((installed.folder / "hazard.py.hangs").exists)
@@ -924,9 +921,9 @@ def test_one_is_killed_while_daemons_of_an_import_run(installed: Installed, vict
     assert job.left() == []
 
 
-def test_term_while_the_preload_hangs_on_one_of_two_nodes(installed: Installed) -> None:
-    """Both have joined by then, and both end."""
-    # It is given up after the usual time.
+def test_sigterm_during_hanging_import_on_one_of_two_nodes(installed: Installed) -> None:
+    """Both end."""
+    # With the usual import timeout.
     installed.add("hazard", HANGS + "\n")
     join = ("-v", "--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}")
     nodes = [installed.started(USES_HAZARD, *join, f"--node-rank={rank}") for rank in range(2)]
@@ -943,8 +940,8 @@ def test_term_while_the_preload_hangs_on_one_of_two_nodes(installed: Installed) 
     assert [node.left() for node in nodes] == [[], []]
 
 
-def test_the_agent_is_killed_while_the_interpreter_starts(installed: Installed) -> None:
-    """It imports nothing for an agent that is gone."""
+def test_agent_killed_while_interpreter_starts(installed: Installed) -> None:
+    """The server then imports nothing."""
     installed.add("sitecustomize", "import time; time.sleep(1)")
     installed.add("hazard", HANGS + "\n")
     job = installed.started(USES_HAZARD)
@@ -956,8 +953,8 @@ def test_the_agent_is_killed_while_the_interpreter_starts(installed: Installed) 
     assert not (installed.folder / "hazard.py.was_here").exists()
 
 
-def test_a_hangup_of_all_is_not_the_end_of_the_agent(installed: Installed) -> None:
-    """Under nohup, it ends nothing."""
+def test_sighup_to_all_processes_under_nohup(installed: Installed) -> None:
+    """It ends nothing."""
     installed.add("hazard", "")
     script = "import hazard, time\nprint('ready', 1, flush=True)\ntime.sleep(1)\nprint('end')\n"
     job = installed.started(script, "--start-method=fork", around=("nohup",))
@@ -971,8 +968,8 @@ def test_a_hangup_of_all_is_not_the_end_of_the_agent(installed: Installed) -> No
     assert "end\n" in job.out
 
 
-def test_a_restart_while_one_of_two_nodes_imports(installed: Installed) -> None:
-    """Its import begins anew, and its workers are forked like the others."""
+def test_restart_while_one_of_two_nodes_imports(installed: Installed) -> None:
+    """The import starts again, and the workers are forked like the others."""
     installed.add(
         "hazard", "import os, time; time.sleep(float(os.environ['SLOW'])); PID = os.getpid()"
     )
@@ -994,8 +991,8 @@ def test_a_restart_while_one_of_two_nodes_imports(installed: Installed) -> None:
     assert [(it.code, it.out) for it in ended] == [(0, "in place True\n")] * 2, ended
 
 
-def test_no_other_server_can_be_started(installed: Installed) -> None:
-    """The error says why, as if the first one could not be."""
+def test_second_server_cannot_be_started(installed: Installed) -> None:
+    """The error is the same as if the first one can't be started."""
     installed.add("hazard", HAZARDS["thread"].code)
     python = installed.clusterrun.folder / "python"
     python.write_text(f'#!/bin/sh\nrm "$0"\nexec {sys.executable} "$@"\n')
@@ -1007,8 +1004,8 @@ def test_no_other_server_can_be_started(installed: Installed) -> None:
     assert f"clusterrun: error: {python}: No such file or directory\n" in ended.err
 
 
-def test_what_the_interpreter_prints_is_shown_once(installed: Installed) -> None:
-    """Though a second one starts the workers."""
+def test_output_of_interpreter_start_is_shown_once(installed: Installed) -> None:
+    """Although a second server starts the workers."""
     installed.add("hazard", HAZARDS["thread"].code)
 
     ended = installed.ended(USES_HAZARD, environ={"PYTHONWARNINGS": "bogus"})
@@ -1017,8 +1014,8 @@ def test_what_the_interpreter_prints_is_shown_once(installed: Installed) -> None
     assert ended.err.count("the workers' interpreter printed when it started") == 1
 
 
-def test_a_restart_forks_again(installed: Installed) -> None:
-    """Nothing is imported twice."""
+def test_restart_forks_from_same_server(installed: Installed) -> None:
+    """No module is imported twice."""
     installed.add("hazard", "import os; PID = os.getpid()")
     job = installed.started(
         """
@@ -1042,8 +1039,8 @@ def test_a_restart_forks_again(installed: Installed) -> None:
     assert len(set(job.numbers("from"))) == 1
 
 
-def test_a_script_that_is_edited_between_attempts(installed: Installed) -> None:
-    """The new text runs, also of the user's module."""
+def test_script_edited_between_attempts(installed: Installed) -> None:
+    """The new text runs, and that of the user's module."""
     installed.add("hazard", "import os; PID = os.getpid()")
     folder = installed.clusterrun.folder
     (folder / "local.py").write_text("NUMBER = 1\n")
@@ -1064,8 +1061,8 @@ def test_a_script_that_is_edited_between_attempts(installed: Installed) -> None:
     assert (ended.code, ended.out) == (0, "first 1 True\nsecond attempt 2222 True\n")
 
 
-def test_a_script_that_is_broken_between_attempts(installed: Installed) -> None:
-    """Python prints the error, as usual."""
+def test_script_broken_between_attempts(installed: Installed) -> None:
+    """Python prints the error."""
     installed.add("hazard", "")
 
     ended = installed.ended(
@@ -1083,8 +1080,8 @@ def test_a_script_that_is_broken_between_attempts(installed: Installed) -> None:
 
 
 @pytest.mark.long
-def test_a_long_import_is_not_silent(clusterrun: Launcher) -> None:
-    """After ten seconds one line says what is imported, and what to type."""
+def test_long_import_prints_notice(clusterrun: Launcher) -> None:
+    """After ten seconds."""
     modules = clusterrun.folder / "modules"
     modules.mkdir()
     (modules / "slow.py").write_text("import time; time.sleep(13)\n")
@@ -1105,8 +1102,8 @@ def test_a_long_import_is_not_silent(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.long
-def test_an_import_that_cannot_be_killed(clusterrun: Launcher, tmp_path: Path) -> None:
-    """Workers start without it. Traced by a debugger, it is like a process in state D."""
+def test_import_that_cannot_be_killed(clusterrun: Launcher, tmp_path: Path) -> None:
+    """Workers start without it. A debugger keeps it alive, as the kernel does in state D."""
     begun, held = tmp_path / "begun", tmp_path / "held"
     hazard = f"""
         import os, pathlib, time
@@ -1126,7 +1123,7 @@ def test_an_import_that_cannot_be_killed(clusterrun: Launcher, tmp_path: Path) -
     wait_until(begun.exists)
     pid = int(begun.read_text())
     if ctypes.CDLL(None).ptrace(PTRACE_SEIZE, pid, None, None) != 0:
-        pytest.skip("this system does not let us hold a process")
+        pytest.skip("this system does not allow ptrace")
     held.touch()
     job.numbers("runs", 2)
     os.waitpid(pid, 0)

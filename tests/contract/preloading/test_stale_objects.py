@@ -1,4 +1,4 @@
-"""A forked rank has no Python object of the fork server's that would close a descriptor of the script."""
+"""A forked rank has no Python object of the fork server that could close a descriptor of the script."""
 
 import pytest
 
@@ -37,7 +37,7 @@ FAILS_ONCE = "sys.exit(attempt == 0)\n"
 
 
 @pytest.mark.parametrize("preload", ["auto", "none", "json,socket"])
-def test_in_the_first_attempt_and_in_a_later_one(clusterrun: Launcher, preload: str) -> None:
+def test_forked_attempts_have_no_stale_object(clusterrun: Launcher, preload: str) -> None:
     options = ("--start-method=fork", f"--preload={preload}", "--max-restarts=1")
 
     ended = clusterrun.script(
@@ -69,8 +69,8 @@ if attempt == 0:
 """
 
 
-def test_after_an_attempt_that_was_spawned(clusterrun: Launcher) -> None:
-    """Python runs a folder, too, but not in place; then the script is a file again."""
+def test_forked_attempt_after_spawned_one_has_no_stale_object(clusterrun: Launcher) -> None:
+    """A folder can't run in place; in the next attempt the script is a file again."""
     options = ("--start-method=fork", "--preload=none", "--max-restarts=2")
 
     ended = clusterrun.script(SHOWS_STALE + BECOMES_A_FOLDER, *options, workers=1).ended()

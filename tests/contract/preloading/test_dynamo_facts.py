@@ -1,4 +1,4 @@
-"""torch._dynamo, imported before the fork: a program that has made its first optimizer can't tell.
+"""With torch._dynamo imported before the fork, a program finds the same once it has made an optimizer.
 
 The figures of docs/binding.md are from these tests.
 """
@@ -33,14 +33,14 @@ HARMLESS = {
     r"torch\._dynamo\.variables\.torch_function\.banned_attrs": "a set's order, by addresses",
     r"torch\.\S+\.__warningregistry__": "how often the filters of warnings were changed",
 }
-"""Values that differ, and what they are. As a default, None is the group as it is at the call."""
+"""Values that differ, with an explanation. A default of None means the group at the call."""
 
 DIFFERS_BEFORE = {
     *("environment", "exit functions", "libraries", "loggers", "modules", "warning filters"),
     "threads",
 }
-"""What a program can tell before it makes its first optimizer or DDP. Threads: those of OpenBLAS, which
-numpy has for several CPUs a rank, are there again when it computes."""
+"""Facts that differ before a program makes its first optimizer or DDP. Threads are those of OpenBLAS: with
+several CPUs per rank, they start again when numpy computes."""
 
 Facts = Mapping[str, str]
 
@@ -52,14 +52,14 @@ def python() -> str:
 
 
 def program() -> str:
-    """Return a program that trains, and writes down facts before and after."""
+    """Return a program that trains, and records facts before and after."""
     probe = (FOLDER / "probe.py").read_text().partition("import torch\n")[2]
     facts = probe.partition("\nwith open(os.environ")[0].replace("PACKAGE", "torch")
     return (FOLDER / "trains.py").read_text().replace("# PROBE\n", facts)
 
 
-def test_a_program_that_trains_finds_the_same(python: str, tmp_path: Path) -> None:
-    """All that modules hold, by default and as spawned, as with Python alone; before it, seven facts differ."""
+def test_training_facts_equal_plain_python(python: str, tmp_path: Path) -> None:
+    """All values in modules, forked by default and spawned; before training, a few facts differ."""
     (tmp_path / "trains.py").write_text(program())
     fixed = {"PYTHONHASHSEED": "0"}
     run_alone(python, ["trains.py"], tmp_path, {**fixed, "PROBE_FILE": str(tmp_path / "alone")})
@@ -83,7 +83,7 @@ def test_a_program_that_trains_finds_the_same(python: str, tmp_path: Path) -> No
 
 
 def different(folder: Path, one: str, other: str, when: str) -> set[str]:
-    """Return the facts that differ on any rank, but for what differs by rank in both, or is harmless."""
+    """Return the facts that differ on any rank, unless they differ by rank in both or are harmless."""
     found = set[str]()
     ranks = range(RANKS)
     ones, others = ([facts_of(folder, way, when, rank) for rank in ranks] for way in (one, other))
@@ -97,7 +97,7 @@ def different(folder: Path, one: str, other: str, when: str) -> set[str]:
 
 
 def facts_of(folder: Path, way: str, when: str, rank: int) -> Facts:
-    """Return what a rank wrote down."""
+    """Return what a rank has recorded."""
     file = folder / f"{way}_{when}_{rank}"
     facts: Facts = json.loads(file.read_text().replace(str(folder / way), "FILE"))
     return facts
@@ -132,8 +132,8 @@ print("\\n".join(sorted(used)))
 """
 
 
-def test_the_import_uses_no_variable_that_is_not_named(python: str) -> None:
-    """A script that sets one of those that are named has the import where it has always been."""
+def test_dynamo_import_uses_only_listed_variables(python: str) -> None:
+    """If a script sets one of these, each worker imports torch._dynamo."""
     done = subprocess.run(
         [python, "-c", READS_OF], check=True, capture_output=True, text=True, timeout=SECONDS_TO_RUN
     )
