@@ -1,9 +1,9 @@
-"""For programs with Lightning: a strategy that is the command, and a callback that saves on suspension.
+"""For programs with Lightning: a strategy that starts clusterrun, and a callback that saves on suspension.
 
-This import registers the strategy ``ddp_bind_numa``, and ``ddp_spawn_bind_numa`` as its second name.
-The program is started by plain ``python train.py``, once on each node, and ``fit`` executes it again
-as the job of ``clusterrun train.py``. Number and rank of the node and the address of the first one come
-from the platform, as for the command::
+Importing this module registers the strategy ``ddp_bind_numa``, with the alias ``ddp_spawn_bind_numa``.
+Start the program with plain ``python train.py``, once on each node: ``fit`` executes it again as
+``clusterrun train.py``. The number of nodes, the rank of the node and the address of node 0 come from the
+platform, as for the command::
 
     import clusterrun.lightning
 
@@ -33,7 +33,7 @@ try:
     from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
     from lightning.pytorch.strategies.launchers.launcher import _Launcher
 except ImportError:
-    # The same under its older name.
+    # Older releases have this name.
     from lightning_fabric.plugins.environments.lightning import (  # type: ignore[assignment]
         LightningEnvironment,
     )
@@ -50,17 +50,17 @@ _SAVED = "suspended-step=*.ckpt"
 
 
 class ClusterrunEnvironment(LightningEnvironment):
-    """Lightning's environment plugin for every platform that clusterrun knows.
+    """An environment plugin of Lightning for every platform that clusterrun knows.
 
-    In a process that has LOCAL_RANK already, it is Lightning's own: that process was started by
-    Lightning or by a launcher, with all variables.
+    If LOCAL_RANK is set, Lightning or a launcher has started the process and set all variables, and the plugin
+    behaves like ``LightningEnvironment``.
     """
 
     def __init__(self) -> None:
         """Read the platform's variables.
 
         Raises:
-            UsageError: they contradict each other.
+            UsageError: they disagree.
 
         """
         super().__init__()
@@ -75,14 +75,14 @@ class ClusterrunEnvironment(LightningEnvironment):
 
     @property
     def main_address(self) -> str:
-        """The address of the first node."""
+        """The address of node 0."""
         if self._job is None or self._job.rendezvous.master_addr is None:
             return str(super().main_address)
         return self._job.rendezvous.master_addr
 
     @property
     def main_port(self) -> int:
-        """A port of the first node, the same on all nodes."""
+        """A port of node 0, the same on all nodes."""
         if self._job is not None and self._job.rendezvous.master_port is not None:
             return self._job.rendezvous.master_port
         if self._job is not None and self._job.port_candidates:
@@ -114,44 +114,37 @@ class ClusterrunEnvironment(LightningEnvironment):
         if (found := self._job.nnodes if tasks is None else tasks.nodes) != num_nodes:
             raise UsageError(
                 f"Trainer(num_nodes={num_nodes}), but {origin} says {found}",
-                f"type Trainer(num_nodes={found})",
+                f"set Trainer(num_nodes={found})",
             )
         if tasks is not None and tasks.local_size != num_devices:
             raise UsageError(
                 f"Trainer(devices={num_devices}), but {self._job.origin('tasks')} has started"
                 f" {tasks.local_size} tasks on this node",
-                f"type Trainer(devices={tasks.local_size})",
+                f"set Trainer(devices={tasks.local_size})",
             )
 
 
 class BindNumaStrategy(DDPStrategy):
     """DDP whose processes are workers of ``clusterrun``, each bound to the CPUs near its GPU."""
 
-    def __init__(self, *args: Any, second_name: str = "", **kwargs: Any) -> None:
-        """Take what ``DDPStrategy`` takes.
-
-        Args:
-            args: of ``DDPStrategy``.
-            second_name: by which it was chosen; "": by its first.
-            kwargs: of ``DDPStrategy``.
-
-        """
+    def __init__(self, *args: Any, alias: str | None = None, **kwargs: Any) -> None:
+        """Take the arguments of ``DDPStrategy``; ``alias`` is the name by which the strategy was chosen."""
         super().__init__(*args, **kwargs)
-        self.second_name = second_name
+        self.alias = alias
 
     def _configure_launcher(self) -> None:
         self._launcher = ClusterrunLauncher(self)
 
 
 class ClusterrunLauncher(_Launcher):
-    """Executes the program again, as the script of ``clusterrun``, unless a launcher has started it."""
+    """Executes the program again as a script of ``clusterrun``, unless a launcher has started it."""
 
     def __init__(self, strategy: BindNumaStrategy) -> None:
         self._strategy = strategy
 
     @property
     def is_interactive_compatible(self) -> bool:
-        """Lightning asks in notebooks only.
+        """Lightning reads it only in notebooks.
 
         Raises:
             UsageError: always.
@@ -164,10 +157,10 @@ class ClusterrunLauncher(_Launcher):
         )
 
     def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the function in a worker; elsewhere become the launcher, and do not return.
+        """Call the function in a worker; elsewhere execute the launcher, and do not return.
 
         Raises:
-            UsageError: the trainer contradicts the platform, or there is no script.
+            UsageError: the trainer disagrees with the platform, or there is no script.
 
         """
         kwargs.pop("trainer", None)
@@ -179,24 +172,24 @@ class ClusterrunLauncher(_Launcher):
         gpus = [f"{each.index}" for each in strategy.parallel_devices or () if each.type == "cuda"]
         if gpus:
             words += ["--devices", ",".join(gpus)]
-        if strategy.second_name:
+        if strategy.alias:
             sys.stderr.write(f"clusterrun: {self._name}: each rank runs the whole program\n")
         program = self._program()
         sys.stdout.flush()
         sys.stderr.flush()
-        # -P: no module of the current folder takes the place of one of ours.
+        # -P: modules in the current folder must not shadow the launcher's.
         command = [sys.executable, python_options("-P"), "-m", "clusterrun", *words, *program]
         return os.execv(sys.executable, command)
 
     def kill(self, signum: int) -> None:
-        """Lightning ends what it has started: the launcher does that."""
+        """Do nothing: the launcher ends the workers."""
 
     @property
     def _name(self) -> str:
-        return self._strategy.second_name or "ddp_bind_numa"
+        return self._strategy.alias or "ddp_bind_numa"
 
     def _program(self) -> list[str]:
-        """Return the words that follow ``python``."""
+        """Return the command line of the program without ``python``."""
         spec = sys.modules["__main__"].__spec__
         if spec is not None:
             return ["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
@@ -215,52 +208,50 @@ StrategyRegistry.register(
     "ddp_spawn_bind_numa",
     BindNumaStrategy,
     description="The same",
-    second_name="ddp_spawn_bind_numa",
+    alias="ddp_spawn_bind_numa",
 )
 
 
 class SuspendCheckpoint(Callback):
-    """Saves at the step at which the job is suspended; the next start goes on from there.
+    """Saves a checkpoint when the job is suspended; the next start continues from that step.
 
         callback = SuspendCheckpoint("checkpoints")
         trainer = Trainer(callbacks=[callback])
         trainer.fit(model, ckpt_path=callback.resume_path)
 
-    What Lightning saves is saved, and the generators of torch, numpy and ``random`` of each rank.
+    Besides Lightning's state, it saves the random generators of torch, numpy and ``random`` of each rank.
     """
 
     def __init__(self, dirpath: str | os.PathLike[str]) -> None:
-        """Take a folder that all nodes share; it is made when something is saved."""
+        """Take a folder that all nodes share; it is made with the first checkpoint."""
         super().__init__()
         self.folder = Path(dirpath)
         self._steps = 0
         self._generators: list[list[Any]] = []
-        """By rank, of the run before; empty once restored."""
+        """The states loaded from the checkpoint, by rank; empty once restored."""
         self._within_epoch = False
-        """The run before was suspended before the last batch of an epoch."""
+        """The checkpoint was saved before the last batch of an epoch."""
 
     @property
     def resume_path(self) -> str | None:
-        """What the last suspension has saved; None before the first one."""
+        """The last checkpoint, if there is one."""
         saved = sorted(self.folder.glob(_SAVED), key=_steps_in)
         return str(saved[-1]) if saved else None
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        """Go on with the numbers that this rank would have drawn."""
+        """Restore the generators of this rank."""
         self._restore(trainer)
         if not self._within_epoch:
             self._generators = []
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Restore them once more: the loader has drawn to find where it was."""
+        """Restore them again, because the loader has drawn numbers to find its batch."""
         self._restore(trainer)
         self._generators = []
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Save if the job is to be suspended, and end this process once all ranks have.
-
-        Between two steps of the optimizer, gradients would be lost.
-        """
+        """If the job is being suspended, save, and end this process once all ranks have saved."""
+        # Between two optimizer steps, gradients would be lost.
         if trainer.global_step == self._steps:
             return
         self._steps = trainer.global_step
@@ -277,10 +268,10 @@ class SuspendCheckpoint(Callback):
 
     def _restore(self, trainer: Trainer) -> None:
         if len(self._generators) == trainer.world_size:
-            _set_generators(self._generators[trainer.global_rank])
+            _set_generator_states(self._generators[trainer.global_rank])
 
     def _save(self, trainer: Trainer) -> None:
-        self._generators = _of_all_ranks(_generators())
+        self._generators = _gather(_generator_states())
         self._within_epoch = not trainer.is_last_batch
         trainer.save_checkpoint(self.folder / "unfinished.ckpt")
         self._generators = []
@@ -294,42 +285,42 @@ class SuspendCheckpoint(Callback):
 
 
 class ResumableLoader(torch.utils.data.DataLoader[Any]):
-    """A DataLoader that goes on within an epoch when Lightning loads a checkpoint.
+    """A DataLoader that continues within an epoch when Lightning loads a checkpoint.
 
-    It reads the batches that the epoch has had, and drops them. The dataset needs a length.
+    It reads the earlier batches of the epoch again, and drops them. The dataset needs a length.
     """
 
     _taken = 0
     _to_drop = 0
-    _numbers: Any = None
-    """Of torch's generator, as the epoch began: the order of a shuffled epoch is drawn from it."""
+    _rng_state: Any = None
+    """Of torch's generator when the epoch began: the order of a shuffled epoch is drawn from it."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Yield the batches of the epoch that are left."""
+        """Yield the remaining batches of the epoch."""
         self._taken, self._to_drop = self._to_drop, 0
         if self._taken:
-            torch.set_rng_state(self._numbers)
-        self._numbers = torch.get_rng_state()
+            torch.set_rng_state(self._rng_state)
+        self._rng_state = torch.get_rng_state()
         for batch in itertools.islice(super().__iter__(), self._taken, None):
             self._taken += 1
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        return {"taken": self._taken % len(self), "numbers": self._numbers}
+        return {"taken": self._taken % len(self), "numbers": self._rng_state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._to_drop, self._numbers = state["taken"], state["numbers"]
+        self._to_drop, self._rng_state = state["taken"], state["numbers"]
 
 
-def _generators() -> list[Any]:
-    """Return the states of this rank's generators, in types that a checkpoint may hold."""
+def _generator_states() -> list[Any]:
+    """Return the states of this rank's generators, in types that a checkpoint may contain."""
     state: Any = np.random.get_state()  # noqa: NPY002 - what programs use
     name, numbers, *rest = state
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     return [torch.get_rng_state(), [name, numbers.tolist(), *rest], random.getstate(), cuda]
 
 
-def _set_generators(states: list[Any]) -> None:
+def _set_generator_states(states: list[Any]) -> None:
     cpu, numpy, python, cuda = states
     torch.set_rng_state(cpu)
     np.random.set_state(tuple(numpy))  # noqa: NPY002 - as above
@@ -338,7 +329,8 @@ def _set_generators(states: list[Any]) -> None:
         torch.cuda.set_rng_state(cuda)
 
 
-def _of_all_ranks(mine: list[Any]) -> list[list[Any]]:
+def _gather(mine: list[Any]) -> list[list[Any]]:
+    """Return ``mine`` of each rank."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return [mine]
     gathered: list[Any] = [None] * torch.distributed.get_world_size()
