@@ -106,7 +106,7 @@ def test_too_many_open_files(bench: Bench) -> None:
     bench.events(2)
     highest = max(int(file.name) for file in Path(f"/proc/{bench.server.pid}/fd").iterdir())
     limit = resource.prlimit(bench.server.pid, resource.RLIMIT_NOFILE)
-    # Room for its three streams, and for nothing more.
+    # Enough for its three streams, but not for another pipe.
     resource.prlimit(bench.server.pid, resource.RLIMIT_NOFILE, (highest + 4, limit[1]))
 
     bench.spawn(0, "true")

@@ -23,7 +23,7 @@ CHILD = "trap 'echo asked' TERM; read line; echo $line; read line; echo $line"
 child = subprocess.Popen(["sh", "-c", CHILD], stdin=subprocess.PIPE)
 
 def end(*_):
-    child.communicate(b"told by its parent\\n")
+    child.communicate(b"ended by its parent\\n")
     os._exit(0)
 
 signal.signal(signal.SIGTERM, end)
@@ -122,7 +122,7 @@ def test_signal_is_not_sent_to_children_of_leftovers(bench: Bench, tmp_path: Pat
     bench.server.handle_leftovers(actions.SignalLeftovers(signal.SIGTERM))
 
     assert bench.event() == events.NoLeftovers(7.0)
-    assert printed.rest() == "told by its parent\n"
+    assert printed.rest() == "ended by its parent\n"
 
 
 def test_cleanup_cancels_wait_for_leftovers(bench: Bench) -> None:

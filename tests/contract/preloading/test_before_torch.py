@@ -38,7 +38,7 @@ FOUND = {
 
 ONCE = "imported once"
 ITSELF = "by each rank itself"
-ANEW = "each rank begins anew"
+STARTS_OVER = "each rank starts over"
 
 PREFIXES = {
     "nothing": ("", ONCE),
@@ -59,8 +59,11 @@ PREFIXES = {
         ONCE,
     ),
     "time": ("import time; T = time.time()", ONCE),
-    "a look": ("import sys; assert 'torch' not in sys.modules", ONCE),
-    "a look for it": ("import importlib.util as u; assert u.find_spec('torch').origin", ONCE),
+    "a test of sys.modules": ("import sys; assert 'torch' not in sys.modules", ONCE),
+    "a search for its spec": (
+        "import importlib.util as u; assert u.find_spec('torch').origin",
+        ONCE,
+    ),
     "variables of others": (
         "import os; os.environ.update(CUDA_VISIBLE_DEVICES='0', NCCL_DEBUG='WARN', HF_HOME='/x')",
         ONCE,
@@ -90,19 +93,25 @@ PREFIXES = {
     "another stream": ("import sys; sys.stderr = open(2, 'w', closefd=False)", ITSELF),
     "other CPUs": ("import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})", ITSELF),
     "a library": ("import ctypes; ctypes.CDLL(None)", ITSELF),
-    "any variable": ("import os\nfor name in ['TORCH_LOGS']: os.environ[name] = 'dynamo'", ANEW),
+    "any variable": (
+        "import os\nfor name in ['TORCH_LOGS']: os.environ[name] = 'dynamo'",
+        STARTS_OVER,
+    ),
     "another stream by another name": (
         "import sys; setattr(sys, 'stderr', open(2, 'w', closefd=False))",
-        ANEW,
+        STARTS_OVER,
     ),
     "a folder put first that has one": (
         "import sys; sys.path.insert(0, 'elsewhere')",
-        ANEW,
+        STARTS_OVER,
     ),
-    "a logger": ("import logging; logging.getLogger('torch').setLevel('ERROR')", ANEW),
-    "another module": ("import sys; sys.modules['companion'] = sys; sys.__file__ = 'x'", ANEW),
-    "loading": ("import sys; getattr(sys, 'setdlopen' + 'flags')(9)", ANEW),
-    "warnings that are errors": ("import warnings; warnings.simplefilter('error')", ANEW),
+    "a logger": ("import logging; logging.getLogger('torch').setLevel('ERROR')", STARTS_OVER),
+    "a replaced module": (
+        "import sys; sys.modules['companion'] = sys; sys.__file__ = 'x'",
+        STARTS_OVER,
+    ),
+    "loading": ("import sys; getattr(sys, 'setdlopen' + 'flags')(9)", STARTS_OVER),
+    "warnings that are errors": ("import warnings; warnings.simplefilter('error')", STARTS_OVER),
 }
 """The text before ``import torch``, and which process then imports it."""
 
@@ -144,8 +153,8 @@ def run(light: Light, script: str, *options: str, workers: int = 2) -> Ended:
 
 def how(ended: Ended) -> str:
     """Return which process has imported torch, by the lines of ``-v``."""
-    if "begins anew" in ended.err:
-        return ANEW
+    if "starts over" in ended.err:
+        return STARTS_OVER
     return ITSELF if "imports torch itself" in ended.err else ONCE
 
 
@@ -177,10 +186,10 @@ def test_reexecuted_rank_prints_why(light: Light) -> None:
     first = run(light, CHANGES, "-v")
     second = run(light, CHANGES)
 
-    begun = first.err.count("begins anew")
+    begun = first.err.count("starts over")
     assert begun == 1
     assert re.search(
-        r"train\.py: TORCH_LOGS was set before torch is imported: rank \d begins anew, and later"
+        r"train\.py: TORCH_LOGS was set before torch is imported: rank \d starts over, and later"
         r" runs import torch in each worker",
         first.err,
     )
@@ -209,7 +218,7 @@ def test_failure_after_reexecution(light: Light) -> None:
     """It is reported with its traceback, and restarts; the second attempt spawns its workers."""
     ended = run(light, FAILS, "--max-restarts=1", "-v")
 
-    assert (ended.code, ended.err.count("begins anew")) == (1, 1)
+    assert (ended.code, ended.err.count("starts over")) == (1, 1)
     # In each attempt a rank may be stopped, because the other one fails, before it has printed it.
     assert ended.out.count("its first line") in range(3, 7)
     assert "ValueError: late" in ended.err
@@ -298,7 +307,7 @@ def test_change_before_package_imported_with_torch(light: Light) -> None:
 
     ended = run(light, NUMPY_ALONE + "if len(os.sys.argv) > 5:\n    import torch\n", "-v")
 
-    assert (ended.code, ended.out.count("x\n"), how(ended)) == (0, 2, ANEW)
+    assert (ended.code, ended.out.count("x\n"), how(ended)) == (0, 2, STARTS_OVER)
 
 
 NOT_IMPORTED = """
@@ -356,7 +365,7 @@ def test_cache_cannot_be_written(light: Light) -> None:
         ended = run(light, CHANGES)
 
         assert (ended.code, ended.out.count("x []")) == (0, 2)
-        assert "begins anew" in ended.err
+        assert "starts over" in ended.err
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Faults that forked workers once had, and tests that they are gone."""
+"""Regression tests for faults of forked workers."""
 
 import os
 import shutil
@@ -117,7 +117,7 @@ def test_pickled_function_that_uses_sys(clusterrun: Launcher, pickler: str) -> N
 
 
 def test_deep_exception_is_freed(clusterrun: Launcher) -> None:
-    """A hundred caught exceptions, each of which held 1 MB."""
+    """A hundred caught exceptions, with 1 MB each."""
     ended = clusterrun.script(
         """
         import numpy
@@ -177,7 +177,7 @@ ENDS_WITH_OPEN_FILES = {
 @pytest.mark.parametrize("how", ENDS_WITH_OPEN_FILES)
 @pytest.mark.parametrize("preload", ["numpy,keeps", pytest.param("auto", marks=pytest.mark.long)])
 def test_open_files_are_flushed(clusterrun: Launcher, how: str, preload: str) -> None:
-    """The files are complete whatever holds them, even a class of a preloaded module."""
+    """Even those that a class of a preloaded module refers to."""
     environ = install(clusterrun, "keeps", KEEPS_FILES)
     opens, ends = ENDS_WITH_OPEN_FILES[how]
     writes = "for k in keeps.Keeper.files: k.file.write('some text'); k.text.write('a text')\n"
@@ -223,7 +223,7 @@ def test_exit_handlers_of_c_libraries(clusterrun: Launcher, clean_python: str) -
 
 
 def test_exit_of_child_is_not_the_workers(clusterrun: Launcher) -> None:
-    """It reaches the end of the script, too; the worker is killed later, and that is reported."""
+    """The child also reaches the end of the script; the worker is killed later, and that is reported."""
     ended = clusterrun.script(
         """
         import numpy
@@ -286,7 +286,7 @@ KEEPS_THE_PROCESS = """
 
 @pytest.mark.parametrize("package", ["numpy", "unknown"])
 def test_stored_state_belongs_to_the_worker(clusterrun: Launcher, package: str) -> None:
-    """By default, under the name of a known package and of an unknown one."""
+    """For a module with the name of a known package, and of an unknown one."""
     environ = install(clusterrun, package, KEEPS_THE_PROCESS)
     script = f"""
         import {package} as kept
@@ -340,12 +340,12 @@ PRELOADED: dict[str, tuple[str, str, Sequence[str]]] = {
         ["True"] * 2,
     ),
 }
-"""What a module keeps, finds or changes when it is imported; a script that has it as ``kept``."""
+"""Code of a module ``kept``, and of a script that uses it."""
 
 
 @pytest.mark.parametrize("what", PRELOADED)
 def test_preloaded_module_equals_own_import(clusterrun: Launcher, what: str) -> None:
-    """Each worker has its own arguments and variables, and TERM and INT are Python's."""
+    """Each worker has its own arguments and variables, and Python's signal handlers."""
     code, script, printed = PRELOADED[what]
     environ = install(clusterrun, "kept", code)
 
@@ -360,7 +360,7 @@ def test_preloaded_module_equals_own_import(clusterrun: Launcher, what: str) -> 
 
 
 def test_mpi4py_is_left_to_workers(clusterrun: Launcher) -> None:
-    """Its import uses the process's slot of mpirun: only workers import it."""
+    """Its import uses the process's slot of mpirun."""
     code = "import os; open(f'imported-{os.getpid()}', 'w').close()"
     environ = install(clusterrun, "mpi4py", code)
     install(clusterrun, "numpy", "")
@@ -376,7 +376,7 @@ def test_mpi4py_is_left_to_workers(clusterrun: Launcher) -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_imports_count_cpus_of_a_worker(clusterrun: Launcher) -> None:
-    """Libraries count them when they are loaded, for their threads; the workers have their own."""
+    """Libraries count them, for their threads, when they are loaded."""
     code = "import os; FOUND = len(os.sched_getaffinity(0))"
     environ = install(clusterrun, "counts", code)
 
@@ -417,7 +417,7 @@ STARTS_A_THREAD = """
 
 
 def test_failed_import_is_not_cached(clusterrun: Launcher, tmp_path: Path) -> None:
-    """A variable that is set meanwhile may change what the module does."""
+    """A variable set meanwhile may change what the module does."""
     code = f"import os\nif 'QUIET' not in os.environ:\n{indent(dedent(STARTS_A_THREAD), '    ')}"
     environ = install(clusterrun, "numpy", code)
     environ["XDG_CACHE_HOME"] = str(tmp_path / "cache")
@@ -433,11 +433,11 @@ def test_failed_import_is_not_cached(clusterrun: Launcher, tmp_path: Path) -> No
 
 
 SYSTEM_PYTHON = "/usr/bin/python3"
-"""Other users than root can't read root's own interpreter."""
+"""Root's own interpreter can't be read by other users."""
 
 
 def test_known_package_that_reads_rank(clusterrun: Launcher) -> None:
-    """A new version may do so: what comes before it is imported once more, and then for all ranks."""
+    """As a new version might: the imports before it are repeated in another server."""
     environ = install(clusterrun, "numpy", "import os; open(f'numpy-{os.getpid()}', 'w').close()")
     install(clusterrun, "torch", "import os; RANK = os.environ.get('RANK')")
 
@@ -451,7 +451,7 @@ def test_known_package_that_reads_rank(clusterrun: Launcher) -> None:
 
 
 WITHOUT_RIGHTS = ("setpriv", f"--reuid={100_000 + os.getpid()}", "--clear-groups")
-"""The kernel counts the processes of a user, so that no other test may have this one."""
+"""The kernel counts the processes of a user, so this user is not used by other tests."""
 
 READS_ALL = (
     "--inh-caps=+dac_read_search,+dac_override",
@@ -468,7 +468,7 @@ READS_ALL = (
 def test_too_many_processes(
     clusterrun: Launcher, limit: int, options: Sequence[str], code: int
 ) -> None:
-    """One line names the limit, for each process that might not be started."""
+    """One line names the limit."""
     around: Sequence[str] = (*WITHOUT_RIGHTS, *READS_ALL, "prlimit", f"--nproc={limit}", "--")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -530,7 +530,7 @@ def test_compiler_warnings_are_printed_by_each_worker(clusterrun: Launcher) -> N
 
 
 def test_unhashable_classes(clusterrun: Launcher) -> None:
-    """A class that can't be hashed exists when the worker looks for open files."""
+    """They exist when the worker checks for open files."""
     ended = clusterrun.script(
         """
         import numpy
@@ -552,7 +552,7 @@ def test_unhashable_classes(clusterrun: Launcher) -> None:
 
 
 def test_own_module_named_psutil(clusterrun: Launcher) -> None:
-    """The script imports it; the fork server, which binds workers, does not."""
+    """The script imports it, but the fork server, which binds workers, does not."""
     (clusterrun.folder / "resource.py").write_text("raise SystemExit('of the script')\n")
     cpu = min(os.sched_getaffinity(0))
 

@@ -88,7 +88,7 @@ class Comparison:
     def alone(self) -> list[Facts]:
         """Return the facts of each rank under Python alone.
 
-        From the second run: at its first import, matplotlib looks through all fonts and keeps a list.
+        From the second run: at its first import, matplotlib reads all fonts and caches a list.
         """
         for _ in range(2):
             run_alone(self.python, ["probe.py"], self.folder, self._file("alone"))

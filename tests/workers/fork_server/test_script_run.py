@@ -2,6 +2,8 @@
 
 import errno
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from clusterrun.workers.fork_server import kernel, script_run
@@ -62,7 +64,8 @@ def test_excepthook_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append((sys.excepthook is own_hook, error.__traceback__ is traceback is None))
 
     monkeypatch.setattr(sys, "excepthook", own_hook)
-    run = script_run.ScriptRun(compile("1", "<test>", "exec"), {}, frames=1)
+    script: Any = SimpleNamespace(code=compile("1", "<test>", "exec"), is_module=False)
+    run = script_run.ScriptRun(script, {}, FailureNotes().of(0), [])
     error = ValueError()
 
     run.note_failure(error)

@@ -22,16 +22,16 @@ def hide_all_but(initial: Collection[str]) -> None:
 class hidden_imports:  # noqa: N801 - a context manager reads like a function
     """Inside this context, sys.modules contains the modules that only the fork server has imported."""
 
-    ours: dict[str, ModuleType] = {}  # noqa: RUF012 - shared by all contexts
+    own: dict[str, ModuleType] = {}  # noqa: RUF012 - shared by all contexts
 
     def __enter__(self) -> None:
         self._others = dict(sys.modules)
-        sys.modules.update(self.ours)
+        sys.modules.update(self.own)
 
     def __exit__(self, *_error: object) -> None:
         others = self._others
         added = {n: m for n, m in sys.modules.items() if others.get(n) is not m}
-        self.ours.update(added)
+        self.own.update(added)
         for name in added:
             del sys.modules[name]
             if name in others:

@@ -69,7 +69,7 @@ class Reexecution:
         flush_all()
         if is_new:
             rank = self._environment["RANK"]
-            text = f"clusterrun: {why}: rank {rank} begins anew, and later runs"
+            text = f"clusterrun: {why}: rank {rank} starts over, and later runs"
             write_all(2, f"{text} import torch in each worker\n".encode())
         end_children()
         os.chdir(self._folder)

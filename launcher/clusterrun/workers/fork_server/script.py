@@ -79,22 +79,23 @@ class Script:
         self._command = command
         self._script_namespace = script_namespace
         self._known_variables = known_variables
-        self._is_module = command[2] == "-m"
-        self._name = command[3] if self._is_module else command[2]
+        self.is_module = command[2] == "-m"
+        self._name = command[3] if self.is_module else command[2]
         self.path = self._name
-        if sys.version_info >= (3, 9) and not self._is_module:
+        if sys.version_info >= (3, 9) and not self.is_module:
             # ``__file__`` is absolute since Python 3.9.
             self.path = os.path.join(current_folder, self._name)
         self._stamp: tuple[int, ...] = ()
-        self._warnings: list[WarningMessage] = []
-        if self._is_module:
-            self._code = compile(_RUN_MODULE, "<python -m>", "exec")
+        self.warnings: list[WarningMessage] = []
+        """The compiler's."""
+        if self.is_module:
+            self.code = compile(_RUN_MODULE, "<python -m>", "exec")
         else:
             self._read()
 
     def is_run_by(self, command: tuple[str, ...]) -> bool:
         """Tell whether ``command`` runs this script, with any arguments."""
-        end = 4 if self._is_module else 3
+        end = 4 if self.is_module else 3
         return command[:end] == self._command[:end]
 
     def refresh(self) -> None:
@@ -104,7 +105,7 @@ class Script:
             CannotRunInPlace: it can't be read or compiled any more.
 
         """
-        if not self._is_module:
+        if not self.is_module:
             self._read()
 
     def _read(self) -> bytes:
@@ -118,7 +119,7 @@ class Script:
                 source = file.read()
             stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
             if stamp != self._stamp:
-                self._code, self._warnings = compile_quietly(source, self.path)
+                self.code, self.warnings = compile_quietly(source, self.path)
                 self._stamp = stamp
         except OSError as error:
             raise CannotRunInPlace(f"{self._name}: {error.strerror}", costs_time=False) from error
@@ -128,7 +129,7 @@ class Script:
 
     def read_by(self, walk: ScriptWalk) -> None:
         """Let ``walk`` read the script."""
-        if self._is_module:
+        if self.is_module:
             walk.read_module(self._name)
         else:
             walk.read_script(self._read(), self.path)
@@ -136,8 +137,8 @@ class Script:
     def enter(self) -> None:
         """Set up, in the server, the search path, the arguments and ``__main__``: imports may read them."""
         own_folder = os.path.dirname(os.path.realpath(self.path))
-        set_search_path(os.getcwd() if self._is_module else own_folder)
-        set_arguments(self._command, is_module=self._is_module)
+        set_search_path(os.getcwd() if self.is_module else own_folder)
+        set_arguments(self._command, is_module=self.is_module)
         sys.modules["__main__"] = self._new_main()
 
     def prepare_worker(
@@ -159,7 +160,7 @@ class Script:
             # A value that an import has changed since stays.
             if self._known_variables.get(name) != value:
                 os.environ[name] = value
-        set_arguments(request.command, is_module=self._is_module)
+        set_arguments(request.command, is_module=self.is_module)
         set_as_python_does()
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=True, chain=False)
         renew_random_state()
@@ -169,20 +170,11 @@ class Script:
         replace_main(main)
         if self.torch is not None and reexec is not None:
             self.torch.hide(reexec)
-        return ScriptRun(
-            self._code,
-            {"name": self._name} if self._is_module else main.__dict__,
-            frames=2 if self._is_module else 1,
-            failure_note=failure_note,
-            imports_are_known=self.imports_are_known,
-            blocked_signals=request.blocked_signals,
-            warnings=self._warnings,
-            printed=self.printed,
-            torch=self.torch,
-        )
+        namespace = {"name": self._name} if self.is_module else main.__dict__
+        return ScriptRun(self, namespace, failure_note, request.blocked_signals)
 
     def _new_main(self) -> ModuleType:
-        return new_main(self._script_namespace, "" if self._is_module else self.path)
+        return new_main(self._script_namespace, "" if self.is_module else self.path)
 
 
 def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list[WarningMessage]]:

@@ -9,13 +9,12 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from types import CodeType, TracebackType
+    from collections.abc import Collection
+    from types import TracebackType
     from typing import Any
-    from warnings import WarningMessage
 
     from .failure_notes import FailureNote
-    from .preloading.preloaded_torch import PreloadedTorch
+    from .script import Script
 
 ENDS_AT_ONCE = "__ends_at_once__"
 """A script sets this global variable if its result is written and it has nothing else to write."""
@@ -24,42 +23,27 @@ ENDS_AT_ONCE = "__ends_at_once__"
 class ScriptRun:
     """Code that ``__main__`` executes, and what to do before and after it."""
 
-    def __init__(  # noqa: PLR0913 - what a script finds, and what is known about it
+    def __init__(
         self,
-        code: CodeType,
+        script: Script,
         namespace: dict[str, Any],
-        frames: int,
-        *,
-        failure_note: FailureNote | None = None,
-        imports_are_known: bool = False,
-        blocked_signals: Collection[int] = (),
-        warnings: Sequence[WarningMessage] = (),
-        printed: tuple[bytes, bytes] = (b"", b""),
-        torch: PreloadedTorch | None = None,
+        failure_note: FailureNote,
+        blocked_signals: Collection[int],
     ) -> None:
         """Take what the run needs.
 
         Args:
-            code: of the script.
-            namespace: of ``__main__``.
-            frames: number of stack frames beneath the script, which tracebacks must not show.
-            failure_note: where a failure is noted; None: nowhere.
-            imports_are_known: only packages of the verified list were imported before the fork.
+            script: what is run.
+            namespace: for its code.
+            failure_note: where a failure is noted.
             blocked_signals: the signals that the script finds blocked.
-            warnings: the compiler's.
-            printed: what the imports before the fork have printed to standard output and error.
-            torch: preloaded, but hidden from the script until the script imports it.
 
         """
-        self.code = code
+        self.code = script.code
         self.namespace = namespace
-        self._frames = frames
+        self._script = script
         self._failure_note = failure_note
-        self._imports_are_known = imports_are_known
         self._blocked_signals = blocked_signals
-        self._warnings = warnings
-        self._printed = printed
-        self._torch = torch
         self._ends_at_once = False
 
     def begin(self) -> None:
@@ -69,12 +53,12 @@ class ScriptRun:
         before the script begins as in it.
         """
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_signals)
-        if self._warnings:
+        if self._script.warnings:
             import warnings
 
-            for it in self._warnings:
+            for it in self._script.warnings:
                 warnings.warn_explicit(it.message, it.category, it.filename, it.lineno)
-        for stream, text in enumerate(self._printed, start=1):
+        for stream, text in enumerate(self._script.printed, start=1):
             write_all(stream, text)
 
     def note_failure(self, error: BaseException) -> None:
@@ -83,17 +67,20 @@ class ScriptRun:
         To be called before Python passes ``error`` to ``sys.excepthook``.
         """
         # After a KeyboardInterrupt, Python ends the process with SIGINT.
-        if self._failure_note is not None and not isinstance(error, KeyboardInterrupt):
+        if not isinstance(error, KeyboardInterrupt):
             self._failure_note.note(exit_code_of(error))
         hook = getattr(sys, "excepthook", None)
         if hook is None or isinstance(error, SystemExit):
             return
 
+        # __main__'s frame, and that of the statement that calls runpy.
+        frames = 2 if self._script.is_module else 1
+
         def print_without_own_frames(
             kind: type[BaseException], value: BaseException, traceback: TracebackType | None
         ) -> None:
             sys.excepthook = hook
-            for _ in range(self._frames):
+            for _ in range(frames):
                 traceback = None if traceback is None else traceback.tb_next
             sys.last_traceback = value.__traceback__ = traceback
             hook(kind, value, traceback)
@@ -108,11 +95,13 @@ class ScriptRun:
         torch job 0.5 s and 100 MB. But a cycle with a frozen object is not collected, so the buffer of a
         file in it would never be written.
         """
-        if self._torch is not None:
-            self._torch.show()
+        if self._script.torch is not None:
+            self._script.torch.show()
         try:
             may_stay_frozen = (
-                self._imports_are_known and not other_threads_run() and not has_destructors_to_run()
+                self._script.imports_are_known
+                and not other_threads_run()
+                and not has_destructors_to_run()
             )
         except Exception:  # a class of the script's may answer in any way
             may_stay_frozen = False

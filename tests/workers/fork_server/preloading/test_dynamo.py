@@ -104,7 +104,7 @@ USE_DYNAMO = {
         with warnings.catch_warnings(): warnings.resetwarnings()
         torch.optim.SGD
         """,
-    "a variable that type checkers alone see": """
+    "a variable set only for type checkers": """
         if TYPE_CHECKING:
             os.environ["TORCH_LOGS"] = "x"
         torch.optim.SGD
@@ -136,7 +136,10 @@ OBSTACLES = {
     "a method of it": ("put = os.environ.__setitem__", ANY_VARIABLE),
     "putenv by another name": ("from os import putenv as p", ANY_VARIABLE),
     "putenv": ("os.putenv('A', 'b')", ANY_VARIABLE),
-    "loggers set up anew": ("logging.config.dictConfig({})", "the script uses dictConfig"),
+    "loggers set up by a dictionary": (
+        "logging.config.dictConfig({})",
+        "the script uses dictConfig",
+    ),
     "loggers set up by a file": ("fileConfig('x')", "the script uses fileConfig"),
     "another class of loggers": ("logging.setLoggerClass(X)", "the script uses setLoggerClass"),
     "a name of it that is imported": (
@@ -146,7 +149,7 @@ OBSTACLES = {
     "callbacks at a fork": ("atexit._ncallbacks()", "the script uses _ncallbacks"),
     "a test's variable": ("monkeypatch.setenv(a, b); monkeypatch.delenv(a)", ANY_VARIABLE),
     "all loggers": ("logging.root.manager.loggerDict", "the script uses loggerDict"),
-    "a module of the user's that is no Python": (
+    "an own module that is not Python": (
         "import broken",
         "broken.py can't be read",
     ),
@@ -154,7 +157,7 @@ OBSTACLES = {
         "import warnings; warnings.simplefilter('error')",
         "its warnings may be errors by then",
     ),
-    "a module of the user's that is not text": (
+    "an own module that is not text": (
         "import compiled",
         "compiled.so can't be read",
     ),

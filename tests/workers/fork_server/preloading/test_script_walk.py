@@ -513,6 +513,23 @@ TORCH_IS_IMPORTED: dict[str, tuple[dict[str, str], str]] = {
     "in_an_unlisted_package_that_is_installed": ({}, "import needs_torch.part"),
     "after_an_unlisted_package": ({}, "import unlisted\nimport torch"),
     "after_an_own_module_that_is_no_text": ({"own.so": ""}, "import own\nimport torch"),
+    # In these the text does not show whether the import is executed.
+    "in_the_main_guard_of_an_imported_module": (
+        {"own.py": "if __name__ == '__main__':\n    import torch"},
+        "print()\nimport own",
+    ),
+    "in_a_function_that_another_calls": ({}, "def main():\n    import torch\nfire.Fire(main)"),
+    "in_a_function_decorated_by_an_app": ({}, "@app.command\ndef main():\n    import torch\napp()"),
+    "in_an_own_module_of_a_function_that_another_calls": (
+        {"own.py": "import needs_torch"},
+        "def main():\n    import own\nfire.Fire(main)",
+    ),
+    "in_a_method_of_an_object_that_another_makes": (
+        {},
+        "print()\nclass Trainer:\n    def __init__(self):\n        import torch",
+    ),
+    "a_function_of_the_same_name": ({}, "import numpy\ndef run():\n    import torch\nnumpy.run()"),
+    "in_a_lambda": ({}, "def run():\n    import torch\nlater(lambda: run())"),
 }
 
 
@@ -526,38 +543,6 @@ def test_torch_imported_after_side_effect(folder: Folder, name: str) -> None:
 
     assert (walk.imports_torch, walk.obstacle, walk.settings) == (True, None, [])
     assert "torch" not in names(walk)
-
-
-POSSIBLE_TORCH: dict[str, tuple[dict[str, str], str]] = {
-    "in_the_main_guard_of_an_imported_module": (
-        {"own.py": "if __name__ == '__main__':\n    import torch"},
-        "print()\nimport own",
-    ),
-    "in_a_function_that_another_calls": ({}, "def main():\n    import torch\nfire.Fire(main)"),
-    "in_a_decorated_function": ({}, "@app.command\ndef main():\n    import torch\napp()"),
-    "in_an_own_module_of_a_function": (
-        {"own.py": "import needs_torch"},
-        "def main():\n    import own\nfire.Fire(main)",
-    ),
-    "in_a_method_of_an_object_that_another_makes": (
-        {},
-        "print()\nclass Trainer:\n    def __init__(self):\n        import torch",
-    ),
-    "a_function_of_the_same_name": ({}, "import numpy\ndef run():\n    import torch\nnumpy.run()"),
-    "in_a_lambda": ({}, "def run():\n    import torch\nlater(lambda: run())"),
-}
-"""The text does not show whether the import is executed."""
-
-
-@pytest.mark.parametrize("name", POSSIBLE_TORCH)
-def test_torch_possibly_imported(folder: Folder, name: str) -> None:
-    files, script = POSSIBLE_TORCH[name]
-    for file, text in files.items():
-        folder.write(file, text)
-
-    walk = folder.read(script)
-
-    assert (walk.imports_torch, walk.obstacle) == (True, None)
 
 
 TORCH_IS_NOT_IMPORTED: dict[str, tuple[dict[str, str], str]] = {
@@ -1051,7 +1036,7 @@ def test_requires_torch_by_another_package(folder: Folder) -> None:
 
 
 def test_nested_folder_without_init(folder: Folder) -> None:
-    """Its modules are found, though Python's own finder wants the folder around it imported."""
+    """Its modules are found, although Python's finder needs the outer folder imported."""
     folder.write("loose/deeper/own.py", "import sys\nsys.stdout = None\nimport torch")
 
     walk = folder.read("from loose.deeper.own import a")

@@ -102,8 +102,11 @@ class Importer:
 
     def _import(self, wanted: Import) -> None:
         start = time.monotonic()
+        # Like a statement of the script: the importer's frame is one of __main__.
+        statement = "__import__(name, None, None, names)"
+        scope = {"__name__": "__main__", "name": wanted.name, "names": wanted.names}
         try:
-            import_as_script(wanted.name, wanted.names)
+            eval(statement, scope)  # noqa: S307
         except BaseException as error:  # also SystemExit
             why = f"importing {wanted.name} raised {type(error).__name__}: {error}"
             raise ImportFailed(why) from error
@@ -232,9 +235,3 @@ class CapturedOutput:
             os.dup2(kept, stream)
             os.close(kept)
             os.close(collected)
-
-
-def import_as_script(name: str, names: tuple[str, ...]) -> None:
-    """Import like a statement of the script: the importer's frame is one of ``__main__``."""
-    namespace = {"__name__": "__main__", "name": name, "names": names}
-    eval("__import__(name, None, None, names)", namespace)  # noqa: S307 - makes that frame
