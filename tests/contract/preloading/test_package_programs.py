@@ -23,8 +23,6 @@ RECIPE_FOR_JAX = ROOT / "docs/workers.md"
 
 PROGRAMS = sorted((FOLDER / "programs").glob("*.py"))
 
-ACCELERATES_OWN = ("-m", "accelerate.test_utils.scripts.test_script")
-
 OFFLINE = {"HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "disabled", "ACCELERATE_USE_CPU": "true"}
 """Without the last one, each rank would be a job of its own on a machine without GPUs."""
 
@@ -51,11 +49,6 @@ def test_program_prints_the_same_as_plain_python(
     assert sorted(found(by_us.out)) == sorted(
         line for printed in by_python for line in found(printed)
     )
-
-
-def test_accelerate_passes_its_own_tests(python: str, tmp_path: Path) -> None:
-    """All of its script, with two ranks."""
-    run_launched(python, ACCELERATES_OWN, tmp_path, OFFLINE)
 
 
 def test_jax_recipe_makes_one_job_of_two_ranks(python: str, tmp_path: Path) -> None:
