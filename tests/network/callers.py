@@ -12,7 +12,7 @@ from clusterrun.network import server
 from clusterrun.network.channel import FROM_COORDINATOR, MAX_HELLO_BYTES
 from clusterrun.network.handshake import MAGIC, NO_ADDRESS, VERSION
 from clusterrun.network.joining_node import JoiningNode
-from clusterrun.network.joining_port import open_joining_port
+from clusterrun.network.rendezvous_port import open_rendezvous_port
 from clusterrun.policy import events, messages
 from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.job_events import MessageReceived
@@ -43,7 +43,7 @@ class Running:
         self.port = port
         self.ahead = 0.0
         self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
-        door = open_joining_port(Setting((port,), "--master-port"), "n0")
+        door = open_rendezvous_port(Setting((port,), "--master-port"), "n0")
         opened = opened_job(nodes, **values)
         now = self.loop.clock()
         coordinator = Coordinator(

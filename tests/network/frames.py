@@ -44,7 +44,7 @@ def received(
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = Channel(decoder, ours)
-        channel.longest = longest
+        channel.max_body_bytes = longest
         theirs.setblocking(False)
         unsent, found = memoryview(data), channel.receive()
         while unsent:

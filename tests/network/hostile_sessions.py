@@ -414,7 +414,7 @@ class Commands:
         session.loop.time(self.service)
 
     def _answer(
-        self, query: queries.Query, then: query_service.Then, _now: float
+        self, query: queries.Query, then: query_service.OnAnswer, _now: float
     ) -> Iterable[events.Event]:
         return then(queries.Answer(query.number, 0, "n0", problem="is busy"))
 

@@ -149,7 +149,7 @@ def test_the_longest_message_is_received() -> None:
 def test_no_more_is_read_than_a_message_may_have(pair: Pair) -> None:
     """A sender that is too fast fills its own buffers, not ours."""
     channel = of_members(pair[0])
-    channel.longest = 1000
+    channel.max_body_bytes = 1000
     pair[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     pair[1].settimeout(0)
     sent = pair[1].send(framed(hello(1)) * 5000)
@@ -336,7 +336,7 @@ def test_the_end_of_file_is_the_end_of_a_process(pair: Pair) -> None:
     assert receive(channel) == []
     assert channel.is_closed_by_peer()
     channel.close()
-    assert (channel.end, channel.trouble) == (ChannelEnd.CLOSED, "")
+    assert (channel.end, channel.error_text) == (ChannelEnd.CLOSED, None)
 
 
 def test_what_this_side_closes_is_its_own(pair: Pair) -> None:
@@ -354,7 +354,7 @@ def test_a_reset_is_not_an_end_of_a_process(pair: Pair) -> None:
     reset(pair[1])
 
     assert receive(channel) == []
-    assert (channel.end, channel.trouble) == (ChannelEnd.RESET, "connection reset by peer")
+    assert (channel.end, channel.error_text) == (ChannelEnd.RESET, "connection reset by peer")
 
 
 def test_a_reset_that_a_send_finds_is_one(pair: Pair) -> None:
@@ -411,7 +411,7 @@ def test_a_reader_that_does_not_read_is_given_up(pair: Pair) -> None:
         sent += 1 << 20
 
     assert sent > MAX_UNSENT_BYTES
-    assert (channel.end, channel.trouble) == (ChannelEnd.SLOW, "does not read what it is sent")
+    assert (channel.end, channel.error_text) == (ChannelEnd.SLOW, "does not read what it is sent")
 
 
 def test_an_address_without_a_program_refuses() -> None:
@@ -423,4 +423,4 @@ def test_an_address_without_a_program_refuses() -> None:
     outgoing.close()
 
     assert (outgoing.address, outgoing.port, outgoing.connected) == (address, port, False)
-    assert (outgoing.end, outgoing.trouble) == (ChannelEnd.REFUSED, "connection refused")
+    assert (outgoing.end, outgoing.error_text) == (ChannelEnd.REFUSED, "connection refused")

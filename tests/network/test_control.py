@@ -387,12 +387,12 @@ def test_a_long_answer_is_sent_as_it_is_read(agent: Agent, call: Callable[[], Co
 
 def test_a_crowd_waits_in_the_queue(agent: Agent, call: Callable[[], Command]) -> None:
     """A few are accepted in a turn, and a limited number at a time; time makes room."""
-    for _ in range(control.MAX_CALLERS + 1):
+    for _ in range(control.MAX_CLIENTS + 1):
         call()
     before = open_descriptors()
     agent.go_on()
     accepted = open_descriptors() - before
-    for _ in range(control.MAX_CALLERS):
+    for _ in range(control.MAX_CLIENTS):
         agent.go_on()
     full = open_descriptors() - before
     rests = agent.rests()
@@ -401,7 +401,7 @@ def test_a_crowd_waits_in_the_queue(agent: Agent, call: Callable[[], Command]) -
     agent.go_on()
     after = open_descriptors() - before
 
-    assert (accepted, full, after) == (control.MAX_ACCEPTED_IN_A_TURN, control.MAX_CALLERS, 1)
+    assert (accepted, full, after) == (control.MAX_ACCEPTED_PER_TURN, control.MAX_CLIENTS, 1)
     assert rests
 
 
@@ -409,7 +409,7 @@ def test_strangers_do_not_hold_it_up(
     agent: Agent, call: Callable[[], Command], stack: ExitStack
 ) -> None:
     """Who can connect to node 0 can't keep its user from stopping the job."""
-    for _ in range(control.MAX_ACCEPTED_IN_A_TURN):
+    for _ in range(control.MAX_ACCEPTED_PER_TURN):
         # Each has always sent something.
         ready = os.eventfd(1)
         stack.callback(os.close, ready)

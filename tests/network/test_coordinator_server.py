@@ -171,7 +171,7 @@ def test_the_address_that_members_reached_is_known(stack: ExitStack) -> None:
     job = running(stack)
     assert joined(stack, job)
 
-    assert job.server.reached_at == ""
+    assert job.server.reached_at is None
 
 
 def test_all_members_hear_of_the_end_before_node_zero_goes(stack: ExitStack) -> None:

@@ -100,7 +100,7 @@ def fits_any_world(patch: Patch) -> None:
 
 
 def takes_anything_at_any_time(patch: Patch) -> None:
-    patch.setattr(Member, "_has_place", lambda *_: True)
+    patch.setattr(Member, "_is_allowed", lambda *_: True)
 
 
 def prints_without_end(patch: Patch) -> None:

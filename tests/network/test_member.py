@@ -23,7 +23,7 @@ from clusterrun.network.channel import (
 )
 from clusterrun.network.handshake import BadFrame, coordinator_handshake
 from clusterrun.network.joining_node import JoinContext, JoiningNode
-from clusterrun.network.member import Loss, Member, MemberPhase, check_world
+from clusterrun.network.member import Member, MemberPhase, NodeZeroLoss, check_world
 from clusterrun.planning.plan import ProgramOnNode, ProgramWorld
 from clusterrun.policy import events, messages, outcome, queries
 from clusterrun.policy.settings import HeartbeatRhythm
@@ -331,10 +331,10 @@ def test_one_that_waits_and_works(pair: Pair) -> None:
 
 def test_a_heartbeat_in_each_interval(pair: Pair) -> None:
     """With the time of sending, by the clock of leases; the Hello was the first."""
-    pair.member.beat(0.2)
+    pair.member.send_due_heartbeat(0.2)
     for at in (0.25, 0.3, 0.5):
         pair.now = 100.0 + at
-        pair.member.beat(at)
+        pair.member.send_due_heartbeat(at)
 
     assert pair.hears(2) == [messages.Heartbeat(100.25), messages.Heartbeat(100.5)]
     assert pair.came[0] == replace(ranked_hello(1), at=100.0)
@@ -384,19 +384,19 @@ def test_a_job_that_ends_with_a_node_has_no_leases() -> None:
 
 def test_dates_are_node_zeros(pair: Pair) -> None:
     """By the quickest exchange: what remains is half the difference of its two ways."""
-    unknown = pair.member.date(0.0)
+    unknown = pair.member.node_zero_time(0.0)
     pair.now = 104.0
     pair.sends(answer(100.0, 1003.0))
-    slow = pair.member.date(1.0)
+    slow = pair.member.node_zero_time(1.0)
     pair.now = 104.5
     pair.sends(answer(104.25, 1004.5))
-    quick = pair.member.date(1.0)
+    quick = pair.member.node_zero_time(1.0)
     pair.sends(answer(101.0, 1004.5))
 
     assert unknown is None
     assert slow == 1003.0 + 2.0 - 1.0
     assert quick == 1004.5 + 0.125 - 1.0
-    assert pair.member.date(1.0) == quick
+    assert pair.member.node_zero_time(1.0) == quick
 
 
 # How node 0 is lost.
@@ -406,14 +406,16 @@ def test_dates_are_node_zeros(pair: Pair) -> None:
     ("end", "loss"),
     [
         (None, None),
-        (ChannelEnd.UNREACHABLE, Loss(SILENCE, is_silent=True)),
+        (ChannelEnd.UNREACHABLE, NodeZeroLoss(SILENCE, is_silent=True)),
         *(
-            (how, Loss("is gone"))
+            (how, NodeZeroLoss("is gone"))
             for how in (ChannelEnd.CLOSED, ChannelEnd.RESET, ChannelEnd.BAD, ChannelEnd.SLOW)
         ),
     ],
 )
-def test_how_node_zero_is_lost(pair: Pair, end: ChannelEnd | None, loss: Loss | None) -> None:
+def test_how_node_zero_is_lost(
+    pair: Pair, end: ChannelEnd | None, loss: NodeZeroLoss | None
+) -> None:
     """Its kernel has told of its end, or its host answers no more."""
     pair.member.channel.end = end
 
@@ -422,14 +424,16 @@ def test_how_node_zero_is_lost(pair: Pair, end: ChannelEnd | None, loss: Loss | 
 
 def test_a_silent_node_zero(pair: Pair) -> None:
     """Whatever it sends is a sign of life."""
-    losses: list[tuple[float, Loss]] = []
+    losses: list[tuple[float, NodeZeroLoss]] = []
     while not losses:
         pair.at += 0.25
         if pair.at == 1.5:
             pair.sends(messages.Notice("it lives"))
         losses += [(pair.at, loss)] if (loss := pair.member.loss(pair.at)) else []
 
-    assert losses == [(1.5 + RHYTHM.timeout + 2 * RHYTHM.interval, Loss(SILENCE, is_silent=True))]
+    assert losses == [
+        (1.5 + RHYTHM.timeout + 2 * RHYTHM.interval, NodeZeroLoss(SILENCE, is_silent=True))
+    ]
 
 
 def test_a_slow_name_server_is_not_silence(pair: Pair) -> None:
@@ -444,12 +448,12 @@ def test_a_slow_name_server_is_not_silence(pair: Pair) -> None:
 
 def test_a_paused_node_zero_is_not_silent(pair: Pair) -> None:
     """Its user has paused it; it sends that it continues, and is asked for an answer at once."""
-    pair.member.pauses(0.0, paused=True)
+    pair.member.set_paused(0.0, paused=True)
     while_paused = {pair.member.loss(at * 0.25) for at in range(100)}
     pair.sends(messages.Notice("came with it"))
     due = pair.member.due
-    pair.member.pauses(30.0, paused=False)
-    pair.member.beat(30.0)
+    pair.member.set_paused(30.0, paused=False)
+    pair.member.send_due_heartbeat(30.0)
 
     assert while_paused == {None}
     assert due == NEVER

@@ -273,10 +273,10 @@ def test_all_nodes_date_by_node_zeros_clock(stack: ExitStack) -> None:
     stack.callback(job.close)
     node_zero = job.nodes[0]
     node_zero.ahead = 1000.0
-    own = node_zero.membership.date(5.0)
-    dates = [each.membership.date(5.0) for each in job.nodes[1:]]
+    own = node_zero.membership.node_zero_time(5.0)
+    dates = [each.membership.node_zero_time(5.0) for each in job.nodes[1:]]
 
-    assert alone.membership.date(5.0) is None
+    assert alone.membership.node_zero_time(5.0) is None
     assert own is not None
     assert abs(node_zero.loop.clock() - 5.0 - own) < PATIENCE
     # Those that joined before its clock was changed.

@@ -21,7 +21,7 @@ class Service:
 
     def __init__(self) -> None:
         self.sent: list[messages.AgentMessage] = []
-        self.asked: list[tuple[queries.Query, query_service.Then]] = []
+        self.asked: list[tuple[queries.Query, query_service.OnAnswer]] = []
         self.replies: list[queries.Answers] = []
         self.concerned = True
         ports = query_service.AgentCallbacks(
@@ -34,7 +34,7 @@ class Service:
         return ()
 
     def _answer(
-        self, query: queries.Query, then: query_service.Then, _now: float
+        self, query: queries.Query, then: query_service.OnAnswer, _now: float
     ) -> Iterable[events.Event]:
         self.asked.append((query, then))
         return ()

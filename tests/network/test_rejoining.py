@@ -202,4 +202,4 @@ def test_what_is_sent_meanwhile_is_dropped(given_up: GivenUp) -> None:
     membership = given_up.node.membership
 
     assert membership.send(messages.RequestSuspension("SIGUSR1")) == ()
-    assert membership.date(0.0) is None
+    assert membership.node_zero_time(0.0) is None

@@ -459,11 +459,11 @@ class Agent:
                 self._sends(message)
             case actions.ReportFailure(rank):
                 [result] = [it for it in self._fates(attempt) if it.local_rank == rank]
-                at = self._with.date(now - attempt.ended[rank].failed_at)
+                at = self._with.node_zero_time(now - attempt.ended[rank].failed_at)
                 self._sends(messages.FirstFailure(attempt.number, result, at))
             case actions.ReportEnd():
                 results = (
-                    messages.DatedResult(it, self._with.date(now - it.clock))
+                    messages.DatedResult(it, self._with.node_zero_time(now - it.clock))
                     for it in self._fates(attempt)
                 )
                 cause, lease_expired = attempt.external_cause, attempt.lease_expired

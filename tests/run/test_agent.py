@@ -184,7 +184,7 @@ class ScriptedJob:
 
     # The other nodes.
 
-    def date(self, age: float) -> float:
+    def node_zero_time(self, age: float) -> float:
         """Return a time by node 0's clock, which is 300 s ahead."""
         return self.loop.clock() + 300.0 - age
 

@@ -1,4 +1,4 @@
-"""IP addresses: of names, of sockets, and of this machine's network interfaces."""
+"""IP addresses of host names, of sockets, and of this machine's network interfaces."""
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -8,13 +8,13 @@ from msgspec import Struct
 from clusterrun.job.values import is_loopback
 
 _MAPPED = "::ffff:"
-"""Prefix of an IPv4 address on a socket of both families."""
+"""Prefix of an IPv4 address on a dual-stack socket."""
 
 Resolve = Callable[[str], "tuple[Address, ...]"]
 """Returns the addresses of a name."""
 
 Interfaces = Mapping[str, tuple[str, ...]]
-"""The plain addresses of each network interface, by its name."""
+"""The addresses of each network interface as text without a scope, by interface name."""
 
 
 class Address(Struct, frozen=True):
@@ -27,7 +27,7 @@ class Address(Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """It as a host, a link-local one with the zone that leads there from this machine."""
+        """The address as text, for example "fe80::1%eth0" if it is link-local."""
         return f"{self.text}%{socket.if_indextoname(self.scope)}" if self.scope else self.text
 
     @property
@@ -35,14 +35,14 @@ class Address(Struct, frozen=True):
         return is_loopback(self.text)
 
     def at(self, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-        """Return what ``connect`` and ``bind`` take."""
+        """Return the argument for ``connect`` and ``bind``."""
         if self.family == socket.AF_INET6:
             return self.text, port, 0, self.scope
         return self.text, port
 
 
 def numeric_address(host: str) -> tuple[Address, ...]:
-    """Return the address that ``host`` is, as text; () if it is a name."""
+    """Return the address that ``host`` spells out; () if ``host`` is a name."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (socket.gaierror, UnicodeError):
@@ -54,7 +54,7 @@ def all_addresses(host: str) -> tuple[Address, ...]:
     """Return the addresses of ``host`` in the resolver's order; may block for minutes.
 
     Raises:
-        socket.gaierror: the name is unknown, or no name server has answered.
+        socket.gaierror: the name is unknown, or no name server answered.
 
     """
     return _addresses(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
@@ -64,53 +64,49 @@ def _addresses(
     found: Iterable[tuple[int, int, int, str, tuple[str | int | bytes, ...]]],
 ) -> tuple[Address, ...]:
     addresses = [
-        Address(int(family), str(where[0]), int(where[3]) if len(where) == 4 else 0)
-        for family, _, _, _, where in found
+        Address(int(family), str(sockname[0]), int(sockname[3]) if len(sockname) == 4 else 0)
+        for family, _, _, _, sockname in found
         if family in {socket.AF_INET, socket.AF_INET6}
     ]
     return tuple(dict.fromkeys(addresses))
 
 
 def loopback_address(host: str) -> tuple[Address, ...]:
-    """Return the loopback address that ``host`` is, as text; () if it is another, or a name.
+    """Return the loopback address that ``host`` spells out; () for other addresses and for names.
 
-    Not for ``localhost``: Kubeflow's operators give node 0 that name, and its real one to the
-    other nodes, which run on other machines.
+    ``localhost`` counts as a name: Kubeflow's operators give node 0 that name and give its real name
+    to the other nodes, which run on other machines.
     """
     return tuple(address for address in numeric_address(host) if address.is_loopback)
 
 
-def plain_address(where: object) -> str:
-    """Return the address of a socket's name without scope, IPv4 as IPv4; "" for other sockets."""
-    if not isinstance(where, tuple):
-        return ""
-    text, _, _ = str(where[0]).partition("%")
+def plain_address(text: str) -> str:
+    """Return an address without its scope; an IPv4-mapped one as IPv4."""
+    text, _, _ = text.partition("%")
     return text.removeprefix(_MAPPED) if "." in text else text
 
 
 def own_interfaces() -> Interfaces:
-    """Return the addresses that this machine has now."""
+    """Return the current addresses of this machine."""
     import psutil
 
     families = {socket.AF_INET, socket.AF_INET6}
     return {
-        name: tuple(
-            plain_address((entry.address,)) for entry in entries if entry.family in families
-        )
+        name: tuple(plain_address(entry.address) for entry in entries if entry.family in families)
         for name, entries in psutil.net_if_addrs().items()
     }
 
 
 def is_own(address: str, interfaces: Interfaces) -> bool:
-    """Return whether a plain address belongs to this machine, and leads to it alone.
+    """Return whether ``address`` reaches this machine and no other.
 
-    An interface of kube-proxy has the addresses of Kubernetes' services, which lead elsewhere.
+    kube-proxy's interface has the addresses of Kubernetes services, which route to other machines.
     """
     owner = interface_of(address, interfaces)
-    return is_loopback(address) or (owner != "" and not owner.startswith("kube-ipvs"))
+    return is_loopback(address) or (owner is not None and not owner.startswith("kube-ipvs"))
 
 
-def interface_of(address: str, interfaces: Interfaces) -> str:
-    """Return the interface with the plain ``address``; "" if none has it."""
-    wanted = plain_address((address,))
-    return next((name for name, found in interfaces.items() if wanted in found), "")
+def interface_of(address: str, interfaces: Interfaces) -> str | None:
+    """Return the name of the interface that has ``address``."""
+    plain = plain_address(address)
+    return next((name for name, found in interfaces.items() if plain in found), None)

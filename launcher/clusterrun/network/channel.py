@@ -1,10 +1,9 @@
-"""Channels: typed messages between two processes, over a stream socket.
+"""Channels: typed messages between two processes over a non-blocking stream socket.
 
-A frame is the length of its body (4 bytes, big-endian), the body (msgpack, one message of a union),
-and 16 bytes of MAC if both sides have a token. Agents and their coordinator speak over TCP, a command
-and an agent over a Unix socket, an agent and the program that called it over pipes (caller.py); the
-agent's helpers have frames of their own (workers/fork_server/channel.py), since they run on Pythons that
-have no msgspec. No channel blocks.
+A frame is the length of its body (4 bytes, big-endian), the body (one message in msgpack), and a MAC
+of 16 bytes if both sides have a token. Agents and the coordinator are connected by TCP, a command and
+an agent by a Unix socket. The agent's helper processes have a frame format of their own
+(workers/fork_server/channel.py), because msgspec may be missing in their Python.
 """
 
 import errno
@@ -34,46 +33,46 @@ from clusterrun.network.handshake import (
 from clusterrun.policy.messages import FromCoordinator, FromMember
 
 MAX_FRAME_BYTES = 4 << 20
-"""Bytes of a body: above the longest of a member's, a report of 10,000 workers."""
+"""Of a body. The longest message is a member's report of 10,000 workers, which is shorter."""
 
 MAX_HELLO_BYTES = 64 << 10
-"""Bytes of the first body on a connection that may come from anywhere."""
+"""Of the first body on a connection, which any program may have opened."""
 
 MAX_UNSENT_BYTES = 8 << 20
-"""Bytes queued for a process that does not read; with more, the channel ends."""
+"""Queued for a peer that does not read; with more, the channel ends."""
 
 _LENGTH_BYTES = 4
 _READ_BYTES = 64 << 10
 
-_LONGEST_BETWEEN_PROBES = 32767
-"""Seconds, the kernel's own limit (MAX_TCP_KEEPIDLE)."""
+_MAX_PROBE_SECONDS = 32767
+"""The kernel's limit (MAX_TCP_KEEPIDLE)."""
 
 MessageT = TypeVar("MessageT")
 
 
 def framed(body: bytes) -> bytes:
-    """Return an encoded message as it is sent where there is no MAC."""
+    """Return the frame of an encoded message, without a MAC."""
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 
 
 class ChannelEnd(Enum):
-    """How a channel ended: what is known of the other process differs."""
+    """How a channel ended, and what that says about the peer process."""
 
     CLOSED = "is gone"
-    """Its kernel has closed the connection: the process has ended."""
+    """The peer's kernel closed the connection: the process has ended."""
     RESET = "was reset"
-    """Its kernel has forgotten the connection: the process has ended, or was out of reach."""
+    """The peer's kernel no longer knows the connection: the process ended or was unreachable."""
     REFUSED = "is refused"
-    """Its kernel knows of no program there."""
+    """No program listens at that port."""
     UNREACHABLE = "does not answer"
-    """Its host no longer answers, not even with a refusal."""
+    """The peer's host sends nothing, not even a refusal."""
     BAD = "sent a bad frame"
     SLOW = "does not read what it is sent"
     OURS = "is closed here"
-    """This side has closed it, or its own kernel can't go on with it."""
+    """This process closed the channel, or its own kernel failed."""
 
 
-_OF_ERRORS = {
+_END_BY_ERRNO = {
     errno.ECONNRESET: ChannelEnd.RESET,
     errno.ECONNREFUSED: ChannelEnd.REFUSED,
     errno.ETIMEDOUT: ChannelEnd.UNREACHABLE,
@@ -88,9 +87,9 @@ FROM_COORDINATOR: msgspec.msgpack.Decoder[FromCoordinator] = msgspec.msgpack.Dec
 
 
 class Channel(Generic[MessageT]):
-    """One end of a connection from which ``MessageT`` is read; it takes over the socket.
+    """One end of a connection that delivers ``MessageT``; it owns the socket.
 
-    The end of the other side raises no error: it sets ``end``. What is sent after that is dropped.
+    A connection that ends raises no error but sets ``end``. Messages sent after that are dropped.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Channel(Generic[MessageT]):
         sock: socket.socket,
         handshake: Handshake | None = None,
     ) -> None:
-        """Begin with the handshake, if there is one; messages sent meanwhile follow it."""
+        """Start the handshake, if there is one; messages sent meanwhile are queued behind it."""
         self._tcp: socket.socket | None = None
         if isinstance(sock, socket.socket):
             sock.settimeout(0)
@@ -107,12 +106,12 @@ class Channel(Generic[MessageT]):
                 self._tcp = sock
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.end: ChannelEnd | None = None
-        """How it ended; None while it is open."""
-        self.trouble = ""
-        """The system's words for that; "" if there are none."""
-        self.longest = MAX_FRAME_BYTES
-        """Maximum bytes of a body from the other side."""
-        self.max_unsent: float = MAX_UNSENT_BYTES
+        """How the channel ended; None while it is open."""
+        self.error_text: str | None = None
+        """The operating system's description of an error that ended the channel."""
+        self.max_body_bytes = MAX_FRAME_BYTES
+        """Of a message from the peer."""
+        self.max_unsent_bytes: float = MAX_UNSENT_BYTES
         self._socket = sock
         self._decoder = decoder
         self._incoming = bytearray()
@@ -120,7 +119,7 @@ class Channel(Generic[MessageT]):
         self._after_handshake: list[bytes] = []
         self._was_reset = False
         self._forget: Callable[[int], object] = lambda _: None
-        self._seals: FrameMacs | None = None
+        self._macs: FrameMacs | None = None
         self._handshake = handshake
         self._step = Step(b"", 0)
         if handshake is not None:
@@ -131,60 +130,63 @@ class Channel(Generic[MessageT]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the handshake is over."""
+        """Whether the handshake is complete."""
         return self._handshake is None
 
     @property
     def has_unfinished_input(self) -> bool:
-        """Whether a part of a handshake or of a frame was received."""
+        """Whether an incomplete handshake or frame was received."""
         return bool(self._incoming)
 
     @property
     def wants_write(self) -> bool:
-        """Whether to call ``flush`` when the socket becomes writable."""
+        """Whether data is queued; call ``flush`` when the socket becomes writable."""
         return bool(self._outgoing) and self.end is None
 
     def watch(
         self,
         loop: Loop[EventT],
         ready: Ready[EventT],
-        rank: Priority = Priority.KNOWN,
+        priority: Priority = Priority.KNOWN,
         *,
         reads: bool = True,
     ) -> None:
-        """Have ``ready`` called when it can be read, or take what is queued, until it is closed."""
+        """Have ``loop`` call ``ready`` when the socket is readable, or writable while data is queued.
+
+        ``close`` ends this.
+        """
         self._forget = loop.forget
-        loop.watch(self.fileno(), ready, rank, reads=reads, writes=self.wants_write)
+        loop.watch(self.fileno(), ready, priority, reads=reads, writes=self.wants_write)
 
     @property
-    def local_address(self) -> str:
-        """The IP address of this end; "" if it has none."""
+    def local_address(self) -> str | None:
+        """The IP address of this end; None if the socket is not TCP or has failed."""
         with suppress(OSError):
-            return plain_address(self._tcp.getsockname()) if self._tcp else ""
-        return ""
+            return plain_address(self._tcp.getsockname()[0]) if self._tcp else None
+        return None
 
     def give_up_after(self, seconds: float) -> None:
-        """Let the kernel end a TCP connection if the other host does not answer for that long.
+        """Have the kernel end a TCP connection if the peer's host does not answer for ``seconds``.
 
-        If nothing is sent, the kernel sends probes: a paused agent sends no heartbeats, and its
-        host may fail meanwhile.
+        The kernel probes an idle connection: a paused agent sends no heartbeats, and its host may
+        fail meanwhile.
         """
         if self._tcp is None:
             return
-        # Heartbeats are more frequent: the kernel probes only connections without any.
-        between = min(max(1, math.ceil(seconds / 3)), _LONGEST_BETWEEN_PROBES)
+        # Longer than the time between heartbeats: the kernel probes only connections without any.
+        between = min(max(1, math.ceil(seconds / 3)), _MAX_PROBE_SECONDS)
         self._tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         options = {
             socket.TCP_KEEPIDLE: between,
             socket.TCP_KEEPINTVL: between,
-            # It limits the probes, too.
+            # This also limits the number of probes.
             socket.TCP_USER_TIMEOUT: int(seconds * 1000),
         }
         for option, value in options.items():
             self._tcp.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def is_closed_by_peer(self) -> bool:
-        """Return whether the other side has closed it, and all that it sent was received."""
+        """Return whether the peer closed the connection and all that it sent was received."""
         try:
             return self.end is not None or not self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -193,19 +195,19 @@ class Channel(Generic[MessageT]):
             return True
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send a message; what the socket does not take now is queued."""
+        """Send a message; bytes that the socket does not take now are queued."""
         self.send_body(msgspec.msgpack.encode(message))
 
     def send_body(self, body: bytes) -> None:
-        """Send an encoded message: one body may go to many channels."""
+        """Send an encoded message, for example the same one to many channels."""
         if not self.is_ready:
             self._after_handshake.append(body)
             return
-        mac = b"" if self._seals is None else self._seals.sent.mac(body)
+        mac = b"" if self._macs is None else self._macs.sent.mac(body)
         self._send(framed(body) + mac)
 
     def flush(self) -> None:
-        """Send as much of what is queued as the socket takes now."""
+        """Send as much of the queued data as the socket takes now."""
         while self._outgoing and self.end is None:
             try:
                 sent = self._socket.send(self._outgoing, socket.MSG_NOSIGNAL)
@@ -213,7 +215,7 @@ class Channel(Generic[MessageT]):
                 return
             except (BrokenPipeError, ConnectionResetError) as error:
                 self._was_reset |= isinstance(error, ConnectionResetError)
-                # ``receive`` notices it: what the other side sent before is still to be read.
+                # ``receive`` sets ``end``, after it has read what the peer sent before.
                 self._outgoing.clear()
                 return
             except OSError as error:
@@ -222,10 +224,10 @@ class Channel(Generic[MessageT]):
             del self._outgoing[:sent]
 
     def receive(self) -> list[MessageT]:
-        """Send what is queued, and return the messages that are whole now.
+        """Send queued data, and return the messages that are complete.
 
         Raises:
-            BadFrame: the other side sent bytes that no clusterrun of this job sends.
+            BadFrame: the peer sent bytes that no clusterrun of this job sends.
 
         """
         self.flush()
@@ -239,13 +241,13 @@ class Channel(Generic[MessageT]):
             raise
 
     def close(self, how: ChannelEnd = ChannelEnd.OURS) -> None:
-        """Close the socket; what is queued is dropped. ``how`` counts if nothing has ended it yet."""
+        """Close the socket and drop queued data; set ``end`` to ``how`` if it is not set yet."""
         self.end = self.end or how
         self._forget(self.fileno())
         self._socket.close()
 
     def shut_down(self) -> None:
-        """Close the socket, and let the other side know, also if another process of this host holds it."""
+        """Close the connection even if another process of this host has the socket open."""
         if self._tcp is not None:
             with suppress(OSError):
                 self._tcp.shutdown(socket.SHUT_RDWR)
@@ -256,12 +258,12 @@ class Channel(Generic[MessageT]):
             return
         self._outgoing += data
         self.flush()
-        if len(self._outgoing) > self.max_unsent:
-            self.end, self.trouble = ChannelEnd.SLOW, ChannelEnd.SLOW.value
+        if len(self._outgoing) > self.max_unsent_bytes:
+            self.end, self.error_text = ChannelEnd.SLOW, ChannelEnd.SLOW.value
 
     def _read(self) -> None:
-        # Once: a sender that is quicker than this process would keep all else waiting. Most often that is
-        # all; if not, the socket stays readable.
+        # Only once: otherwise a fast sender would keep everything else waiting. If there is more, the
+        # socket stays readable.
         if self.end is not None:
             return
         try:
@@ -276,17 +278,18 @@ class Channel(Generic[MessageT]):
         self._incoming += data
 
     def _bodies(self) -> Iterator[bytes]:
-        """Remove the bodies of all frames that are whole."""
-        incoming, mac_bytes = self._incoming, 0 if self._seals is None else MAC_BYTES
+        """Remove the complete frames from the input, and yield their bodies."""
+        incoming, mac_bytes = self._incoming, 0 if self._macs is None else MAC_BYTES
         while len(incoming) >= _LENGTH_BYTES:
-            end = _LENGTH_BYTES + int.from_bytes(incoming[:_LENGTH_BYTES], "big")
-            if end - _LENGTH_BYTES > self.longest:
-                raise BadFrame(f"sent a message of {end - _LENGTH_BYTES} bytes")
+            length = int.from_bytes(incoming[:_LENGTH_BYTES], "big")
+            if length > self.max_body_bytes:
+                raise BadFrame(f"sent a message of {length} bytes")
+            end = _LENGTH_BYTES + length
             if len(incoming) < end + mac_bytes:
                 return
             body = bytes(incoming[_LENGTH_BYTES:end])
             mac = bytes(incoming[end : end + mac_bytes])
-            if self._seals is not None and not self._seals.received.is_of_next(body, mac):
+            if self._macs is not None and not self._macs.received.verify(body, mac):
                 raise BadFrame("sent a message that was corrupted in transit")
             del incoming[: end + mac_bytes]
             yield body
@@ -299,17 +302,17 @@ class Channel(Generic[MessageT]):
 
     def _advance_handshake(self) -> None:
         while self._handshake is not None:
-            begins, expect = self._step.begins, self._step.expect
-            if self._incoming[: len(begins)] != begins[: len(self._incoming)]:
+            prefix, size = self._step.prefix, self._step.size
+            if self._incoming[: len(prefix)] != prefix[: len(self._incoming)]:
                 raise HandshakeFailed(Fault.NOT_CLUSTERRUN)
-            if len(self._incoming) < expect:
+            if len(self._incoming) < size:
                 return
-            received = bytes(self._incoming[:expect])
-            del self._incoming[:expect]
+            received = bytes(self._incoming[:size])
+            del self._incoming[:size]
             try:
                 self._take_step(self._handshake.send(received))
             except StopIteration as done:
-                self._handshake, self._seals = None, done.value
+                self._handshake, self._macs = None, done.value
                 for body in self._after_handshake:
                     self.send_body(body)
 
@@ -318,35 +321,36 @@ class Channel(Generic[MessageT]):
         self._send(step.send)
 
     def _fail(self, error: OSError) -> None:
-        how = _OF_ERRORS.get(error.errno or 0, ChannelEnd.OURS)
+        how = _END_BY_ERRNO.get(error.errno or 0, ChannelEnd.OURS)
         self.end = ChannelEnd.RESET if self._was_reset else how
         text = os.strerror(error.errno or 0)
-        self.trouble = text[:1].lower() + text[1:]
+        self.error_text = text[:1].lower() + text[1:]
 
 
 class OutgoingChannel(Channel[FromCoordinator]):
-    """A member's channel to one address and port, from the moment at which it begins to connect.
-
-    Raises:
-        OSError: this host has no route to the address.
-
-    """
+    """A member's channel to one address and port of node 0."""
 
     def __init__(self, address: Address, port: int, token: bytes) -> None:
+        """Start to connect.
+
+        Raises:
+            OSError: this host has no route to the address.
+
+        """
         self.address = address
         self.port = port
-        where = address.at(port)
+        sockname = address.at(port)
         sock = socket.socket(address.family, socket.SOCK_STREAM)
         try:
             sock.settimeout(0)
             with suppress(BlockingIOError):
-                sock.connect(where)
+                sock.connect(sockname)
         except OSError:
             sock.close()
             raise
-        super().__init__(FROM_COORDINATOR, sock, member_handshake(token, packed_address(where)))
+        super().__init__(FROM_COORDINATOR, sock, member_handshake(token, packed_address(sockname)))
 
     @property
     def connected(self) -> bool:
-        """Whether the other side has accepted: the first bytes have been sent."""
+        """Whether the connection is established: the first bytes have been sent."""
         return not self._outgoing

@@ -1,8 +1,8 @@
-"""Where a running agent listens for the commands of its user: ``clusterrun ps``, ``stop`` ...
+"""The socket at which an agent answers its user's commands: ``clusterrun ps``, ``stop`` and others.
 
 Its path is ``job-BOOT-PID-RANDOM`` in a folder for this user's sockets. A command finds the jobs of
-this host by listing these folders. BOOT is the beginning of the kernel's boot id: hosts may share a
-folder, and a process that does not run here may run there.
+this host by listing these folders. BOOT is the beginning of the kernel's boot id: it distinguishes
+the agents of hosts that share a folder.
 """
 
 from __future__ import annotations
@@ -31,75 +31,74 @@ from clusterrun.user_sockets import (
 )
 
 if TYPE_CHECKING:
-    # Imported for the first command: few jobs get any.
+    # Imported for the first command, because few jobs get any.
     from clusterrun.network.channel import Channel
     from clusterrun.network.requests import Description, Request
 
 PREFIX = "job-"
 
 MAX_REQUEST_BYTES = 1 << 12
-"""Bytes."""
 
 SECONDS_TO_ASK = 5.0
-"""A command that has connected and sends no whole request is dropped after that."""
+"""From connecting to the end of the request; then a client is disconnected."""
 
 SECONDS_TO_READ = 5.0
-"""A command that does not read its answer is dropped after that."""
+"""For the answer; then a client that does not read it is disconnected."""
 
 SECONDS_WITHOUT_DESCRIPTORS = 0.5
-"""Until the next try to accept one."""
+"""Until the next attempt to accept connections when no descriptor was free."""
 
-MAX_CALLERS = 128
-"""Connections at a time; others wait in the kernel's queue."""
+MAX_CLIENTS = 128
+"""At a time; others wait in the kernel's queue."""
 
-MAX_ACCEPTED_IN_A_TURN = 16
+MAX_ACCEPTED_PER_TURN = 16
 
 SECONDS_TO_CONNECT = 0.2
-"""The queue of an agent that is stopped may be full."""
+"""The queue of a stopped agent may be full."""
 
 ATTEMPTS_TO_OPEN = 3
-"""A job that ends may remove the folder while this one opens its socket there."""
+"""A job that ends may remove the folder while this one creates its socket there."""
 
 BY_STOP = "clusterrun stop"
 
 AnswerQuery = Callable[[Query, Callable[[bytes], None], float], Iterable[Event]]
-"""Takes a query and what takes its answer, now or later."""
+"""Takes a query, the function to call with the encoded answer now or later, and the time."""
 
 
 class CommandConnection:
-    """A command that has connected: it sends one request, and gets one answer."""
+    """The connection of a command, which sends one request and gets one answer."""
 
-    def __init__(self, connection: socket.socket, until: float) -> None:
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
         from clusterrun.network.channel import Channel
         from clusterrun.network.handshake import coordinator_handshake
         from clusterrun.network.requests import REQUESTS
 
         self.channel: Channel[Request] = Channel(REQUESTS, connection, coordinator_handshake(b""))
-        self.channel.longest = MAX_REQUEST_BYTES
-        # Of a large job; after some seconds it is dropped.
-        self.channel.max_unsent = NEVER
-        self.until = until
-        """When it is dropped."""
+        self.channel.max_body_bytes = MAX_REQUEST_BYTES
+        # The answer of a large job has no limit. A client that does not read it is disconnected.
+        self.channel.max_unsent_bytes = NEVER
+        self.deadline = deadline
+        """When to disconnect."""
         self.has_asked = False
         self.is_answered = False
 
     def request(self) -> Request | None:
-        """Return the request once all of it is here; None until then, and for an invalid one."""
+        """Return the request once it is complete; None until then, or if it is invalid."""
         from clusterrun.network.handshake import BadFrame
 
         try:
             requests = self.channel.receive()
         except BadFrame:
-            # Of another version, or no command of ours.
+            # The client has another version, or is not clusterrun.
             return None
         self.has_asked = bool(requests)
         return requests[0] if requests else None
 
 
 class ControlSocket:
-    """Answers the commands that connect; none of them waits for another."""
+    """Answers the user's commands; none of them waits for another."""
 
-    def __init__(  # noqa: PLR0913 - each has another owner
+    def __init__(  # noqa: PLR0913 - each is a different part of the agent
         self,
         describe: Callable[[], Description],
         ask: AnswerQuery,
@@ -110,16 +109,16 @@ class ControlSocket:
         notice: Callable[[str], object],
         loop: Loop[Event],
     ) -> None:
-        """Open the socket, if there is a place for it.
+        """Open the socket, if there is a folder for it.
 
         Args:
-            describe: returns the job.
+            describe: returns the description of the job.
             ask: answers queries about the job.
-            environ: names the folder for sockets.
-            files: what runs work on files.
-            remove_at_end: has the socket removed, however this process ends.
-            notice: prints what is wrong with folders.
-            loop: the agent's.
+            environ: the variables that name the folder for sockets.
+            files: calls functions that use the file system, with a time limit.
+            remove_at_end: has the socket removed when this process ends, even if it is killed.
+            notice: prints a line for the user.
+            loop: the agent's loop.
 
         """
         self._describe = describe
@@ -128,13 +127,13 @@ class ControlSocket:
         self._loop = loop
         self._listener: socket.socket | None = None
         self._path: Path | None = None
-        self._callers: dict[CommandConnection, None] = {}
+        self._clients: dict[CommandConnection, None] = {}
         self._accept_again = NEVER
         opened = files.run(partial(_open_listener, environ))
         if opened is None:
             return
-        if opened.remark:
-            notice(f"warning: {opened.remark}")
+        if opened.warning is not None:
+            notice(f"warning: {opened.warning}")
         if opened.listener is not None and opened.path is not None:
             self._listener, self._path = opened.listener, opened.path
             remove_at_end(self._path)
@@ -144,21 +143,21 @@ class ControlSocket:
 
     @property
     def due(self) -> float:
-        """When a caller is to be dropped, or accepted."""
-        return min([self._accept_again, *(caller.until for caller in self._callers)])
+        """When to disconnect a client, or to accept connections again."""
+        return min([self._accept_again, *(client.deadline for client in self._clients)])
 
     def events(self, now: float) -> Iterable[Event]:
-        """Drop those whose time is over."""
-        for caller in [each for each in self._callers if now >= each.until]:
-            self._drop(caller)
+        """Disconnect the clients whose deadline has passed."""
+        for client in [each for each in self._clients if now >= each.deadline]:
+            self._drop(client)
         if now >= self._accept_again:
             self._accept_again = NEVER
             self._listen()
         return ()
 
     def close(self) -> None:
-        for caller in [*self._callers]:
-            self._drop(caller)
+        for client in [*self._clients]:
+            self._drop(client)
         self._loop.remove_timer(self)
         if self._listener is not None and self._path is not None:
             self._loop.forget(self._listener.fileno())
@@ -167,112 +166,112 @@ class ControlSocket:
             self._listener = None
 
     def _listen(self) -> None:
-        """Accept connections while there is room."""
+        """Accept connections while fewer than ``MAX_CLIENTS`` are open."""
         if self._listener is None:
             return
-        has_room = len(self._callers) < MAX_CALLERS and self._accept_again == NEVER
-        self._loop.watch(self._listener.fileno(), self._accept, Priority.LISTENERS, reads=has_room)
+        accepts = len(self._clients) < MAX_CLIENTS and self._accept_again == NEVER
+        self._loop.watch(self._listener.fileno(), self._accept, Priority.LISTENERS, reads=accepts)
 
     def _accept(self, now: float) -> Iterable[Event]:
         if self._listener is None:
             return ()
-        for _ in range(min(MAX_ACCEPTED_IN_A_TURN, MAX_CALLERS - len(self._callers))):
+        for _ in range(min(MAX_ACCEPTED_PER_TURN, MAX_CLIENTS - len(self._clients))):
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
                 break
             except OSError:
-                # This process has no descriptor left: the listener would be ready for ever.
+                # No descriptor is left, and the listener would stay readable.
                 self._accept_again = now + SECONDS_WITHOUT_DESCRIPTORS
                 break
             if is_peer_same_user(connection):
-                caller = CommandConnection(connection, now + SECONDS_TO_ASK)
-                self._callers[caller] = None
-                self._watch(caller)
+                client = CommandConnection(connection, now + SECONDS_TO_ASK)
+                self._clients[client] = None
+                self._watch(client)
             else:
                 connection.close()
         self._listen()
         return ()
 
-    def _watch(self, caller: CommandConnection) -> None:
-        """Wait for its request; then, until there is an answer, only for its end."""
-        # Not as a stranger: its user is known, and a crowd at the joining port must not delay it.
-        caller.channel.watch(self._loop, partial(self._serve, caller), reads=not caller.has_asked)
+    def _watch(self, client: CommandConnection) -> None:
+        """Wait for the request; after it, until there is an answer, only for the end of the connection."""
+        # Not as UNAUTHENTICATED: the user is known, and a flood at the rendezvous port must not delay it.
+        client.channel.watch(self._loop, partial(self._serve, client), reads=not client.has_asked)
 
-    def _serve(self, caller: CommandConnection, now: float) -> Iterator[Event]:
-        if caller not in self._callers:
+    def _serve(self, client: CommandConnection, now: float) -> Iterator[Event]:
+        if client not in self._clients:
             return
-        if not caller.has_asked:
-            if (request := caller.request()) is not None:
-                yield from self._take(caller, request, now)
-        elif caller.is_answered:
-            caller.channel.flush()
+        if not client.has_asked:
+            if (request := client.request()) is not None:
+                yield from self._handle(client, request, now)
+        elif client.is_answered:
+            client.channel.flush()
         else:
-            # It has gone.
-            self._drop(caller)
-        self._settle(caller)
+            # The client has closed the connection.
+            self._drop(client)
+        self._drop_or_watch(client)
 
-    def _take(self, caller: CommandConnection, request: Request, now: float) -> Iterable[Event]:
+    def _handle(self, client: CommandConnection, request: Request, now: float) -> Iterable[Event]:
         import msgspec
 
         from clusterrun.network.requests import StopJob, Suspend
 
         if isinstance(request, Query):
-            caller.until = now + request.seconds + SECONDS_TO_ASK
-            yield from self._ask(request, partial(self._answer, caller), now)
+            client.deadline = now + request.seconds + SECONDS_TO_ASK
+            yield from self._ask(request, partial(self._answer, client), now)
             return
-        described = self._describe()
-        self._answer(caller, msgspec.msgpack.encode(described))
+        description = self._describe()
+        self._answer(client, msgspec.msgpack.encode(description))
         match request:
-            case Suspend() if not described.unsaved:
+            case Suspend() if not description.unsaved:
                 yield SuspensionRequested(SUSPEND_COMMAND, now)
             case StopJob(at_once):
                 by = f"{BY_STOP} --now" if at_once else BY_STOP
                 yield StopRequested(by, at_once, now)
 
-    def _answer(self, caller: CommandConnection, body: bytes) -> None:
-        """Begin to send an answer; the caller may have gone."""
-        if caller in self._callers:
-            caller.until = self._loop.clock() + SECONDS_TO_READ
-            caller.is_answered = True
-            caller.channel.send_body(body)
-            self._settle(caller)
+    def _answer(self, client: CommandConnection, body: bytes) -> None:
+        """Start to send an answer, unless the client has disconnected."""
+        if client in self._clients:
+            client.deadline = self._loop.clock() + SECONDS_TO_READ
+            client.is_answered = True
+            client.channel.send_body(body)
+            self._drop_or_watch(client)
 
-    def _settle(self, caller: CommandConnection) -> None:
-        channel = caller.channel
-        if caller not in self._callers:
+    def _drop_or_watch(self, client: CommandConnection) -> None:
+        channel = client.channel
+        if client not in self._clients:
             return
-        if channel.end is not None or (caller.is_answered and not channel.wants_write):
-            self._drop(caller)
+        if channel.end is not None or (client.is_answered and not channel.wants_write):
+            self._drop(client)
         else:
-            self._watch(caller)
+            self._watch(client)
 
-    def _drop(self, caller: CommandConnection) -> None:
-        del self._callers[caller]
-        caller.channel.close()
+    def _drop(self, client: CommandConnection) -> None:
+        del self._clients[client]
+        client.channel.close()
         self._listen()
 
 
 class Opened(NamedTuple):
-    """What listens and its path, None if nothing can, and what is wrong with the places for it."""
+    """The listening socket and its path, None if there is no folder for it; and what is wrong."""
 
     listener: socket.socket | None
     path: Path | None
-    remark: str
+    warning: str | None
 
 
 def _open_listener(environ: Mapping[str, str]) -> Opened:
-    strange = unusable_socket_folders(environ)
+    unusable = unusable_socket_folders(environ)
     for _ in range(ATTEMPTS_TO_OPEN):
         folder = socket_folder(environ)
         if folder is None:
             break
         remove_stale_sockets(folder)
-        # A job in another container that shares the folder may have the same process id.
+        # An agent in another container that shares the folder may have the same process id.
         path = folder / f"{_prefix()}{os.getpid()}-{os.urandom(4).hex()}"
         with suppress(OSError):
-            return Opened(listen_at(path), path, strange)
-    why = strange or "no folder can be made for its socket"
+            return Opened(listen_at(path), path, unusable or None)
+    why = unusable or "no folder can be made for its socket"
     return Opened(
         None, None, f"clusterrun ps and stop can't find this run: {why}; {SOCKET_FOLDER_HINT}"
     )
@@ -285,13 +284,13 @@ def remove_stale_sockets(folder: Path) -> None:
             try:
                 os.kill(pid_of(path), 0)
             except ProcessLookupError:
-                # Not of this PID namespace, or dead.
+                # The agent is dead, or belongs to another PID namespace.
                 if _is_stale(path):
                     remove_socket(path)
 
 
 def pid_of(path: Path) -> int:
-    """Return the process id of the agent that listens, or has listened, at ``path``; 0: no agent's."""
+    """Return the process id in the name of an agent's socket; 0 if there is none."""
     pid = path.name.split("-")[-2]
     return int(pid) if pid.isdecimal() else 0
 

@@ -1,4 +1,4 @@
-"""The running jobs of this user on this host, as a command finds and asks them."""
+"""How a command finds the running jobs of this user on this host, and sends them requests."""
 
 import os
 import select
@@ -19,49 +19,49 @@ from clusterrun.policy.queries import Query
 from clusterrun.user_sockets import connect_to
 
 SECONDS_TO_DESCRIBE = 1.0
-"""For all agents of this host, to answer which job they are part of."""
+"""For all agents of this host to describe their jobs."""
 
 SECONDS_TO_ANSWER = 1.9
 
 SECONDS_AFTER_QUERY = 0.7
-"""An agent names what has not answered it before that."""
+"""Added to a query's seconds. The agent's answer comes earlier and lists the nodes that are missing."""
 
-SECONDS_TO_CONNECT_AGAIN = 0.02
+SECONDS_TO_RECONNECT = 0.02
 """To an agent whose queue is full: the kernel does not report when it has room again."""
 
 
 class RunningJob(Struct, frozen=True):
-    """An agent of a job, and where it listens."""
+    """A job, and the socket of its agent on this host."""
 
     path: Path
     described: Description
 
 
 class FoundJobs(Struct, frozen=True):
-    """What listens on this host."""
+    """The agents on this host."""
 
     jobs: tuple[RunningJob, ...]
     silent: "tuple[SilentAgent, ...]"
 
 
 class SilentAgent(Struct, frozen=True):
-    """An agent that lives and can't be asked."""
+    """An agent that is alive but does not answer."""
 
     pid: int
-    version: str = ""
-    """How its version differs, in words; "": it is stopped, or very busy."""
+    version: str | None = None
+    """How its version differs, as text; None: the agent is stopped or very busy."""
 
 
 class NoAnswer(Exception):
-    """An agent does not answer."""
+    """An agent does not answer: the text says why."""
 
 
 class VersionMismatch(NoAnswer):
-    """An agent has another version of clusterrun."""
+    """An agent has a different version of clusterrun."""
 
 
 def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
-    """Return the agents that listen in ``folders``; remove the sockets of those that were killed."""
+    """Return the agents whose sockets are in ``folders``; remove the sockets of dead agents."""
     paths = []
     for folder in folders:
         remove_stale_sockets(folder)
@@ -73,12 +73,12 @@ def find_jobs(folders: Iterable[Path], seconds: float = SECONDS_TO_DESCRIBE) -> 
             case Description() as described:
                 jobs.append(RunningJob(path, described))
             case None:
-                if _lives(pid := pid_of(path)):
+                if _is_alive(pid := pid_of(path)):
                     silent.append(SilentAgent(pid))
             case VersionMismatch() as why:
                 silent.append(SilentAgent(pid_of(path), str(why)))
             case NoAnswer():
-                # It is about to end.
+                # The agent is about to end.
                 continue
     return FoundJobs(tuple(jobs), tuple(silent))
 
@@ -89,7 +89,7 @@ def ask(
     """Send a request to an agent, and return its answer.
 
     Raises:
-        NoAnswer: there is none within ``seconds``; None: what such a request needs.
+        NoAnswer: there is none within ``seconds``, by default the time that such a request needs.
 
     """
     if seconds is None:
@@ -107,7 +107,10 @@ def ask(
 def _ask_all(
     paths: Iterable[Path], request: Request, kind: type[AnswerT], seconds: float
 ) -> Mapping[Path, AnswerT | NoAnswer]:
-    """Ask all agents at once; return the answers in time, and why there will be no others."""
+    """Send a request to all agents at once; return the answers that came in time, or why there are none.
+
+    An agent that may still answer is missing in the result.
+    """
     deadline = time.monotonic() + seconds
     answers: dict[Path, AnswerT | NoAnswer] = {}
     decoder = Decoder(kind)
@@ -127,19 +130,19 @@ def _ask_all(
                     continue
                 channel = Channel(decoder, connection, member_handshake(b""))
                 cleanup.callback(channel.close)
-                # A process of this user's may send as much as it likes.
-                channel.longest = sys.maxsize
+                # A process of the same user may send any amount.
+                channel.max_body_bytes = sys.maxsize
                 channel.send(request)
                 asked[channel.fileno()] = path, channel
             unasked = queue_is_full
             if not (unasked or asked):
-                # All of them have gone.
+                # No agent is left.
                 break
             poll = select.poll()
             for descriptor, (_, channel) in asked.items():
                 writes = select.POLLOUT if channel.wants_write else 0
                 poll.register(descriptor, select.POLLIN | writes)
-            wait = min(left, SECONDS_TO_CONNECT_AGAIN) if unasked else left
+            wait = min(left, SECONDS_TO_RECONNECT) if unasked else left
             for descriptor, _ in poll.poll(1000 * wait):
                 path, channel = asked[descriptor]
                 answer = _answer_of(channel)
@@ -150,7 +153,7 @@ def _ask_all(
 
 
 def _answer_of(channel: Channel[AnswerT]) -> AnswerT | NoAnswer | None:
-    """Return the answer, or why none will come; None: it may come later."""
+    """Return the answer, or why there will be none; None if it may still come."""
     try:
         received = channel.receive()
     except HandshakeFailed as failure:
@@ -162,8 +165,8 @@ def _answer_of(channel: Channel[AnswerT]) -> AnswerT | NoAnswer | None:
     return None if channel.end is None else NoAnswer("it has closed the connection")
 
 
-def _lives(pid: int) -> bool:
-    """Return whether a process of this PID namespace has the id."""
+def _is_alive(pid: int) -> bool:
+    """Return whether this user has a process with this id in this PID namespace."""
     try:
         os.kill(pid, 0)
     except OSError:

@@ -1,4 +1,4 @@
-"""Finds out whether another machine at node 0's address is node 0, too."""
+"""Checks whether two machines run as node 0 of the same job."""
 
 from clusterrun.errors import RendezvousError
 from clusterrun.loop import NEVER, Loop, Ready
@@ -13,23 +13,24 @@ from clusterrun.policy.messages import HeartbeatAnswer, Notice, Refusal, Refused
 
 
 class DuplicateCheck:
-    """Calls node 0's address if that belongs to another machine: ``--node-rank 0`` may be on two.
+    """Connects to node 0's address if that belongs to another machine than this node 0.
 
-    A second node 0 there refuses this one, because both have rank 0, and both report it. Behind a
-    service's address it may be this node itself.
+    If ``--node-rank 0`` was set on two machines, the other one refuses this one's ``Hello``, because
+    both have rank 0, and both report the error. If the address is that of a Kubernetes service, this
+    node may reach itself.
     """
 
     def __init__(self, node: JoiningNode, loop: Loop[Event], ready: Ready[Event]) -> None:
         self.failure: RendezvousError | None = None
         self.master_addr = node.settings.host.value
-        """The name, or an address of this machine if the name has addresses of others, too."""
+        """Node 0's name; an address of this machine if other machines' addresses share the name."""
         self._node = node
         self._loop = loop
         self._ready = ready
         self._dialer: Dialer | None = Dialer(node, loop, ready, retries_forever=True)
-        self._has_looked = False
+        self._is_resolved = False
         self._outgoing: OutgoingChannel | None = None
-        self._warning = ""
+        self._warning: str | None = None
         self._warning_due = loop.clock() + SECONDS_TO_FIRST_NOTICE
 
     @property
@@ -42,20 +43,20 @@ class DuplicateCheck:
     def turn(self, now: float) -> None:
         if self._dialer is None:
             return
-        if not self._has_looked:
+        if not self._is_resolved:
             if self._dialer.look_up(now):
-                self._has_looked = True
-                self._look_at_addresses(self._dialer)
+                self._is_resolved = True
+                self._compare_addresses(self._dialer)
             return
         try:
             self._exchange(self._dialer, now)
         except RendezvousError:
-            # The token or the version of what answers there is another.
+            # A clusterrun with a different token or version answers there.
             self.close()
         if self._warning and now >= self._warning_due:
-            # Not at once: a service's address belongs to no machine either, and leads here.
-            self._node.outside.notice(self._warning)
-            self._warning = ""
+            # Not at once: the address of a Kubernetes service is on no machine, and reaches this node.
+            self._node.context.notice(self._warning)
+            self._warning = None
 
     def close(self) -> None:
         if self._outgoing is not None:
@@ -64,10 +65,10 @@ class DuplicateCheck:
         if self._dialer is not None:
             self._dialer.close()
             self._dialer = None
-        self._warning = ""
+        self._warning = None
 
-    def _look_at_addresses(self, dialer: Dialer) -> None:
-        interfaces = self._node.outside.interfaces()
+    def _compare_addresses(self, dialer: Dialer) -> None:
+        interfaces = self._node.context.interfaces()
         own = [address for address in dialer.addresses if is_own(address.text, interfaces)]
         if own and len(own) < len(dialer.addresses):
             self.master_addr = own[0].host

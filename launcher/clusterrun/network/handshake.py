@@ -1,23 +1,24 @@
 r"""The handshake on a new connection: both sides check the version and the token.
 
-Each side sends an opening of 48 bytes, the same in all versions:
+Each side sends an opening of 48 bytes, whose format is the same in all versions:
 
     magic 12 | version 2 | side 1 ("M" or "C") | token 1 (0 or 1) | nonce 32
 
-and then the coordinator's address as this side knows it: 16 bytes of IPv6 (IPv4 is mapped) and 2 of
-the port. The member knows the address that it has dialed, the coordinator that of its own end.
+and then the coordinator's address as this side sees it: 16 bytes of IPv6 (IPv4 is mapped) and 2 of
+the port. The member sends the address that it dialed, the coordinator that of its own socket.
 
-The member sends its opening first: a stranger that only connects learns nothing. The coordinator
-answers with both, the member with its address. With a token the member then sends a proof of 32
-bytes, and the coordinator answers with 0x01 and its own proof, or with 0x00 and zeros:
+The member sends its opening first, so a program that only connects learns nothing. The coordinator
+answers with its opening and its address, and the member sends its address. If the job has a token,
+the member also sends a proof of 32 bytes, and the coordinator answers with 0x01 and its own proof, or
+with 0x00 and zeros:
 
     proof = HMAC-SHA256(token, side + both openings + both addresses)
 
-Nothing else is read before that. Each frame after it has a MAC, by keys made in the same way.
+Nothing else is read before that. Each frame after it has a MAC, whose key is derived in the same way.
 
-Both addresses differ behind address translation and a service. They also differ if a program on node
-0's host has taken the port and passes the connection on: then the dialed address is one of that
-host's own, and the coordinator answers with 0x02 and a proof of that.
+The two addresses differ behind NAT and behind a Kubernetes service. They also differ if a program on
+node 0's host has taken the port and forwards the connection. In that case the dialed address belongs
+to that host, and the coordinator answers with 0x02 and a proof for this refusal.
 """
 
 import os
@@ -26,37 +27,36 @@ import struct
 from collections.abc import Callable, Generator
 from enum import Enum
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from clusterrun.network.addresses import plain_address
 
 VERSION = 6
-"""The version of the protocol that this clusterrun uses."""
+"""Of the protocol."""
 
 MAGIC = b"\x93clusterrun\n"
 NONCE_BYTES = 32
 MAC_BYTES = 16
-"""Of each frame."""
 
 NO_ADDRESS = bytes(18)
-"""In place of an address, on a connection that is not TCP."""
+"""The address of a Unix socket."""
 
 _OPENING = struct.Struct(f">{len(MAGIC)}sHcB{NONCE_BYTES}s")
 _ADDRESS_BYTES = len(NO_ADDRESS)
 _PROOF_BYTES = 32
 _COUNTER_BYTES = 8
 _MEMBER, _COORDINATOR, _REFUSAL = b"M", b"C", b"R"
-"""What a proof is of: a side, which its opening names too, or that another program passes the
-connection on."""
+"""The purposes of proofs: either side's identity, or the refusal of a forwarded connection. The first
+two are also the ``side`` of an opening."""
 
 _FROM_MEMBER, _FROM_COORDINATOR = b"m", b"c"
-"""What a key of MACs is for."""
+"""The purposes of MAC keys: frames in either direction."""
 
 _DENIED, _GRANTED, _RELAYED = b"\x00", b"\x01", b"\x02"
 
 
 class Fault(Enum):
-    """Why a handshake failed: what node 0 prints of a caller, after "it "."""
+    """Why a handshake failed. Node 0 prints the text after "refused ADDRESS: it "."""
 
     NOT_CLUSTERRUN = "does not speak clusterrun's protocol"
     OTHER_VERSION = "speaks version {version} of clusterrun's protocol, this is {own}"
@@ -67,13 +67,13 @@ class Fault(Enum):
 
 
 class BadFrame(Exception):
-    """The other side sent bytes that no clusterrun of this job sends: the text says which."""
+    """The peer sent bytes that no clusterrun of this job sends: the text says which."""
 
 
 class HandshakeFailed(BadFrame):
-    """The other side does not belong to this job.
+    """The peer does not belong to this job.
 
-    ``version`` is the one that it uses, ``dialed`` the address and port that a relayed member called.
+    ``version`` is the peer's, ``dialed`` the address and port that a forwarded member dialed.
     """
 
     def __init__(self, fault: Fault, version: int = VERSION, dialed: str = "") -> None:
@@ -83,15 +83,15 @@ class HandshakeFailed(BadFrame):
 
 
 class FrameMac:
-    """Makes the MACs of one direction of a connection.
+    """The MACs of the frames in one direction of a connection.
 
-    The counter of frames is part of each, so that none can be repeated, dropped or moved.
+    Each covers the frame's number, so no frame can be repeated, dropped or reordered.
     """
 
     def __init__(self, key: bytes) -> None:
         import hmac
 
-        # A copy of it costs half of what the key costs each time.
+        # A copy costs half as much as a new HMAC with the same key.
         self._keyed = hmac.new(key, digestmod="sha256")
         self._count = 0
 
@@ -102,30 +102,34 @@ class FrameMac:
         made.update(self._count.to_bytes(_COUNTER_BYTES, "big") + body)
         return made.digest()[:MAC_BYTES]
 
-    def is_of_next(self, body: bytes, mac: bytes) -> bool:
-        """Return whether ``mac`` is that of the next frame, with this body."""
-        return _same(self.mac(body), mac)
+    def verify(self, body: bytes, mac: bytes) -> bool:
+        """Return whether ``mac`` is the MAC of the next frame, with this body."""
+        return _is_same(self.mac(body), mac)
 
 
 class FrameMacs(NamedTuple):
-    """Those of both directions, as one side has them."""
+    """The MACs of both directions."""
 
     sent: FrameMac
     received: FrameMac
 
 
 class Step(NamedTuple):
-    """What to send next, and how many bytes to expect then."""
+    """One step of a handshake: bytes to send, then bytes to receive."""
 
     send: bytes
-    expect: int
-    begins: bytes = b""
-    """The first of these bytes: the handshake fails at the first one that differs."""
+    size: int
+    """Number of bytes to receive."""
+    prefix: bytes = b""
+    """The first bytes to receive: the handshake fails at the first one that differs."""
 
 
 Handshake = Generator[Step, bytes, FrameMacs | None]
-"""One side of a handshake: it yields steps and is sent the expected bytes. It returns the seals, None
-without a token, when both sides agree; otherwise it raises ``HandshakeFailed``."""
+"""One side of a handshake: it yields steps and is sent the received bytes.
+
+It returns the MACs of the connection, or None if the job has no token. If the sides disagree, it
+raises ``HandshakeFailed``.
+"""
 
 
 class _Opening(NamedTuple):
@@ -143,8 +147,8 @@ def member_handshake(
 
     Args:
         token: b"" if the job has none.
-        dialed: the ``packed_address`` to which it connects.
-        nonce: random bytes; by default new ones.
+        dialed: the ``packed_address`` to which the member connects.
+        nonce: set by tests.
 
     """
     own = _opening(_MEMBER, token, nonce)
@@ -154,13 +158,13 @@ def member_handshake(
     if not token:
         yield Step(dialed, 0)
         return None
-    derived = partial(_derived, token, own + received + dialed + of_coordinator)
-    answer = yield Step(dialed + derived(_MEMBER), 1 + _PROOF_BYTES)
-    if _same(answer, _RELAYED + derived(_REFUSAL)):
+    derive = partial(_derive, token, own + received + dialed + of_coordinator)
+    answer = yield Step(dialed + derive(_MEMBER), 1 + _PROOF_BYTES)
+    if _is_same(answer, _RELAYED + derive(_REFUSAL)):
         raise HandshakeFailed(Fault.RELAYED)
-    if not _same(answer, _GRANTED + derived(_COORDINATOR)):
+    if not _is_same(answer, _GRANTED + derive(_COORDINATOR)):
         raise HandshakeFailed(Fault.WRONG_TOKEN)
-    return FrameMacs(FrameMac(derived(_FROM_MEMBER)), FrameMac(derived(_FROM_COORDINATOR)))
+    return FrameMacs(FrameMac(derive(_FROM_MEMBER)), FrameMac(derive(_FROM_COORDINATOR)))
 
 
 def coordinator_handshake(
@@ -174,9 +178,9 @@ def coordinator_handshake(
     Args:
         token: b"" if the job has none.
         own_end: the ``packed_address`` of this end of the connection.
-        is_own: says whether an IP address is one of this machine's own; called only if a member with
-            the token has dialed another address than ``own_end``.
-        nonce: random bytes; by default new ones.
+        is_own: returns whether an IP address belongs to this machine. It is only called if a member
+            with the token has dialed an address different from ``own_end``.
+        nonce: set by tests.
 
     """
     received = yield Step(b"", _OPENING.size, MAGIC)
@@ -191,34 +195,32 @@ def coordinator_handshake(
     if not token:
         return None
     dialed, proof = answer[:_ADDRESS_BYTES], answer[_ADDRESS_BYTES:]
-    derived = partial(_derived, token, received + own + dialed + own_end)
-    if not _same(proof, derived(_MEMBER)):
+    derive = partial(_derive, token, received + own + dialed + own_end)
+    if not _is_same(proof, derive(_MEMBER)):
         yield Step(_DENIED + bytes(_PROOF_BYTES), 0)
         raise HandshakeFailed(Fault.WRONG_TOKEN)
     if dialed != own_end and is_own(_host_of(dialed)):
-        yield Step(_RELAYED + derived(_REFUSAL), 0)
-        raise HandshakeFailed(Fault.RELAYED, dialed=_in_words(dialed))
-    yield Step(_GRANTED + derived(_COORDINATOR), 0)
-    return FrameMacs(FrameMac(derived(_FROM_COORDINATOR)), FrameMac(derived(_FROM_MEMBER)))
+        yield Step(_RELAYED + derive(_REFUSAL), 0)
+        raise HandshakeFailed(Fault.RELAYED, dialed=_address_text(dialed))
+    yield Step(_GRANTED + derive(_COORDINATOR), 0)
+    return FrameMacs(FrameMac(derive(_FROM_COORDINATOR)), FrameMac(derive(_FROM_MEMBER)))
 
 
-def packed_address(where: object) -> bytes:
-    """Return the address and port of a socket's name, in 18 bytes; NO_ADDRESS if it is not TCP's.
+def packed_address(sockname: tuple[Any, ...]) -> bytes:
+    """Return the address and port of a TCP socket's name in 18 bytes.
 
-    The scope of a link-local address is left out: it differs between machines.
+    The scope of a link-local address is omitted, because it differs between machines.
     """
-    if not isinstance(where, tuple):
-        return NO_ADDRESS
-    host = plain_address(where)
+    host = plain_address(sockname[0])
     packed = socket.inet_pton(socket.AF_INET6, host if ":" in host else f"::ffff:{host}")
-    return packed + int(where[1]).to_bytes(2, "big")
+    return packed + int(sockname[1]).to_bytes(2, "big")
 
 
 def _host_of(address: bytes) -> str:
-    return plain_address((socket.inet_ntop(socket.AF_INET6, address[:-2]),))
+    return plain_address(socket.inet_ntop(socket.AF_INET6, address[:-2]))
 
 
-def _in_words(address: bytes) -> str:
+def _address_text(address: bytes) -> str:
     host, port = _host_of(address), int.from_bytes(address[-2:], "big")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -232,24 +234,24 @@ def _check(received: bytes, expected: bytes, token: bytes) -> None:
     if theirs.version != VERSION:
         raise HandshakeFailed(Fault.OTHER_VERSION, theirs.version)
     if theirs.side != expected:
-        # Perhaps a connection to itself: the kernel may make one on an ephemeral port.
+        # Perhaps a TCP connection of the socket to itself, which the kernel allows on ephemeral ports.
         raise HandshakeFailed(Fault.NOT_CLUSTERRUN)
     if bool(theirs.token) != bool(token):
         raise HandshakeFailed(Fault.HAS_A_TOKEN if theirs.token else Fault.HAS_NO_TOKEN)
 
 
-def _derived(token: bytes, exchanged: bytes, purpose: bytes) -> bytes:
+def _derive(token: bytes, exchanged: bytes, purpose: bytes) -> bytes:
     """Return a proof or a key.
 
-    ``exchanged``: the member's opening and the coordinator's, then their addresses.
+    ``exchanged``: the openings of member and coordinator, then their addresses.
     """
-    # Only jobs with a token pay for the import.
+    # Jobs without a token do not need it.
     import hmac
 
     return hmac.digest(token, purpose + exchanged, "sha256")
 
 
-def _same(one: bytes, other: bytes) -> bool:
+def _is_same(one: bytes, other: bytes) -> bool:
     import hmac
 
     return hmac.compare_digest(one, other)

@@ -1,4 +1,4 @@
-"""The notices and errors of a node that can't connect to node 0."""
+"""Notices and errors of a node that can't connect to node 0."""
 
 from collections.abc import Mapping
 from typing import assert_never
@@ -37,9 +37,9 @@ class DialProgress(Struct, frozen=True):
     """How far a node has got in connecting to node 0."""
 
     addresses: tuple[Address, ...]
-    """Those of node 0's name; () until it resolves."""
+    """Of node 0's name; () until it resolves."""
     lookup_error: str
-    """Why it does not resolve."""
+    """Why the name does not resolve; "" before the first answer."""
     errors: Mapping[tuple[Address, int], str]
     """The last error of each address and port."""
 
@@ -47,7 +47,7 @@ class DialProgress(Struct, frozen=True):
 def still_connecting_notice(
     settings: RendezvousSettings, progress: DialProgress, elapsed: str
 ) -> str:
-    """Return the notice of a node that tries again; ``elapsed`` as in "30 s of 600 s"."""
+    """Return the notice of a node that retries; ``elapsed`` is, for example, "30 s of 600 s"."""
     if progress.addresses:
         why = f"can't connect to {settings.first} at {_place(settings)} yet: {_errors(settings, progress)}"
     else:
@@ -59,7 +59,7 @@ def still_connecting_notice(
 def connect_timeout_error(
     settings: RendezvousSettings, progress: DialProgress, rank: int | None
 ) -> RendezvousError:
-    """Return the error of the node ``rank`` (None: without a rank) that has tried long enough."""
+    """Return the error of the node ``rank`` after the timeout; None: a node without a rank."""
     within = f"within {settings.job.join.rdzv_timeout:g} s"
     one_node = f"if this is one node: {settings.exports}\n" if settings.exports else ""
     if not progress.addresses:
@@ -76,7 +76,7 @@ def connect_timeout_error(
 
 
 def node_zero_silent_error(settings: RendezvousSettings) -> RendezvousError:
-    """Return the error of a member that receives nothing from node 0 any more."""
+    """Return the error of a member that no longer receives anything from node 0."""
     return RendezvousError(
         f"{settings.first} at {_place(settings)} stopped responding before all"
         f" {settings.job.agent_unit}s had joined",
@@ -87,7 +87,7 @@ def node_zero_silent_error(settings: RendezvousSettings) -> RendezvousError:
 def handshake_error(
     settings: RendezvousSettings, failure: HandshakeFailed
 ) -> RendezvousError | None:
-    """Return the error of a failed handshake; None if the other side is not clusterrun."""
+    """Return the error of a failed handshake; None if the peer is not clusterrun."""
     place, option = settings.place, port_option(settings.ports.origin)
     first, this = settings.first, f"this {settings.job.agent_unit}"
     match failure.fault:
@@ -116,7 +116,7 @@ def _place(settings: RendezvousSettings) -> Setting[str]:
 
 
 def _option(settings: RendezvousSettings) -> str:
-    """Return the option that sets another address of node 0."""
+    """Return the option that sets node 0's address."""
     return "--rdzv-endpoint" if settings.job.given.at_endpoint else "--master-addr"
 
 
@@ -131,14 +131,14 @@ def _errors(settings: RendezvousSettings, progress: DialProgress) -> str:
     return ", ".join(
         error
         if one_port and address.text == settings.host.value
-        else f"{_where(address, None if one_port else port)}: {error}"
+        else f"{_address_text(address, None if one_port else port)}: {error}"
         for (address, port), error in progress.errors.items()
     )
 
 
-def _where(address: Address, port: int | None) -> str:
-    where = str(Endpoint(address.text, port))
-    return f"{where} (this machine itself)" if address.is_loopback else where
+def _address_text(address: Address, port: int | None) -> str:
+    text = str(Endpoint(address.text, port))
+    return f"{text} (this machine itself)" if address.is_loopback else text
 
 
 def _hint(settings: RendezvousSettings, progress: DialProgress, rank: int | None) -> str:

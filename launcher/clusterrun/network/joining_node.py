@@ -1,4 +1,4 @@
-"""A node that joins: where it has to, what it needs, and how it introduces itself to node 0."""
+"""What a node needs to join its job, and its first message to node 0."""
 
 import os
 import time
@@ -17,37 +17,37 @@ from clusterrun.policy.joining import VERSION
 from clusterrun.policy.messages import ARGUMENTS, MAX_KEPT_ATTEMPTS, Hello
 from clusterrun.policy.settings import RendezvousSettings
 
-DIGITS = 8
-"""Length of a digest: a longer one would confirm a guess at a short secret beyond doubt."""
+DIGEST_CHARACTERS = 8
+"""Few: a longer digest would let a reader confirm a guess at a short secret among the arguments."""
 
 MAX_VALUE_CHARACTERS = 2000
 
 
 def seconds_since_boot() -> float:
-    """Return the time since the machine was started, in seconds, that in which it slept included."""
+    """Return the seconds since the machine booted, including the time it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class JoinContext(NamedTuple):
-    """What belongs to the agent and its machine, and how long the agent waits for an answer."""
+    """How a joining node reaches its agent and its machine."""
 
     notice: Callable[[str], object]
     """Prints a line for the user, and adds the prefix."""
     renew_lease: Callable[[float | None], object] = lambda _: None
     """Takes the time at which workers are killed unless it is called again; None: never."""
     hold_connection: Callable[[int], object] = lambda _: None
-    """Takes the connection to node 0, which is to end only when no worker is left."""
+    """Takes the descriptor of the connection to node 0, which stays open until no worker is left."""
     lease_clock: Callable[[], float] = seconds_since_boot
-    """That of leases: it goes on while the machine sleeps."""
+    """Keeps counting while the machine is suspended."""
     interfaces: Callable[[], Interfaces] = own_interfaces
     resolve: Resolve = all_addresses
-    """May block: it runs in a process of its own."""
+    """May block: it is called in a child process."""
     resolves_for_others: Callable[[str, Callable[[], float], Interfaces], bool] = (
         resolves_for_others
     )
-    """Takes the name of this host, the clock and ``interfaces``; asked once, when all have joined."""
+    """Takes this host's name, the clock and the interfaces; called once, when all nodes have joined."""
     seconds_to_answer: float = 3.0
-    """From connecting to node 0 to the end of the handshake; then the next port is tried."""
+    """For connecting to node 0 and the handshake; after that the next port is tried."""
 
 
 class JoiningNode(NamedTuple):
@@ -57,18 +57,18 @@ class JoiningNode(NamedTuple):
     hello: Hello
     token: bytes
     """b"" if the job has none."""
-    outside: JoinContext
+    context: JoinContext
 
 
 def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[str, str]) -> Hello:
-    """Return the first message of this node to node 0.
+    """Return this node's first message to node 0.
 
     Args:
-        job: as described on this node.
+        job: the job as resolved on this node.
         host: the name of this host.
-        workers: the number of workers of this node.
-        version: of clusterrun on this node.
-        versions: those of the interpreter and of torch, by name, as far as they are known.
+        workers: the number of workers on this node.
+        version: the version of clusterrun on this node.
+        versions: the known ones among those of "python" and "torch".
 
     """
     minimum = f"{job.last_call.minimum}:" if job.last_call and not job.elasticity.spares else ""
@@ -83,7 +83,7 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
         must={
             VERSION: bounded_value(version),
             "nnodes": f"{minimum}{job.agents - job.elasticity.spares}",
-            **({"services": _digest(_described(job))} if job.services else {}),
+            **({"services": _digest(_services_text(job))} if job.services else {}),
             **{
                 row.name: row.in_words(job.fact(row.name).value)
                 for row in OPTIONS.values()
@@ -100,15 +100,15 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
     )
 
 
-def _described(job: Job) -> list[str]:
-    """Return what all nodes must know of services, wherever their job files lie."""
+def _services_text(job: Job) -> list[str]:
+    """Return the options of services, which must be equal on all nodes, without their origins."""
     services = [replace(each, where="", origins={}) for each in job.services]
     return [repr(services), str(job.main_nodes)]
 
 
 def bounded_value(value: str) -> str:
-    """Return a value of a hello, cut if it is long; different values stay different."""
-    # A path is bytes, and need not be UTF-8.
+    """Return a value for a ``Hello``; a long one is cut, but different values stay different."""
+    # A path consists of bytes and may not be valid UTF-8.
     encoded = value.encode(errors="backslashreplace")
     text = as_line(encoded.decode())
     if len(text) <= MAX_VALUE_CHARACTERS:
@@ -117,9 +117,9 @@ def bounded_value(value: str) -> str:
 
 
 def _digest(arguments: Sequence[str]) -> str:
-    """Return enough to distinguish arguments, and too little to find out a secret among them."""
+    """Return a digest that distinguishes arguments but does not reveal a secret among them."""
     import hashlib
 
     # No argument contains a NUL.
     joined = "\0".join(arguments).encode(errors="surrogateescape")
-    return hashlib.sha256(joined).hexdigest()[:DIGITS]
+    return hashlib.sha256(joined).hexdigest()[:DIGEST_CHARACTERS]

@@ -1,4 +1,4 @@
-"""A member's side of its connection to node 0: messages, heartbeats, the lease of its workers."""
+"""A member's side of the connection to node 0: messages, heartbeats, and the lease of its workers."""
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -36,50 +36,50 @@ from clusterrun.policy.settings import RendezvousSettings, silence
 
 
 class MemberPhase(Enum):
-    """How far a member is in its job."""
+    """The state of a member."""
 
     JOINING = "joining"
-    """It has introduced itself, and does not know whether this is node 0 of its job."""
+    """It has sent its ``Hello``; the peer may be node 0 of another job."""
 
     WAITING = "waiting"
-    """It waits for a place in a job that runs."""
+    """It waits to be admitted to a running job."""
 
     WORKING = "working"
-    """It has, or has had, a place."""
+    """It has been in a world."""
 
 
-ALLOWED: Mapping[MemberPhase, tuple[type, ...]] = {
+ALLOWED_MESSAGES: Mapping[MemberPhase, tuple[type, ...]] = {
     MemberPhase.JOINING: (Notice, Refused, WorldFormed, KeepWaiting),
     MemberPhase.WAITING: (Notice, WorldFormed, Paused, Verdict, GivenUp, SuspensionPossible),
     MemberPhase.WORKING: (Notice, Paused, *get_args(Order), Query, Answer, EndOfAnswers),
 }
-"""What node 0 sends in each phase, beside answers to heartbeats: anything else is not clusterrun's."""
+"""The messages that node 0 may send in each phase, besides ``HeartbeatAnswer``."""
 
 
-class Loss(Struct, frozen=True):
-    """Node 0 is lost to this member."""
+class NodeZeroLoss(Struct, frozen=True):
+    """How a member has lost node 0."""
 
     how: str
-    """Of node 0, for messages: "is gone"."""
+    """For messages, with node 0 as the subject: for example "is gone"."""
     is_silent: bool = False
-    """It may live, and go on without this node."""
+    """Node 0 may be alive, and the job may continue without this node."""
 
 
 class Member:
-    """One that has introduced itself to node 0, until either ends."""
+    """A connection to node 0 on which this node has sent its ``Hello``."""
 
     def __init__(
         self, channel: OutgoingChannel, node: JoiningNode, hello: Hello, now: float
     ) -> None:
-        """Introduce the node; ``now`` is by the clock of the agent's loop."""
+        """Send ``hello``; ``now`` is a time of the agent's loop."""
         self.channel = channel
         self.phase = MemberPhase.JOINING
         self._node = node
         self._hello = hello
-        self._attempt = -1
-        """That of the newest world."""
+        self._attempt: int | None = None
+        """The number of the current attempt; None before the first world."""
         self._has_lease = node.settings.job.survives_node_loss
-        self._clock = node.outside.lease_clock
+        self._clock = node.context.lease_clock
         self._lease = MemberLease(node.settings.rhythm)
         self._offset = ClockOffset()
         self._heartbeat = HeartbeatTimer(node.settings.rhythm, now)
@@ -88,18 +88,18 @@ class Member:
 
     @property
     def due(self) -> float:
-        """When to call ``beat``, and to ask for ``loss``."""
+        """When to call ``send_due_heartbeat`` and ``loss``."""
         return self._heartbeat.due
 
-    def date(self, age: float) -> float | None:
-        """Return when something happened ``age`` seconds ago, by node 0's clock; None if not known."""
+    def node_zero_time(self, age: float) -> float | None:
+        """Return the time ``age`` seconds ago by node 0's clock; None if the offset is not known yet."""
         return self._offset.to_node_zero(self._clock() - age)
 
     def receive(self, now: float) -> Iterable[FromCoordinator]:
-        """Yield what has come, but for answers to heartbeats.
+        """Yield the received messages, except answers to heartbeats.
 
         Raises:
-            BadFrame: the other side sent what no node 0 sends, or not now.
+            BadFrame: the peer sent a message that node 0 never sends, or not in this phase.
 
         """
         messages = self.channel.receive()
@@ -107,9 +107,9 @@ class Member:
             self._heartbeat.received(now)
         for message in messages:
             if isinstance(message, HeartbeatAnswer):
-                self._answered(message)
+                self._handle_answer(message)
                 continue
-            if not self._has_place(message):
+            if not self._is_allowed(message):
                 raise BadFrame(f"sent a message that has no place here ({type(message).__name__})")
             match message:
                 case KeepWaiting():
@@ -121,54 +121,56 @@ class Member:
                     pass
             yield message
 
-    def _has_place(self, message: FromCoordinator) -> bool:
-        """Return whether node 0 may send this now, in such a job."""
-        needs_others = isinstance(message, KeepWaiting | GivenUp)
-        may_come = not needs_others or self._node.settings.job.survives_node_loss
-        return may_come and isinstance(message, ALLOWED[self.phase])
+    def _is_allowed(self, message: FromCoordinator) -> bool:
+        """Return whether node 0 may send this message in this phase."""
+        if isinstance(message, KeepWaiting | GivenUp) and not self._has_lease:
+            return False
+        return isinstance(message, ALLOWED_MESSAGES[self.phase])
 
     def begin_work(self, now: float) -> None:
-        """Let workers run for the first time, after what may have taken seconds."""
+        """Start the lease of the workers; the agent may have done nothing for seconds before."""
         self._heartbeat.received(now)
         if self._has_lease:
-            self._node.outside.hold_connection(self.channel.fileno())
-            self._node.outside.renew_lease(self._lease.ends)
+            self._node.context.hold_connection(self.channel.fileno())
+            self._node.context.renew_lease(self._lease.ends)
 
-    def pauses(self, now: float, *, paused: bool) -> None:
-        """Expect nothing of node 0, whose user has paused it, or go on with it."""
+    def set_paused(self, now: float, *, paused: bool) -> None:
+        """Expect no messages while node 0 is paused by its user; expect them again afterwards."""
         if paused:
             self._heartbeat.pause()
         else:
             self._heartbeat.resume(now)
 
-    def beat(self, now: float) -> None:
-        """Send a heartbeat if it is due."""
+    def send_due_heartbeat(self, now: float) -> None:
+        """Send a heartbeat if one is due."""
         if self._heartbeat.is_heartbeat_due(now):
             self.channel.send(Heartbeat(self._clock()))
 
-    def loss(self, now: float) -> Loss | None:
-        """Return how node 0 is lost; None if it is not."""
+    def loss(self, now: float) -> NodeZeroLoss | None:
+        """Return how node 0 was lost; None if it is not lost."""
         if self.channel.end not in {None, ChannelEnd.UNREACHABLE}:
-            return Loss(ChannelEnd.CLOSED.value)
+            return NodeZeroLoss(ChannelEnd.CLOSED.value)
         if self.channel.end is ChannelEnd.UNREACHABLE or self._heartbeat.is_silent(now):
-            return Loss(silence(self._node.settings.node_zero_silence), is_silent=True)
+            return NodeZeroLoss(silence(self._node.settings.node_zero_silence), is_silent=True)
         return None
 
-    def _answered(self, answer: HeartbeatAnswer) -> None:
-        # An answer to what was not sent yet would be a lease that nobody has given.
+    def _handle_answer(self, answer: HeartbeatAnswer) -> None:
+        # An answer must not extend the lease beyond a heartbeat sent now.
         now = self._clock()
         sent = min(answer.to, now)
         self._offset.answered(sent, now, answer.at)
         is_newer = self._lease.answered(sent)
         if is_newer and self._has_lease and self.phase is MemberPhase.WORKING:
-            self._node.outside.renew_lease(self._lease.ends)
+            self._node.context.renew_lease(self._lease.ends)
 
 
-def check_world(world: World, hello: Hello, settings: RendezvousSettings, attempt: int) -> None:
-    """Check that this node can be in a world that has come; ``attempt``: the last one, -1 for none.
+def check_world(
+    world: World, hello: Hello, settings: RendezvousSettings, previous: int | None
+) -> None:
+    """Check a received world against this node's ``Hello``; ``previous`` is the last attempt's number.
 
     Raises:
-        BadFrame: no node 0 of this job has sent it.
+        BadFrame: node 0 of this job would not send this world.
 
     """
     fits = (
@@ -177,7 +179,7 @@ def check_world(world: World, hello: Hello, settings: RendezvousSettings, attemp
         and world.first_rank + world.local_size <= world.size <= world.nodes * MAX_WORKERS
         and world.first_role_rank + world.local_size <= world.role_size <= world.size
         and world.run_id == (hello.run_id or world.run_id)
-        and attempt in {-1, world.attempt - 1}
+        and previous in {None, world.attempt - 1}
         and (settings.job.survives_node_loss or world.attempt <= settings.job.failures.max_restarts)
         and world.kept_attempts <= MAX_KEPT_ATTEMPTS
         and world.master_port is not None
@@ -188,7 +190,7 @@ def check_world(world: World, hello: Hello, settings: RendezvousSettings, attemp
 
 
 def _has_programs(world: World, hello: Hello, settings: RendezvousSettings) -> bool:
-    """Return whether a world has the job's programs, with the workers that this node has of each."""
+    """Return whether a world has the job's programs, and this node's ports are those of its ``Hello``."""
     services = settings.job.services
     names = [MAIN, *(each.name for each in services)] if services else []
     if [each.name for each in world.programs] != names:

@@ -1,4 +1,4 @@
-"""An agent's membership in its job of several nodes: from the first call of node 0 to the verdict."""
+"""An agent's membership in a multi-node job, from the first connection to node 0 to the verdict."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -15,8 +15,8 @@ from clusterrun.network.dialer import Dialer
 from clusterrun.network.handshake import BadFrame
 from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, error_of, node_zero_silent_error
 from clusterrun.network.joining_node import JoiningNode
-from clusterrun.network.joining_port import PortInUse
-from clusterrun.network.member import Loss, Member
+from clusterrun.network.member import Member, NodeZeroLoss
+from clusterrun.network.rendezvous_port import PortInUse
 from clusterrun.network.server import CoordinatorServer, open_ports
 from clusterrun.planning.plan import World
 from clusterrun.policy.coordinator import Coordinator
@@ -49,56 +49,57 @@ from clusterrun.policy.outcome import HelperFailed, Interrupted, NodeLost, Reaso
 from clusterrun.policy.queries import EndOfAnswers, Query
 from clusterrun.policy.results import bounded
 
-SPARE = "this node is a spare: it waits to take the place of a lost node"
-ELASTIC = "this node is waiting to join: it is admitted when all workers restart"
+SPARE_NOTICE = "this node is a spare: it waits to take the place of a lost node"
+ELASTIC_NOTICE = "this node is waiting to join: it is admitted when all workers restart"
 
 SECONDS_AFTER_TIMEOUT = 5.0
-"""Node 0 ends the wait at the timeout; a member that does not learn of it ends this much later."""
+"""Node 0 ends the rendezvous at the timeout; a member that receives no message then ends this much
+later."""
 
-SECONDS_TO_FIND_NODE_ZERO_HERE = 1.0
-"""How long another agent of this machine, which has taken the port first, may take to answer."""
+SECONDS_TO_FIND_LOCAL_NODE_ZERO = 1.0
+"""For another agent on this machine that has the rendezvous port, and so is node 0, to answer."""
 
 SECONDS_TO_FINISH = 0.2
-"""How long node 0 stays so that members can learn that the job does not begin."""
+"""For members to learn from node 0 that the job does not start."""
 
 SECONDS_FOR_VERDICT = 3.0
-"""How long node 0 stays so that members can receive the verdict."""
+"""For members to receive the verdict from node 0."""
 
 
 class Dialing(Struct, eq=False):
-    """It calls node 0, and is not a member yet."""
+    """The agent connects to node 0."""
 
     dialer: Dialer
-    has_no_rank: bool = False
-    """If node 0's address belongs to this machine, it is node 0."""
+    is_rankless: bool = False
+    """The agent becomes node 0 if node 0's address belongs to this machine."""
     busy: PortInUse | None = None
-    """Why it is not, though the address does: another program has the port."""
-    busy_until: float = NEVER
-    """Until then that program must turn out to be node 0."""
-    latest_end: float = NEVER
-    """When node 0 must have answered that has given up this node before."""
+    """Why it did not become node 0: another program has the port."""
+    busy_deadline: float = NEVER
+    """Until when that program must turn out to be node 0."""
+    deadline: float = NEVER
+    """Until when node 0 must answer a node that it has given up before."""
 
     @property
     def due(self) -> float:
-        return min(self.dialer.due, self.busy_until, self.latest_end)
+        return min(self.dialer.due, self.busy_deadline, self.deadline)
 
     def close(self) -> None:
         self.dialer.close()
 
 
 class HelloSent(Struct, eq=False):
-    """It has introduced itself to what may be node 0 of its job; if not, it dials on."""
+    """The agent has sent its ``Hello``. If the peer is not node 0 of its job, it continues to dial."""
 
     member: Member
     dialing: Dialing
-    latest_end: float
-    """When it gives up."""
+    deadline: float
+    """When to give up."""
     is_refused: bool = False
-    """This is another job's node 0."""
+    """The peer is node 0 of another job."""
 
     @property
     def due(self) -> float:
-        return min(self.member.due, self.latest_end)
+        return min(self.member.due, self.deadline)
 
     def close(self) -> None:
         self.member.channel.close()
@@ -106,7 +107,7 @@ class HelloSent(Struct, eq=False):
 
 
 class Joined(Struct, eq=False):
-    """It is a member of its job, with a place or without one."""
+    """The agent is a member of its job: it works, or waits to be admitted."""
 
     member: Member
 
@@ -122,55 +123,55 @@ State = Dialing | HelloSent | Joined | CoordinatorServer
 
 
 class Membership:
-    """The membership of one agent, in its loop. What happens in the job comes as events."""
+    """The membership of one agent, which runs in the agent's loop and produces events."""
 
     def __init__(self, node: JoiningNode, loop: Loop[Event]) -> None:
-        """Begin to join.
+        """Start to join.
 
         Raises:
             PortInUse: this is node 0, and no port is free for the coordinator.
-            RendezvousError: another program listens on the port that was given for the workers.
-            MachineError: this is node 0, and may not open a file for each node.
+            RendezvousError: another program listens on the port that was set for the workers.
+            MachineError: this is node 0, and the limit of open files is too low.
 
         """
         self._node = node
         self._loop = loop
-        self._terms = node.settings
-        self._outside = node.outside
+        self._settings = node.settings
+        self._context = node.context
         self._world: World | None = None
-        """This node's part in the newest attempt, as seen from here; None: it has had none."""
-        self._formed_at = ""
-        """MASTER_ADDR of the first world, as this node knows it."""
-        self._interface = ""
+        """The world of the newest attempt, as workers on this node see it."""
+        self._master_addr = ""
+        """MASTER_ADDR of the first attempt on this node."""
+        self._interface: str | None = None
         self.node_zero = node.hello.host if node.hello.rank == 0 else ""
-        """Node 0's host, once the job has begun."""
+        """Node 0's host; "" while it is unknown."""
         self._lines = LineLimit()
-        self._given_up = False
-        """Node 0 has given up this node, which joins again, or has done so."""
+        self._was_given_up = False
+        """Node 0 has declared this node lost before, and it rejoins or has rejoined."""
         self._has_ended = False
-        """The job has, or goes on without this node: nothing more will come."""
+        """The job has ended, or continues without this node: no more messages will come."""
         self._has_succeeded = False
-        """The job has; what workers have left here may still run."""
+        """The job has succeeded; processes that workers have left on this node may still run."""
         self._state: State
         rank = node.hello.rank
         if rank == 0:
-            self._state = self._node_zero_state()
+            self._state = self._start_server()
         else:
-            self._state = Dialing(Dialer(node, loop, self.events), has_no_rank=rank is None)
+            self._state = Dialing(Dialer(node, loop, self.events), is_rankless=rank is None)
         loop.time(self)
 
     @property
     def due(self) -> float:
         if self._has_ended:
             return NEVER
-        # The server is timed by itself.
+        # The server is a timer of the loop itself.
         return NEVER if isinstance(self._state, CoordinatorServer) else self._state.due
 
     def events(self, now: float) -> Iterable[Event]:
-        """Do what can be done now, and return what has happened in the job.
+        """Continue with what is ready, and return the job's events.
 
         Raises:
-            RendezvousError: the nodes contradict each other, or did not all join in time.
+            RendezvousError: the nodes disagree, or did not all join in time.
 
         """
         if self._has_ended:
@@ -184,15 +185,15 @@ class Membership:
                 pass
 
     def send(self, message: AgentMessage) -> Iterable[Event]:
-        """Send a message to the coordinator; return what follows at once, if there is none."""
+        """Send a message to the coordinator; return the answer if there is no coordinator any more."""
         if self._has_ended:
             if self._has_succeeded and isinstance(message, Query):
-                # No other node is there to be asked.
+                # No other node is left to be queried.
                 return (QueryReceived(EndOfAnswers(message.number), self._loop.clock()),)
             return ()
         match self._state:
             case CoordinatorServer() as server:
-                # After what the coordinator has sent before, which may still be queued.
+                # After earlier messages of the coordinator, which may still be queued.
                 self._loop.add(server.send(bounded(message), self._loop.clock()))
             case Joined(member):
                 member.channel.send(bounded(message))
@@ -201,140 +202,146 @@ class Membership:
                 pass
         return ()
 
-    def date(self, age: float) -> float | None:
-        """Return when something happened ``age`` seconds ago, by node 0's clock; None if not known."""
+    def node_zero_time(self, age: float) -> float | None:
+        """Return the time ``age`` seconds ago by node 0's clock; None if the offset is not known."""
         match self._state:
             case CoordinatorServer():
                 return self._loop.clock() - age
             case Joined(member):
-                return member.date(age)
+                return member.node_zero_time(age)
             case _:
                 return None
 
     def rejoin(self) -> None:
-        """Join again as a node that waits for a place, now that node 0 has given up this one."""
+        """Join again as a new node, after node 0 has declared this one lost."""
         if not isinstance(self._state, CoordinatorServer):
             self._state.close()
         hello = replace(self._node.hello, identity=os.urandom(8).hex(), rank=None)
         self._node = self._node._replace(hello=hello)
-        self._world, self._given_up, self._has_ended = None, True, False
-        self._outside.renew_lease(None)
+        self._world, self._was_given_up, self._has_ended = None, True, False
+        self._context.renew_lease(None)
         dialer = Dialer(self._node, self._loop, self.events, retries_forever=True)
-        until = self._loop.clock() + self._terms.rhythm.timeout
-        self._state = Dialing(dialer, latest_end=until)
+        until = self._loop.clock() + self._settings.rhythm.timeout
+        self._state = Dialing(dialer, deadline=until)
 
     def abandon(self, cause: Interrupted | HelperFailed | LauncherError) -> None:
-        """Let the other nodes know, if this is node 0, why the job does not begin."""
+        """If this is node 0, report to the other nodes why the job does not start."""
         if self._world is not None and not isinstance(cause, LauncherError):
-            # The world has formed in the same moment.
+            # The world has formed at the same moment.
             self.send(EndedExternally(self._world.attempt, cause))
         elif isinstance(self._state, CoordinatorServer):
             why = ended_while_waiting(self._node.hello.host, cause)
             self._state.abandon(why, self._loop.clock())
 
     def leave(self) -> None:
-        """Disconnect; node 0 first waits some seconds until the others have the verdict."""
+        """Disconnect; node 0 first waits some seconds for the others to receive the verdict."""
         self._end()
 
-    # The first call.
+    # Connecting.
 
-    def _node_zero_state(self) -> CoordinatorServer:
+    def _start_server(self) -> CoordinatorServer:
         node, now = self._node, self._loop.clock()
         port, workers = open_ports(node)
         settings, number = node.settings, (workers or port).number
         coordinator = Coordinator(settings, node.hello, number, now, has_token=bool(node.token))
         server = CoordinatorServer(
-            node, self._loop, coordinator, self._event, port=port, workers=workers
+            node, self._loop, coordinator, self._handle_message, port=port, workers=workers
         )
         server.check_for_duplicate()
         return server
 
     def _dial(self, dialing: Dialing, now: float) -> Iterable[Event]:
-        if now >= dialing.latest_end:
-            yield from self._end_without_place(now)
+        if now >= dialing.deadline:
+            yield from self._end_excluded(now)
             return
-        if dialing.has_no_rank:
+        if dialing.is_rankless:
             addresses = dialing.dialer.look_up(now)
             if not addresses:
                 return
-            dialing.has_no_rank = False
-            interfaces = self._outside.interfaces()
+            dialing.is_rankless = False
+            interfaces = self._context.interfaces()
             if any(is_own(address.text, interfaces) for address in addresses):
                 try:
-                    self._state = self._node_zero_state()
+                    self._state = self._start_server()
                 except PortInUse as busy:
-                    dialing.busy, dialing.busy_until = busy, now + SECONDS_TO_FIND_NODE_ZERO_HERE
+                    dialing.busy, dialing.busy_deadline = (
+                        busy,
+                        now + SECONDS_TO_FIND_LOCAL_NODE_ZERO,
+                    )
                 else:
                     dialing.dialer.close()
                     return
         channel = dialing.dialer.dial(now)
         if channel is not None:
-            yield from self._introduce(dialing, channel, now)
-        elif dialing.busy is not None and now >= dialing.busy_until:
+            yield from self._send_hello(dialing, channel, now)
+        elif dialing.busy is not None and now >= dialing.busy_deadline:
             raise dialing.busy
 
-    def _introduce(self, dialing: Dialing, channel: OutgoingChannel, now: float) -> Iterable[Event]:
-        # Now, while nothing waits for it: later, the workers would.
-        self._interface = interface_of(channel.local_address, self._outside.interfaces())
+    def _send_hello(
+        self, dialing: Dialing, channel: OutgoingChannel, now: float
+    ) -> Iterable[Event]:
+        # Now, because later the workers would wait for the list of interfaces.
+        local, interfaces = channel.local_address, self._context.interfaces()
+        self._interface = None if local is None else interface_of(local, interfaces)
         addresses = dialing.dialer.addresses
-        self._formed_at = master_addr(addresses, channel.address, self._terms.host.value)
-        waited, sent = dialing.dialer.elapsed(now), self._outside.lease_clock()
+        self._master_addr = master_addr(addresses, channel.address, self._settings.host.value)
+        waited, sent = dialing.dialer.elapsed(now), self._context.lease_clock()
         hello = replace(self._node.hello, waited=waited, at=sent)
         member = Member(channel, self._node, hello, now)
-        until = now + self._terms.job.join.rdzv_timeout + SECONDS_AFTER_TIMEOUT
-        introduced = HelloSent(member, dialing, min(until, dialing.latest_end))
-        self._state = introduced
-        yield from self._exchange(introduced, now)
+        until = now + self._settings.job.join.rdzv_timeout + SECONDS_AFTER_TIMEOUT
+        hello_sent = HelloSent(member, dialing, min(until, dialing.deadline))
+        self._state = hello_sent
+        yield from self._exchange(hello_sent, now)
 
-    # A member.
+    # Connected.
 
     def _exchange(self, connected: HelloSent | Joined, now: float) -> Iterable[Event]:
-        """Read what node 0 has sent, send a heartbeat if it is due, and notice its loss."""
+        """Handle node 0's messages, send a heartbeat if one is due, and detect the loss of node 0."""
         member, why = connected.member, ""
         try:
             for message in member.receive(now):
                 if isinstance(message, Refused):
-                    why = self._refused(message)
+                    why = self._handle_refusal(message)
                     break
-                yield from self._event(message, now)
-                if self._has_ended or not self._is_with(member):
+                yield from self._handle_message(message, now)
+                if self._has_ended or not self._is_current(member):
                     return
         except BadFrame as error:
             why = f"it {error}" if isinstance(self._state, HelloSent) else str(error)
-        member.beat(now)
-        loss = Loss(why) if why else member.loss(now)
+        member.send_due_heartbeat(now)
+        loss = NodeZeroLoss(why) if why else member.loss(now)
         if loss is not None:
-            yield from self._lose(loss, now)
+            yield from self._handle_loss(loss, now)
             return
-        if isinstance(self._state, HelloSent) and now >= self._state.latest_end:
-            if self._given_up:
-                yield from self._end_without_place(now)
+        if isinstance(self._state, HelloSent) and now >= self._state.deadline:
+            if self._was_given_up:
+                yield from self._end_excluded(now)
                 return
-            raise node_zero_silent_error(self._terms)
+            raise node_zero_silent_error(self._settings)
         member.channel.watch(self._loop, self.events)
 
-    def _is_with(self, member: Member) -> bool:
-        """Return whether this node is still the same member."""
+    def _is_current(self, member: Member) -> bool:
+        """Return whether ``member`` is still this node's connection."""
         return isinstance(self._state, HelloSent | Joined) and self._state.member is member
 
-    def _refused(self, refused: Refused) -> str:
-        """Return why to call another port.
+    def _handle_refusal(self, refused: Refused) -> str:
+        """Return why to try another port.
 
         Raises:
-            LauncherError: this is its job, and it can't join.
+            LauncherError: the peer is node 0 of this job, and this node can't join.
 
         """
         if isinstance(self._state, HelloSent):
             self._state.is_refused = True
-        if self._given_up:
+        if self._was_given_up:
             return refused.text
-        several = len(self._terms.ports.value) > 1
+        several = len(self._settings.ports.value) > 1
         if refused.refusal is not Refusal.TRY_NEXT_PORT or not several:
             raise error_of(refused)
         return refused.text
 
-    def _lose(self, loss: Loss, now: float) -> Iterable[Event]:
-        """Call again, if this was not yet node 0 of the job; or end."""
+    def _handle_loss(self, loss: NodeZeroLoss, now: float) -> Iterable[Event]:
+        """Dial again if this node had not joined; otherwise end."""
         match self._state:
             case HelloSent(member, dialing, is_refused=is_refused):
                 channel = member.channel
@@ -342,62 +349,62 @@ class Membership:
                 if loss.is_silent:
                     how = f"node 0 {how}"
                 elif how == ChannelEnd.CLOSED.value:
-                    how = channel.trouble or CLOSED_BY_NODE_ZERO
+                    how = channel.error_text or CLOSED_BY_NODE_ZERO
                 dialing.dialer.reject(channel, how, now)
                 if not is_refused:
-                    # It was node 0.
-                    dialing.busy, dialing.busy_until = None, NEVER
+                    # The peer was node 0 of this job.
+                    dialing.busy, dialing.busy_deadline = None, NEVER
                 self._state = dialing
             case Joined(member):
                 self._has_ended = True
-                at_once = loss.is_silent and self._terms.job.survives_node_loss
-                # Node 0, if it runs, notices at once; or when the fork server lets go of the connection.
+                at_once = loss.is_silent and self._settings.job.survives_node_loss
+                # Node 0, if it is alive, notices this at once, or when the fork server closes its copy.
                 member.channel.close()
                 yield CoordinatorLost(self._node_zero_lost(loss.how), now, at_once)
             case _:
                 pass
 
-    def _end_without_place(self, now: float) -> Iterable[Event]:
-        """End, since node 0 has given up this node, and does not let it in again."""
+    def _end_excluded(self, now: float) -> Iterable[Event]:
+        """End, because node 0 has declared this node lost and does not admit it again."""
         self._end()
         how = "has gone on without this node, and does not let it join again"
         yield CoordinatorLost(self._node_zero_lost(how), now)
 
     def _node_zero_lost(self, how: str) -> NodeLost:
-        return NodeLost(0, self.node_zero, how, is_task=self._terms.job.tasks is not None)
+        return NodeLost(0, self.node_zero, how, is_task=self._settings.job.tasks is not None)
 
-    # What the coordinator has sent.
+    # Messages of the coordinator.
 
-    def _event(self, message: FromCoordinator, now: float) -> Iterable[Event]:
-        """Return what a message means for the agent, and do what it means for the membership."""
+    def _handle_message(self, message: FromCoordinator, now: float) -> Iterable[Event]:
+        """Update the membership; yield the events that a message is for the agent."""
         match message:
             case Notice(text):
                 self._print(text, now)
             case KeepWaiting(host):
                 self.node_zero = host
-                self._has_found_its_job()
-                self._print(ELASTIC if self._terms.job.is_elastic else SPARE, now)
+                self._confirm_job()
+                self._print(ELASTIC_NOTICE if self._settings.job.is_elastic else SPARE_NOTICE, now)
                 yield WaitListed(now)
             case WorldFormed(world, host):
                 self.node_zero = host
-                self._has_found_its_job()
-                yield WorldJoined(self._begin_first(world), now)
+                self._confirm_job()
+                yield WorldJoined(self._first_world(world), now)
             case NextAttempt(world):
-                yield CoordinatorSent(replace(message, world=self._begin(world)), now)
+                yield CoordinatorSent(replace(message, world=self._localize(world)), now)
             case Paused(paused):
                 if isinstance(self._state, Joined):
-                    self._state.member.pauses(now, paused=paused)
+                    self._state.member.set_paused(now, paused=paused)
             case GivenUp(why) if self._world is None:
                 self._print(f"node 0 has declared this node lost, as it {why}; rejoining", now)
                 self.rejoin()
             case GivenUp():
-                # Node 0 has closed the connection: that it ends is not a loss any more.
+                # Node 0 closes the connection: that is not a loss.
                 self._has_ended = True
                 if isinstance(self._state, Joined):
                     self._loop.forget(self._state.member.channel.fileno())
                 yield CoordinatorSent(message, now)
             case Verdict(reason):
-                self._is_judged(reason)
+                self._handle_verdict(reason)
                 yield CoordinatorSent(message, now)
             case _ if isinstance(message, QueryMessage):
                 yield QueryReceived(message, now)
@@ -405,51 +412,49 @@ class Membership:
                 yield CoordinatorSent(message, now)
 
     def _print(self, text: str, now: float) -> None:
-        """Print a line of node 0's; no more, after too many from another machine."""
+        """Print a line that node 0 has sent; the number of lines is limited if it is another machine."""
         if isinstance(self._state, CoordinatorServer) or self._lines.allows("", now):
-            self._outside.notice(text)
+            self._context.notice(text)
 
-    def _has_found_its_job(self) -> None:
-        """Stay with this node 0."""
+    def _confirm_job(self) -> None:
+        """Stop dialing: the peer is node 0 of this job."""
         if isinstance(self._state, HelloSent):
             self._state.dialing.close()
             self._state = Joined(self._state.member)
 
-    def _begin_first(self, formed: World) -> World:
-        """Return the first world of this node, with an interface if libraries need its name."""
-        state, interfaces = self._state, self._outside.interfaces()
+    def _first_world(self, formed: World) -> World:
+        """Return the localized first world, with an interface if libraries need its name."""
+        state, interfaces = self._state, self._context.interfaces()
         if isinstance(state, CoordinatorServer):
-            self._formed_at = state.master_addr
+            self._master_addr = state.master_addr
             # If no other machine has connected, all nodes are on this one.
-            reached_at = state.reached_at or LOOPBACK
-            self._interface = interface_of(reached_at, interfaces)
+            self._interface = interface_of(state.reached_at or LOOPBACK, interfaces)
         host = self._node.hello.host
-        if self._outside.resolves_for_others(host, self._loop.clock, interfaces):
-            self._interface = ""
+        if self._context.resolves_for_others(host, self._loop.clock, interfaces):
+            self._interface = None
         if isinstance(state, Joined):
-            # Now: the look-up of this node's name may have taken seconds.
+            # Only now, because the lookup of this node's name may have taken seconds.
             state.member.begin_work(self._loop.clock())
-        return self._begin(formed)
+        return self._localize(formed)
 
-    def _begin(self, world: World) -> World:
-        """Return a world as it is seen from here: node 0's address, and this node's interface."""
-        self._world = replace(world, master_addr=self._formed_at, interface=self._interface)
+    def _localize(self, world: World) -> World:
+        """Return a world with node 0's address as seen from this node, and this node's interface."""
+        interface = self._interface or ""
+        self._world = replace(world, master_addr=self._master_addr, interface=interface)
         return self._world
 
-    # Ends.
+    # The end.
 
-    def _is_judged(self, reason: Reason) -> None:
-        """Take note that the job is over."""
+    def _handle_verdict(self, reason: Reason) -> None:
         self._has_succeeded = isinstance(reason, Succeeded)
         if self._has_succeeded:
-            # What workers have left may run for longer than a lease.
-            self._outside.renew_lease(None)
+            # Processes that workers have left may run for longer than a lease.
+            self._context.renew_lease(None)
         if isinstance(self._state, Joined):
-            # At once: node 0 waits until all have disconnected.
+            # At once, because node 0 waits until all members have disconnected.
             self._end()
 
     def _end(self) -> None:
-        """Expect nothing more."""
         self._has_ended = True
         self._loop.remove_timer(self)
         if isinstance(self._state, CoordinatorServer):
@@ -460,10 +465,10 @@ class Membership:
 
 
 def master_addr(addresses: Sequence[Address], answered: Address, name: str) -> str:
-    """Return node 0's name, or the address that has answered if the name may lead elsewhere."""
-    # A worker's library tries the addresses of a name in turn, and waits long for a dead one:
-    # also for one behind that of node 0, whose port refuses until rank 0 listens. A second
-    # address of the same family is most often that of another machine, or of none.
+    """Return node 0's name, or the address that has answered if the name has others that may not."""
+    # A worker's library tries the addresses of a name in turn and waits long for a dead one, even if
+    # that comes after node 0's, whose port refuses connections until rank 0 listens. A second address
+    # of the same family most often belongs to another machine or to none.
     first, *others = addresses
     only_this_one = answered != first or any(each.family == first.family for each in others)
     return answered.host if only_this_one else name

@@ -1,7 +1,7 @@
-"""Answers the queries of this node's commands, and those of other nodes, in the agent's loop.
+"""Answers the queries of this node's commands and of other nodes, in the agent's loop.
 
-However many ask, the work is bounded: equal queries share one answer. A coordinator that does not
-answer in time is named, and this node's own answer is given.
+The work is bounded however many commands ask, because equal queries share one answer. If the
+coordinator does not answer in time, the answer is this node's own and says that others are missing.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,67 +18,67 @@ from clusterrun.policy.messages import AgentMessage, PrintStacks
 from clusterrun.policy.queries import Answer, Answers, EndOfAnswers, MissingNode, Query
 
 SECONDS_FOR_COORDINATOR = 0.3
-"""More than it gives the other nodes."""
+"""Added to a query's seconds: more than the coordinator gives the other nodes."""
 
 SECONDS_BETWEEN_QUERIES = 0.1
-"""Queries of commands that come sooner wait."""
+"""Commands' queries that come sooner wait."""
 
 MAX_OPEN_QUERIES = 4
-"""Different queries of commands at a time."""
+"""Different queries at a time."""
 
 MAX_ANSWER_BYTES = 256 << 20
-"""Bytes that are kept for one query; more are ignored."""
+"""Of all answers to one query; more answers are dropped."""
 
 ANSWER_OVERHEAD = 512
-"""Bytes of an answer beside its body, at most."""
+"""Maximum bytes of an answer apart from its body."""
 
 NOT_REACHED = "does not answer: nodes that are not shown can't be asked"
 
 Reply = Callable[[bytes], None]
 """Takes encoded ``Answers``."""
 
-Then = Callable[[Answer], Iterable[Event]]
+OnAnswer = Callable[[Answer], Iterable[Event]]
 """Takes this node's answer; returns what follows."""
 
 
 class AgentCallbacks(Struct, frozen=True):
-    """What the service needs of the agent."""
+    """What the service calls."""
 
     send: Callable[[AgentMessage], Iterable[Event]]
     """Sends a message to the coordinator; returns what follows at once."""
-    answer: Callable[[Query, Then, float], Iterable[Event]]
-    """Finds out this node's answer; ``Then`` gets it, now or later."""
+    answer: Callable[[Query, OnAnswer, float], Iterable[Event]]
+    """Collects this node's answer, and passes it on now or later."""
     concerns: Callable[[Query], bool]
-    """Whether this node has an answer."""
+    """Returns whether a query is about this node."""
     node_zero: Callable[[], str]
     """Returns node 0's host."""
 
 
 class _OpenQuery(Struct):
-    """A query of this node's commands."""
+    """A query of one or more commands on this node."""
 
     query: Query
     replies: list[Reply]
-    until: float = NEVER
+    deadline: float = NEVER
     waits_for_own: bool = True
     answers: list[Answer] = field(default_factory=list)
     size: int = 0
-    """Bytes of these."""
+    """Total bytes of the answers."""
     end: EndOfAnswers | None = None
     """None while other nodes may answer."""
 
-    def take(self, answer: Answer) -> None:
-        """Keep another node's answer."""
+    def add(self, answer: Answer) -> None:
+        """Add another node's answer."""
         self.size += ANSWER_OVERHEAD + len(answer.body) + len(answer.problem)
         if self.size <= MAX_ANSWER_BYTES:
             self.answers.append(answer)
 
 
 class QueryService:
-    """Acts when it is asked, and at its times."""
+    """The open queries of this node's commands."""
 
-    def __init__(self, ports: AgentCallbacks) -> None:
-        self._ports = ports
+    def __init__(self, agent: AgentCallbacks) -> None:
+        self._agent = agent
         self._queued: list[_OpenQuery] = []
         self._open: dict[int, _OpenQuery] = {}
         self._last = 0
@@ -87,10 +87,11 @@ class QueryService:
     @property
     def due(self) -> float:
         waits = self._queued and len(self._open) < MAX_OPEN_QUERIES
-        return min([self._next_at if waits else NEVER, *(it.until for it in self._open.values())])
+        next_at = self._next_at if waits else NEVER
+        return min([next_at, *(each.deadline for each in self._open.values())])
 
     def ask(self, query: Query, reply: Reply, now: float) -> Iterator[Event]:
-        """Answer a command of this node: ``reply`` is called once, now or later."""
+        """Answer a command on this node: ``reply`` is called once, now or later."""
         for each in (*self._queued, *self._open.values()):
             if each.query == query:
                 each.replies.append(reply)
@@ -99,13 +100,13 @@ class QueryService:
         yield from self._begin_queued(now)
 
     def take(self, event: QueryReceived) -> Iterator[Event]:
-        """Take what the coordinator has sent."""
+        """Handle a message of the coordinator."""
         match event.message:
             case Query() as query:
-                yield from self._ports.answer(query, self._ports.send, event.at)
+                yield from self._agent.answer(query, self._agent.send, event.at)
             case Answer(number) as answer:
                 if number in self._open:
-                    self._open[number].take(answer)
+                    self._open[number].add(answer)
             case EndOfAnswers(number) as end:
                 if number in self._open:
                     self._open[number].end = end
@@ -117,10 +118,10 @@ class QueryService:
         yield from self._begin_queued(event.at)
 
     def events(self, now: float) -> Iterator[Event]:
-        """Go on without what has not answered in time."""
+        """Finish the queries whose deadline has passed with the answers that have come."""
         for number, each in list(self._open.items()):
-            if now >= each.until:
-                silent = MissingNode(0, self._ports.node_zero(), NOT_REACHED)
+            if now >= each.deadline:
+                silent = MissingNode(0, self._agent.node_zero(), NOT_REACHED)
                 each.end = each.end or EndOfAnswers(number, (silent,))
                 each.waits_for_own = False
                 self._finish(number)
@@ -132,18 +133,18 @@ class QueryService:
             self._last += 1
             self._next_at = now + SECONDS_BETWEEN_QUERIES
             query = replace(opened.query, number=self._last)
-            opened.until = now + query.seconds + SECONDS_FOR_COORDINATOR
-            opened.waits_for_own = self._ports.concerns(query)
+            opened.deadline = now + query.seconds + SECONDS_FOR_COORDINATOR
+            opened.waits_for_own = self._agent.concerns(query)
             self._open[self._last] = opened
             if opened.waits_for_own:
                 if query.rank is not None:
-                    # Nobody else is asked: the coordinator may not answer.
+                    # Only this node is asked: the coordinator may not answer.
                     opened.end = EndOfAnswers(self._last)
-                yield from self._ports.answer(query, partial(self._take_own, self._last), now)
+                yield from self._agent.answer(query, partial(self._add_own, self._last), now)
             if opened.end is None:
-                yield from self._ports.send(query)
+                yield from self._agent.send(query)
 
-    def _take_own(self, number: int, answer: Answer) -> tuple[()]:
+    def _add_own(self, number: int, answer: Answer) -> tuple[()]:
         if number in self._open:
             self._open[number].waits_for_own = False
             self._open[number].answers.append(answer)
@@ -151,13 +152,13 @@ class QueryService:
         return ()
 
     def _finish(self, number: int) -> None:
-        """Reply once this node and all others have answered, or are named."""
+        """Reply once this node has answered and ``end`` is known."""
         done = self._open[number]
         if done.end is None or done.waits_for_own:
             return
         del self._open[number]
         answers = tuple(sorted(done.answers, key=lambda each: each.node_rank))
-        # Once, however many have asked.
+        # Encoded once, however many commands have asked.
         encoded = msgspec.msgpack.encode(Answers(answers, done.end))
         for reply in done.replies:
             reply(encoded)

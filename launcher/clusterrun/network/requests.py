@@ -1,6 +1,6 @@
-"""What the commands of a user and an agent send each other: one request, one answer.
+"""Messages between a user's command and an agent: one request, one answer.
 
-Both are frames of a ``Channel``, after a handshake without a token.
+They are frames of a ``Channel``, after a handshake without a token.
 """
 
 from typing import TypeVar
@@ -16,30 +16,30 @@ AnswerT = TypeVar("AnswerT", "Description", Answers)
 
 
 JOINING = "joining"
-"""The state of an agent that waits for the other nodes."""
+"""The ``state`` of an agent that waits for other nodes."""
 
 
 class Describe(Struct, frozen=True, tag=True):
-    """Asks which job the agent is part of; a ``Description`` answers."""
+    """Asks for a ``Description`` of the agent's job."""
 
 
 class Suspend(Struct, frozen=True, tag=True):
-    """Asks for a suspension of the job; a ``Description`` answers once it is asked for."""
+    """Requests a suspension of the job; the answer is a ``Description``."""
 
 
 class StopJob(Struct, frozen=True, tag=True):
-    """Asks for the end of the job; a ``Description`` answers once it is asked for."""
+    """Requests the end of the job; the answer is a ``Description``."""
 
     at_once: bool
     """Without a grace period."""
 
 
 Request = Describe | Suspend | StopJob | Query
-"""``Answers`` come to a ``Query``, soon after its seconds."""
+"""The answer to a ``Query`` is ``Answers``, soon after the query's seconds."""
 
 
 class Description(Struct, frozen=True, tag=True):
-    """The job of an agent."""
+    """An agent and its job."""
 
     run_id: RunId
     host: Name
@@ -47,18 +47,19 @@ class Description(Struct, frozen=True, tag=True):
     node_rank: Count
     nodes: Size
     program: Line
-    """The name of what it runs."""
+    """Name of the script or executable."""
     ranks: Count = 0
-    """Of all nodes."""
+    """On all nodes."""
     programs: tuple[NumberedProgram, ...] | UnsetType = UNSET
-    """Of a job with services, once its nodes have joined."""
+    """Set for a job with services once its nodes have joined."""
     attempt: Count = 0
     state: Name = "running"
-    """Of this node: "running", "stopping", ...; "joining": it waits for other nodes."""
+    """Of this node: "running", "stopping", ...; "joining" while it waits for other nodes."""
     unsaved: Line = ""
-    """Why this node's ranks can't be suspended; "": they can, if they call ``suspend.requested``."""
+    """Why this node's ranks can't be suspended; "" if they can, provided that they call
+    ``suspend.requested``."""
     running_for: Seconds = 0.0
-    """Since all nodes had joined; while they join, since this agent began to wait."""
+    """Since all nodes had joined; before that, since this agent began to wait."""
 
 
 REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

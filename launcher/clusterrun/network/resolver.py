@@ -1,4 +1,4 @@
-"""Looks names up in a child process, which can be killed: a name server may take minutes."""
+"""Resolves names in a child process, which can be killed: a name server may take minutes."""
 
 import socket
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from clusterrun.network.addresses import (
 from clusterrun.processes import TimeLimitedChild
 
 SECONDS_FOR_AN_ANSWER = 15
-"""Then the child is killed and another one tries again: pods get their names late."""
+"""After that the child is killed and another one starts: a pod's name may be published late."""
 
 SECONDS_FOR_OWN_NAME = 2.0
 """A slower resolver would delay the libraries of every rank as well."""
 
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 2.0
+MIN_BACKOFF = 0.1
+MAX_BACKOFF = 2.0
 
 
 class _Answer(Struct, frozen=True):
@@ -34,7 +34,7 @@ class _Answer(Struct, frozen=True):
 
 
 class Lookup:
-    """Looks a host up until it has addresses."""
+    """Resolves a host name, with retries until it has addresses."""
 
     def __init__(
         self,
@@ -44,31 +44,31 @@ class Lookup:
         now: float,
         resolve: Resolve = all_addresses,
     ) -> None:
-        """Begin; ``loop`` calls ``ready`` when ``turn`` has something to do."""
+        """Start; ``loop`` calls ``ready`` when ``turn`` has something to do."""
         self.host = host
         """A name or an address."""
         self._resolve = resolve
         self.addresses = numeric_address(host)
-        """() while there is no answer."""
+        """() until the name resolves."""
         self.error = ""
-        """Why there is none."""
+        """Why the name does not resolve; "" before the first answer."""
         self.due = NEVER
-        """When ``turn`` is due even if nothing happens."""
+        """When to call ``turn`` even if nothing happens."""
         self._watch: Callable[[int], None] = lambda pipe: loop.watch(pipe, ready)
         self._forget = loop.forget
-        self._pause = FIRST_PAUSE
+        self._backoff = MIN_BACKOFF
         self._child: TimeLimitedChild | None = None
         if not self.addresses:
             self._start(now)
 
     def look_up_again(self, now: float) -> None:
-        """Drop the addresses of a name, because none of them is of use."""
+        """Drop the addresses of a name, because none of them works."""
         if not numeric_address(self.host) and self._child is None:
             self.addresses = ()
             self._start(now)
 
     def turn(self, now: float) -> None:
-        """Take the answer if there is one; try again when that is due."""
+        """Read the answer if there is one; retry when that is due."""
         if self._child is not None:
             self._take_answer(self._child, now)
         elif now >= self.due:
@@ -85,7 +85,7 @@ class Lookup:
             ask = partial(_look_up, self.host, self._resolve)
             self._child = TimeLimitedChild(ask, SECONDS_FOR_AN_ANSWER, now=now)
         except OSError as error:
-            # Limits of processes or files, which other jobs may have reached.
+            # A limit of processes or files, which other jobs may have reached.
             self._fail(f"the lookup could not start: {error.strerror}", now)
             return
         self._watch(self._child.fileno())
@@ -108,17 +108,16 @@ class Lookup:
             self._fail(answer.error, now)
 
     def _fail(self, error: str, now: float) -> None:
-        """Try again after a pause."""
         self.error = error
-        self.due = now + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self.due = now + self._backoff
+        self._backoff = min(2 * self._backoff, MAX_BACKOFF)
 
 
 def resolves_for_others(host: str, clock: Callable[[], float], interfaces: Interfaces) -> bool:
-    """Return whether ``host``, our own name, has an address of ours that is not a loopback one.
+    """Return whether this machine's name ``host`` resolves to an address that other machines can reach.
 
-    Where it has none (127.0.1.1 on Debian, an address of no interface in a pod with hostNetwork or
-    behind a VPN, or an unknown name), gloo and NCCL need to be given an interface, or they fail with
+    If it does not (127.0.1.1 on Debian; an address of no interface in a pod with hostNetwork or behind
+    a VPN; an unknown name), gloo and NCCL need the name of an interface, or they fail with
     "connectFullMesh failed".
     """
     loop, deadline = Loop[None](clock), clock() + SECONDS_FOR_OWN_NAME

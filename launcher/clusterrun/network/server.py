@@ -1,13 +1,14 @@
-"""Node 0: the agent that runs the coordinator.
+"""The server on node 0: runs the coordinator in the loop of node 0's agent.
 
-What happens on the connections of the other agents becomes events of the coordinator. What that
-decides is done here: for its own agent in memory, for the others by their connections.
+Messages of the other agents, new and closed connections become events of the coordinator, and its
+actions are performed here. Messages between the coordinator and node 0's own agent stay in memory.
 """
 
 import errno
 import socket
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from typing import assert_never
 
 import msgspec
@@ -31,7 +32,7 @@ from clusterrun.network.handshake import (
 )
 from clusterrun.network.join_failures import error_of
 from clusterrun.network.joining_node import JoiningNode
-from clusterrun.network.joining_port import JoiningPort, open_joining_port
+from clusterrun.network.rendezvous_port import RendezvousPort, open_rendezvous_port
 from clusterrun.policy import job_events
 from clusterrun.policy.coordinator import Coordinator, Over
 from clusterrun.policy.events import Event
@@ -57,84 +58,85 @@ SECONDS_TO_SEND_HELLO = 10.0
 SECONDS_TO_READ_A_REFUSAL = 2.0
 SECONDS_WITHOUT_DESCRIPTORS = 1.0
 
-SECONDS_TO_REFUSE_LATECOMERS = 0.7
-"""Nodes that start a little later should learn why the job can't start, too."""
+SECONDS_TO_REFUSE_LATE_NODES = 0.7
+"""For nodes that start a little later to learn why the job can't start."""
 
-MAX_STRANGERS = 256
-"""Connections without a ``Hello`` at the same time, beyond one for each node."""
+MAX_UNAUTHENTICATED = 256
+"""Connections without a ``Hello`` at the same time, in addition to one for each node."""
 
-MAX_ACCEPTED_IN_A_TURN = 16
-"""A flood of them keeps neither members nor signals waiting."""
+MAX_ACCEPTED_PER_TURN = 16
+"""A flood of connections must not keep members or signals waiting."""
 
 OTHER_DESCRIPTORS = 64
-"""Open files that node 0 needs beside its connections."""
+"""Open files that node 0 needs in addition to its connections."""
 
 
 class Connection(Struct, eq=False):
-    """One of them: a stranger's, until its ``Hello`` has come, then a member's."""
+    """A connection: unauthenticated until its ``Hello`` has come, then a member's."""
 
     number: int
     channel: Channel[FromMember]
     peer: str
-    """The address of its other end."""
+    """The IP address of the other end."""
     deadline: float
-    """When it is closed: a stranger's without a ``Hello``, or one that is closing."""
+    """When to close it if it is unauthenticated or closing."""
     serve: Ready[Event]
     is_member: bool = False
     is_closing: bool = False
-    """It ends once all that was sent has left; what comes by it counts no more."""
+    """It is closed once all messages are sent; received messages are ignored."""
 
     def watch(self, loop: Loop[Event]) -> None:
-        rank = Priority.KNOWN if self.is_member else Priority.UNAUTHENTICATED
-        self.channel.watch(loop, self.serve, rank)
+        priority = Priority.KNOWN if self.is_member else Priority.UNAUTHENTICATED
+        self.channel.watch(loop, self.serve, priority)
 
 
 class CoordinatorServer:
-    """Runs the coordinator, in the loop of its agent, whose membership needs no connection."""
+    """Runs the coordinator in the loop of node 0's agent."""
 
-    def __init__(  # noqa: PLR0913 - what the node has found out
+    def __init__(  # noqa: PLR0913 - the parts of node 0
         self,
         node: JoiningNode,
         loop: Loop[Event],
         coordinator: Coordinator,
-        event: Callable[[FromCoordinator, float], Iterable[Event]],
+        handle_message: Callable[[FromCoordinator, float], Iterable[Event]],
         *,
-        port: JoiningPort,
+        port: RendezvousPort,
         workers: MasterPort | None = None,
     ) -> None:
-        """Listen.
+        """Start to listen.
 
         Args:
-            node: this one.
-            loop: the agent's.
+            node: this node.
+            loop: the agent's loop.
             coordinator: the policy.
-            event: returns what a message to this node's own agent means for it.
-            port: where the others join; taken over.
-            workers: where the workers meet; taken over. None: at ``port``, once all have joined.
+            handle_message: returns the events that a message to this node's own agent is for it.
+            port: where the other nodes join; closed by ``finish``.
+            workers: MASTER_PORT, released by ``finish``; None: ``port``, once all nodes have joined.
 
         Raises:
             MachineError: the limit of open files is too low for a connection to each node.
 
         """
         settings = coordinator.settings
-        allow_connections(settings.nodes, 2 * MAX_STRANGERS)
+        allow_connections(settings.nodes, 2 * MAX_UNAUTHENTICATED)
         self.coordinator = coordinator
-        self.reached_at = ""
-        """This node's address that the first member from another machine connected to."""
+        self.reached_at: str | None = None
+        """The address of this node to which the first member from another machine connected."""
         self._node = node
         self._loop = loop
-        self._terms = settings
-        self._event = event
+        self._settings = settings
+        self._handle_message = handle_message
         self._port = port
         self._workers = workers
-        self._mail: list[FromCoordinator] = []
-        """What the coordinator has sent to its own agent."""
-        self._refused: LauncherError | None = None
-        self._refused_until = NEVER
+        self._own_messages: list[FromCoordinator] = []
+        """Messages from the coordinator to this node's own agent."""
+        self._refusal: LauncherError | None = None
+        """Why the job can't start."""
+        self._refusal_deadline = NEVER
         self._is_over = False
         self._duplicate_check: DuplicateCheck | None = None
         self._connections: dict[int, Connection] = {}
-        self._strangers: dict[int, Connection] = {}
+        self._unauthenticated: dict[int, Connection] = {}
         """In the order of their deadlines."""
         self._closing: dict[int, Connection] = {}
         self._last_number = OWN
@@ -146,63 +148,69 @@ class CoordinatorServer:
         self._listen()
 
     def check_for_duplicate(self) -> None:
-        """Find out whether another machine at node 0's address is node 0, too."""
-        self._duplicate_check = DuplicateCheck(self._node, self._loop, self._look)
+        """Check whether another machine at node 0's address is node 0 as well."""
+        self._duplicate_check = DuplicateCheck(self._node, self._loop, self._check_duplicate)
 
     @property
     def master_addr(self) -> str:
         """MASTER_ADDR of this node's workers in the first attempt."""
         check = self._duplicate_check
-        return self._terms.host.value if check is None else check.master_addr
+        return self._settings.host.value if check is None else check.master_addr
 
     @property
     def due(self) -> float:
-        first = next(iter(self._strangers.values()), None)
-        closing = min((each.deadline for each in self._closing.values()), default=NEVER)
-        stranger = NEVER if first is None else first.deadline
-        check = NEVER if self._duplicate_check is None else self._duplicate_check.due
-        turn = self._last_turn + self._terms.rhythm.timeout
-        times = (stranger, closing, check, turn, self._accept_again, self._refused_until)
-        return min(self.coordinator.due, self._silence_watch.due, *times)
+        first = next(iter(self._unauthenticated.values()), None)
+        return min(
+            self.coordinator.due,
+            self._silence_watch.due,
+            NEVER if first is None else first.deadline,
+            min((each.deadline for each in self._closing.values()), default=NEVER),
+            NEVER if self._duplicate_check is None else self._duplicate_check.due,
+            self._last_turn + self._settings.rhythm.timeout,
+            self._accept_again,
+            self._refusal_deadline,
+        )
 
     def events(self, now: float) -> Iterable[Event]:
-        """Do what is due: all that members had sent was read, so who seems silent is.
+        """Handle passed deadlines.
+
+        The loop has read all that members had sent before, so a member that seems silent is silent.
 
         Raises:
-            RendezvousError: the nodes contradict each other, or did not all join in time.
+            RendezvousError: the nodes disagree, or did not all join in time.
 
         """
-        self._note_stop(now)
+        self._report_own_stop(now)
         if now >= self._accept_again:
             self._listen()
         for number in self._silence_watch.lost(now):
             self.handle(job_events.MemberSilent(number, now))
         if now >= self.coordinator.due:
             self.handle(job_events.TimePassed(now))
-        self._close_what_is_due(now)
-        return self._look(now)
+        self._close_due(now)
+        return self._check_duplicate(now)
 
     def send(self, message: AgentMessage, now: float) -> Iterable[Event]:
-        """Give the coordinator a message of its own agent; return what it answers at once."""
-        self._hand_over(OWN, message, now)
+        """Pass a message of this node's own agent to the coordinator; return the answer."""
+        self._pass_on(OWN, message, now)
         return self._own_events(now)
 
     def abandon(self, why: str, now: float, hint: str = "") -> None:
-        """Tell all members that the job does not begin."""
+        """Report to all members that the job does not start."""
         self.handle(job_events.JoinAbandoned(why, now, hint))
 
     def handle(self, event: job_events.CoordinatorEvent) -> None:
-        """Take an event of the job."""
+        """Have the coordinator handle an event, and perform its actions."""
         self._perform(self.coordinator.handle(event), event.at)
 
     def finish(self, seconds: float) -> None:
-        """Let members read what was sent last, for at most ``seconds``, and close everything."""
+        """Let members read the last messages, for at most ``seconds``, and close everything."""
         self._is_over = True
         deadline = self._loop.clock() + seconds
         self._end_check()
-        for stranger in [*self._strangers.values()]:
-            self._close(stranger)
-        # Members close their connections once they have read it.
+        for connection in [*self._unauthenticated.values()]:
+            self._close(connection)
+        # Members close their connections once they have read the last message.
         while isinstance(self.coordinator.state, Over) and self._connections:
             if self._loop.clock() >= deadline:
                 break
@@ -215,7 +223,7 @@ class CoordinatorServer:
         if self._workers is not None:
             self._workers.release()
 
-    # What the coordinator decides.
+    # The coordinator's actions.
 
     def _perform(self, actions: Iterable[job_events.Action], at: float) -> None:
         for action in actions:
@@ -233,7 +241,7 @@ class CoordinatorServer:
                     self._forget_port()
                     self._port.close()
                 case job_events.PrintOnNodeZero(text):
-                    self._node.outside.notice(text)
+                    self._node.context.notice(text)
                 case _:
                     assert_never(action)
 
@@ -241,53 +249,58 @@ class CoordinatorServer:
         body = msgspec.msgpack.encode(message)
         for number in connections:
             if number == OWN:
-                self._mail.append(message)
+                self._own_messages.append(message)
             elif connection := self._connections.get(number):
                 connection.channel.send_body(body)
                 if connection.channel.wants_write:
                     connection.watch(self._loop)
 
     def _next_port(self) -> int:
-        """Return where the workers of the next attempt meet: a port that was given is kept."""
+        """Return MASTER_PORT of the next attempt; a port that was set is kept."""
         workers = self._workers
         return self.coordinator.port if workers is None or workers.is_chosen else workers.next()
 
-    # Its own agent.
+    # Node 0's own agent.
 
     def _own_events(self, now: float) -> Iterable[Event]:
-        """Return what the coordinator has sent to its own agent, as events; first others have theirs."""
+        """Return the coordinator's messages to its own agent as events.
+
+        Raises:
+            LauncherError: the job can't start, and all nodes have been told, or the time for that is over.
+
+        """
         events = list[Event]()
-        mail, self._mail = self._mail, []
+        messages, self._own_messages = self._own_messages, []
         if self._is_over:
             return events
-        for message in mail:
+        for message in messages:
             match message:
                 case Refused(refusal):
-                    self._refused = error_of(message)
-                    self._refused_until = now + SECONDS_TO_REFUSE_LATECOMERS
+                    self._refusal = error_of(message)
+                    self._refusal_deadline = now + SECONDS_TO_REFUSE_LATE_NODES
                     if refusal is Refusal.CHECK_FAILED:
-                        # The others may run their checks, for as long as they may.
-                        self._refused_until = now + self._terms.job.join.rdzv_timeout
+                        # The other nodes' checks may still run, for up to the join timeout.
+                        self._refusal_deadline = now + self._settings.job.join.rdzv_timeout
                 case _:
-                    events += self._event(message, now)
+                    events += self._handle_message(message, now)
                     if isinstance(message, WorldFormed):
                         self._end_check()
-        if self._refused and (self._all_are_informed or now >= self._refused_until):
-            raise self._refused
+        if self._refusal and (self._all_are_informed or now >= self._refusal_deadline):
+            raise self._refusal
         return events
 
     @property
     def _all_are_informed(self) -> bool:
-        """Whether all nodes know that the job cannot begin."""
+        """Whether all nodes have been told why the job can't start."""
         waits = any(each.channel.wants_write for each in self._connections.values())
         return self.coordinator.all_are_informed and not waits
 
-    def _look(self, now: float) -> Iterable[Event]:
-        """Look for another node 0, as long as it matters."""
+    def _check_duplicate(self, now: float) -> Iterable[Event]:
+        """Continue the check for a second node 0."""
         check = self._duplicate_check
         if check is not None:
             check.turn(now)
-            if check.failure is not None and self._refused is None:
+            if check.failure is not None and self._refusal is None:
                 self.abandon(check.failure.message, now, check.failure.hint)
         return self._own_events(now)
 
@@ -296,7 +309,7 @@ class CoordinatorServer:
             self._duplicate_check.close()
             self._duplicate_check = None
 
-    # Strangers.
+    # Unauthenticated connections.
 
     def _listen(self) -> None:
         self._accept_again = NEVER
@@ -309,51 +322,49 @@ class CoordinatorServer:
 
     def _accept(self, now: float) -> Iterable[Event]:
         try:
-            for _, (sock, where) in zip(
-                range(MAX_ACCEPTED_IN_A_TURN), self._port.accepted(), strict=False
-            ):
-                self._accept_one(sock, plain_address(where), now)
+            for sock, sockname in islice(self._port.accepted(), MAX_ACCEPTED_PER_TURN):
+                self._accept_one(sock, plain_address(sockname[0]), now)
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
-            # The stranger that has been silent longest makes room; without any, time may.
+            # Close the unauthenticated connection that has been silent longest, and retry later.
             self._forget_port()
             self._accept_again = now + SECONDS_WITHOUT_DESCRIPTORS
             self._refuse_oldest("too many connections", now)
         return self._own_events(now)
 
     def _accept_one(self, sock: socket.socket, peer: str, now: float) -> None:
-        if len(self._strangers) >= MAX_STRANGERS + self.coordinator.size:
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED + self.coordinator.size:
             self._refuse_oldest("too many connections", now)
         own_end = packed_address(sock.getsockname())
         handshake = coordinator_handshake(self._node.token, own_end, self._is_own)
         channel = Channel(FROM_MEMBERS, sock, handshake)
-        channel.longest = MAX_HELLO_BYTES
+        channel.max_body_bytes = MAX_HELLO_BYTES
         self._last_number = number = self._last_number + 1
         serve, deadline = partial(self._serve, number), now + SECONDS_TO_SEND_HELLO
         connection = Connection(number, channel, peer, deadline, serve)
-        self._connections[number] = self._strangers[number] = connection
+        self._connections[number] = self._unauthenticated[number] = connection
         connection.watch(self._loop)
         self.handle(job_events.CallerConnected(now))
 
     def _is_own(self, address: str) -> bool:
-        return is_own(address, self._node.outside.interfaces())
+        return is_own(address, self._node.context.interfaces())
 
     def _refuse_oldest(self, why: str, now: float) -> None:
-        first = next(iter(self._strangers.values()), None)
+        first = next(iter(self._unauthenticated.values()), None)
         if first is not None:
             self._drop(first, now, why)
 
     def _admit(self, connection: Connection, hello: Hello, now: float) -> None:
         if connection.channel.is_closed_by_peer():
-            # The same agent calls again by now.
+            # The agent has already connected again.
             self._close_later(connection)
             return
-        del self._strangers[connection.number]
+        del self._unauthenticated[connection.number]
         connection.is_member = True
         connection.deadline = NEVER
-        connection.channel.longest = MAX_FRAME_BYTES
-        connection.channel.give_up_after(self._terms.member_silence)
+        connection.channel.max_body_bytes = MAX_FRAME_BYTES
+        connection.channel.give_up_after(self._settings.member_silence)
         self._silence_watch.received(connection.number, now)
         self._answer(connection.number, hello.at)
         if not self.reached_at and connection.channel.local_address != connection.peer:
@@ -362,23 +373,23 @@ class CoordinatorServer:
 
     # Members.
 
-    def _note_stop(self, now: float) -> None:
-        """Let the coordinator know if this process was stopped for so long that others give it up."""
+    def _report_own_stop(self, now: float) -> None:
+        """Let the coordinator know if this process was stopped for so long that members give it up."""
         seconds, self._last_turn = now - self._last_turn, now
-        # Others may have heard it an interval before its last turn.
-        if seconds > self._terms.rhythm.after(NODE_ZERO_SILENCE_INTERVALS - 1.0):
+        # Members may have received the last message an interval before its last turn.
+        if seconds > self._settings.rhythm.after(NODE_ZERO_SILENCE_INTERVALS - 1.0):
             self.handle(job_events.NodeZeroWasStopped(seconds, now))
 
     def _serve(self, number: int, now: float) -> Iterable[Event]:
-        """Send what is queued for a connection, and read what it has sent."""
-        self._note_stop(now)
+        """Send queued data on a connection, and handle what was received."""
+        self._report_own_stop(now)
         connection = self._connections.get(number)
         if connection is None:
             return ()
         channel = connection.channel
         try:
             for message in channel.receive():
-                self._take(connection, message, now)
+                self._handle_frame(connection, message, now)
         except BadFrame as error:
             self._drop(connection, now, f"it {error}")
         if channel.end is None and (channel.wants_write or not connection.is_closing):
@@ -389,7 +400,7 @@ class CoordinatorServer:
             self._drop(connection, now)
         return self._own_events(now)
 
-    def _take(self, connection: Connection, message: FromMember, now: float) -> None:
+    def _handle_frame(self, connection: Connection, message: FromMember, now: float) -> None:
         number = connection.number
         if connection.is_closing:
             return
@@ -407,49 +418,49 @@ class CoordinatorServer:
             case Heartbeat(at):
                 self._answer(number, at)
             case _:
-                self._hand_over(number, message, now)
+                self._pass_on(number, message, now)
 
-    def _hand_over(self, number: int, message: AgentMessage, now: float) -> None:
-        """Give the coordinator a message of a member, or of the agent that runs the coordinator."""
+    def _pass_on(self, number: int, message: AgentMessage, now: float) -> None:
+        """Pass a message of a member, or of this node's own agent, to the coordinator."""
         if isinstance(message, Paused) and message.paused:
-            # Silent on purpose, until its next message.
+            # A paused member is silent until its next message.
             self._silence_watch.forget(number)
         self.handle(job_events.MessageReceived(number, message, now))
 
     def _answer(self, number: int, sent: float) -> None:
-        """Answer a heartbeat, unless the job goes on without that node."""
+        """Answer a heartbeat, unless the job continues without that node."""
         if not self.coordinator.is_lost(number):
-            # Read now, after it has come: the lease of its workers begins no later.
+            # The time after the heartbeat has come: the lease of the member's workers starts no later.
             now = self._loop.clock()
             self.coordinator.grants.answer(number, now)
             self._send((number,), HeartbeatAnswer(sent, now))
 
-    # Ends.
+    # Closing connections.
 
     def _drop(self, connection: Connection, now: float, refused: str = "") -> None:
-        """Close a connection, and let the coordinator know; ``refused``: why, to be printed."""
-        was_stranger = connection.number in self._strangers
+        """Close a connection and let the coordinator know; it prints ``refused`` as the reason."""
+        was_unauthenticated = connection.number in self._unauthenticated
         if not self._close(connection):
             return
         why = f"{connection.peer}: {refused}" if refused else ""
-        if was_stranger:
+        if was_unauthenticated:
             self.handle(job_events.CallerDisconnected(why, now))
             return
         end = connection.channel.end
-        # A reset tells nothing of the workers: see ``policy/leases.py``.
+        # A reset says nothing about the workers: see ``policy/leases.py``.
         has_ended = end is ChannelEnd.CLOSED
         is_unreachable = end is ChannelEnd.UNREACHABLE
         gone = job_events.MemberDisconnected(connection.number, why, now, has_ended, is_unreachable)
         self.handle(gone)
         if not self.coordinator.is_lost(connection.number):
-            # It had no place, and no workers.
+            # This node was not in the world and has no workers.
             self.coordinator.grants.has_ended(connection.number)
 
     def _close(self, connection: Connection) -> bool:
         """Close a connection; return whether it was open."""
         number = connection.number
         self._closing.pop(number, None)
-        self._strangers.pop(number, None)
+        self._unauthenticated.pop(number, None)
         self._silence_watch.forget(number)
         if self._connections.pop(number, None) is None:
             return False
@@ -457,35 +468,35 @@ class CoordinatorServer:
         return True
 
     def _close_later(self, connection: Connection) -> None:
-        """Close a connection once all that was sent has left: see ``_close_what_is_due``."""
+        """Have ``_close_due`` close a connection once all messages are sent."""
         connection.is_closing = True
         connection.deadline = 0.0
         self._closing[connection.number] = connection
 
-    def _close_what_is_due(self, now: float) -> None:
+    def _close_due(self, now: float) -> None:
         for connection in [*self._closing.values()]:
             if not connection.deadline:
                 connection.deadline = now + SECONDS_TO_READ_A_REFUSAL
             if not connection.channel.wants_write or now >= connection.deadline:
                 self._drop(connection, now)
-        while self._strangers and next(iter(self._strangers.values())).deadline <= now:
+        while self._unauthenticated and next(iter(self._unauthenticated.values())).deadline <= now:
             self._refuse_oldest(f"it sent nothing for {SECONDS_TO_SEND_HELLO:g} s", now)
 
 
-def open_ports(node: JoiningNode) -> tuple[JoiningPort, MasterPort | None]:
-    """Return where the other nodes join, and where the workers meet if that is another port.
+def open_ports(node: JoiningNode) -> tuple[RendezvousPort, MasterPort | None]:
+    """Return the rendezvous port, and the workers' port if that is a different one.
 
     Raises:
         PortInUse: no port is free for the coordinator.
-        RendezvousError: another program listens on the port that was given for the workers.
-        MachineError: this user may not listen at a port that was given.
+        RendezvousError: another program listens on the port that was set for the workers.
+        MachineError: this user may not listen at a port that was set.
 
     """
     settings = node.settings
-    # At a loopback address no other machine needs to reach the coordinator.
+    # If node 0's address is a loopback one, no other machine needs to reach the coordinator.
     only_at = loopback_address(settings.host.value)
     is_task = settings.job.tasks is not None
-    joining = open_joining_port(settings.ports, node.hello.host, only_at, is_task=is_task)
+    joining = open_rendezvous_port(settings.ports, node.hello.host, only_at, is_task=is_task)
     if not settings.keeps_rendezvous_port:
         return joining, None
     try:
@@ -495,14 +506,14 @@ def open_ports(node: JoiningNode) -> tuple[JoiningPort, MasterPort | None]:
         raise
 
 
-def allow_connections(nodes: int, strangers: int) -> None:
-    """Raise the limit of open files to a connection for each node, and for ``strangers`` if allowed.
+def allow_connections(nodes: int, others: int) -> None:
+    """Raise the limit of open files to one for each node, and for ``others`` if the hard limit allows.
 
     Raises:
         MachineError: the hard limit is too low for all nodes.
 
     """
-    allowed, needed = raise_descriptor_limit(nodes + strangers), nodes + OTHER_DESCRIPTORS
+    allowed, needed = raise_descriptor_limit(nodes + others), nodes + OTHER_DESCRIPTORS
     if allowed < needed:
         raise MachineError(
             f"node 0 keeps connections to {nodes} nodes and needs {needed} open files,"

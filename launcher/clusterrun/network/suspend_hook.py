@@ -1,8 +1,8 @@
-"""The suspend hook: a program that exits with 0 when a suspension is wanted, and the process that runs it.
+"""The suspend hook: a program that exits with 0 when the job is to be suspended.
 
-That is forked from the agent, so that nothing of the hook outlives the agent: if the agent is killed,
-its socket is closed, and the process kills the hook and all that re-parented to it, as the fork server
-does for workers.
+It runs under a process that is forked from the agent, so nothing of the hook outlives the agent: if
+the agent is killed, its socket is closed, and that process kills the hook and all orphans of it, as
+the fork server does for workers.
 """
 
 import os
@@ -22,17 +22,17 @@ from clusterrun.policy.events import Event, SuspensionRequested
 from clusterrun.processes import become_subreaper, end_children, forked, status_of
 
 READY = b"ready\n"
-"""To the hook's process: all ranks have saved."""
+"""Sent to the hook's process: all ranks have saved."""
 
 SECONDS_FOR_READY = 30.0
-"""How long ``COMMAND ready`` may take: the ranks have saved and ended, and nodes are still held."""
+"""For ``COMMAND ready``: the ranks have saved and exited, but the nodes are still allocated."""
 
 SECONDS_TO_END = 5.0
-"""For the hook's process to kill the hook, once its socket is closed."""
+"""For the hook's process to kill the hook after its socket was closed."""
 
 
 class SuspendHook:
-    """Runs the hook in a process of its own, on node 0, until the job ends."""
+    """Runs the hook on node 0 until the job ends."""
 
     def __init__(
         self,
@@ -45,81 +45,84 @@ class SuspendHook:
 
         Args:
             command: the hook and its arguments.
-            environ: the job's environment.
-            notice: prints a line for people.
-            loop: the agent's.
+            environ: the environment of the hook.
+            notice: prints a line for the user.
+            loop: the agent's loop.
 
         """
         self._loop = loop
-        self.lost = False
+        self._is_lost = False
+        """The hook's process has ended."""
         self._is_waited_for = True
-        self._words = shell_line(command)
+        self._command_line = shell_line(command)
         self._notice = notice
         self._socket, theirs = socket.socketpair()
-        self._pid = forked(partial(_live_as_hook_process, theirs, command, environ))
+        self._pid = forked(partial(_run_hook_process, theirs, command, environ))
         theirs.close()
         loop.watch(self._socket.fileno(), self.events)
 
     def events(self, now: float) -> Iterable[Event]:
-        """Return a ``SuspensionRequested`` once the hook has exited with 0; print any other end."""
-        for phase, how in self._ends():
+        """Return a ``SuspensionRequested`` if the hook has exited with 0; warn if it ended otherwise."""
+        for phase, how in self._exits():
             if phase == "wait":
                 self._is_waited_for = False
                 if how:
                     self._warn(how)
                 else:
-                    yield SuspensionRequested(f"--suspend-hook {self._words}", now)
-        if self.lost:
+                    yield SuspensionRequested(f"--suspend-hook {self._command_line}", now)
+        if self._is_lost:
             self._loop.forget(self._socket.fileno())
             if self._is_waited_for:
                 self._warn("is lost with its process")
 
     def call_ready(self) -> str:
-        """Run ``COMMAND ready`` to its end; return what went wrong, "" if nothing did."""
-        problem = f"gave no answer in {SECONDS_FOR_READY:g} s"
+        """Run ``COMMAND ready`` and wait for it; return what went wrong, "" if nothing did."""
+        ready = f"{self._command_line} ready"
         deadline = time.monotonic() + SECONDS_FOR_READY
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         try:
             self._socket.sendall(READY)
         except OSError:
-            return f"{self._words} ready can't be run: its process has ended"
-        while not self.lost and (left := deadline - time.monotonic()) > 0:
+            return f"{ready} can't be run: its process has ended"
+        while not self._is_lost and (left := deadline - time.monotonic()) > 0:
             if poll.poll(1000 * left):
-                for phase, how in self._ends():
+                for phase, how in self._exits():
                     if phase == "ready":
-                        return f"{self._words} ready {how}" if how else ""
-        return f"{self._words} ready {problem}"
+                        return f"{ready} {how}" if how else ""
+        return f"{ready} gave no answer in {SECONDS_FOR_READY:g} s"
 
     def close(self) -> None:
-        """End the hook, and all that it has started."""
+        """End the hook and all processes that it has started."""
         self._loop.forget(self._socket.fileno())
         self._socket.close()
         if status_of(self._pid, SECONDS_TO_END) is None:
             os.kill(self._pid, signal.SIGKILL)
 
     def _warn(self, how: str) -> None:
-        self._notice(f"warning: the suspend hook {how}; it is not started again: {self._words}")
+        self._notice(
+            f"warning: the suspend hook {how}; it is not started again: {self._command_line}"
+        )
 
-    def _ends(self) -> Iterator[tuple[str, str]]:
-        """Yield the phase and "" or "exited with code 1" of each run that has ended."""
+    def _exits(self) -> Iterator[tuple[str, str]]:
+        """Yield the phase and the failure, "" or "exited with code 1", of each run that has ended."""
         try:
             data = self._socket.recv(4096, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except ConnectionResetError:
             data = b""
-        # A report is one write of some bytes, so that it arrives whole.
-        self.lost = not data
+        # A report is one small write, so it arrives in one piece.
+        self._is_lost = not data
         for line in data.decode(errors="replace").splitlines():
             phase, _, how = line.partition(" ")
             yield phase, how
 
 
-# Its process.
+# The hook's process.
 
 
-def _live_as_hook_process(
+def _run_hook_process(
     agent: socket.socket, command: Sequence[str], environ: Mapping[str, str]
 ) -> NoReturn:
     """Run the hook until the agent closes its socket; never return to the agent's code."""
@@ -132,7 +135,7 @@ def _live_as_hook_process(
 
 
 class _HookProcess:
-    """Starts the hook, reports how it ends, and starts it again as ``COMMAND ready``."""
+    """Starts the hook, later ``COMMAND ready``, and reports how they end."""
 
     def __init__(
         self, agent: socket.socket, command: Sequence[str], environ: Mapping[str, str]
@@ -146,7 +149,7 @@ class _HookProcess:
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
 
     def run(self) -> None:
-        """Return once the agent has closed its socket or is dead."""
+        """Run until the agent closes its socket or dies."""
         poll = select.poll()
         poll.register(self._agent, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
@@ -157,20 +160,20 @@ class _HookProcess:
                 os.read(self._woken, 4096)
             self._reap()
             try:
-                order = self._agent.recv(64, socket.MSG_DONTWAIT)
+                request = self._agent.recv(64, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 continue
             except ConnectionResetError:
                 return
-            if not order:
+            if not request:
                 return
-            if order == READY:
+            if request == READY:
                 self._start("ready", (*self._command, "ready"))
 
     def _start(self, phase: str, command: Sequence[str]) -> None:
-        """Start the command in a session of its own; what it prints goes to standard error."""
+        """Start the command in a process group of its own, with standard output sent to standard error."""
         try:
-            # As all helpers: no debugger of the agent follows (see ``processes``).
+            # With posix_spawn, which no debugger of the agent follows (see ``processes``).
             pid = posix.posix_spawnp(
                 command[0],
                 [*command],
@@ -193,16 +196,17 @@ class _HookProcess:
                 phase = self._running.pop(ended[0], "")
                 if phase:
                     with suppress(ProcessLookupError):
-                        # What it has started ends with it.
+                        # End what it has started.
                         os.killpg(ended[0], signal.SIGKILL)
-                    self._report(phase, _how_it_ended(ended[1]))
+                    self._report(phase, _failure(ended[1]))
 
     def _report(self, phase: str, how: str) -> None:
         with suppress(OSError):
             self._agent.sendall(f"{phase} {how}\n".encode())
 
 
-def _how_it_ended(status: int) -> str:
+def _failure(status: int) -> str:
+    """Return "exited with code 1" or the like for a wait status; "" for success."""
     code = os.waitstatus_to_exitcode(status)
     if not code:
         return ""

@@ -169,7 +169,7 @@ class Agent:
             case actions.ReportEnd():
                 now = self._epoch + self._loop.clock()
                 results = (
-                    DatedResult(it, self._peers.date(now - it.clock)) for it in self._fates(attempt)
+                    DatedResult(it, self._peers.node_zero_time(now - it.clock)) for it in self._fates(attempt)
                 )
                 cause, lease_expired = attempt.external_cause, attempt.lease_expired
                 self._send(Done(attempt.number, tuple(results), cause, lease_expired))
@@ -213,12 +213,12 @@ class Agent:
         results = self._fates(attempt)
         result = next(result for result in results if result.local_rank == local_rank)
         age = self._loop.clock() - attempt.ended[local_rank].failed_at
-        return FirstFailure(attempt.number, result, self._peers.date(age))
+        return FirstFailure(attempt.number, result, self._peers.node_zero_time(age))
 
     def _exits(self, local_ranks: tuple[LocalRank, ...], attempt: Attempt) -> RanksExited:
         now, numbers = self._loop.clock(), attempt.plan.numbers
         exits = (
-            DatedExit(numbers[rank], self._peers.date(now - attempt.ended[rank].at))
+            DatedExit(numbers[rank], self._peers.node_zero_time(now - attempt.ended[rank].at))
             for rank in local_ranks
         )
         return RanksExited(attempt.number, tuple(exits))

@@ -23,7 +23,7 @@ from clusterrun.machine.gpus.nvml import GpuUsage
 from clusterrun.machine.machine import GpuState
 from clusterrun.machine.process_usage import ProcessUsage, Units, usage_of
 from clusterrun.machine.tree import ROOT, Tree
-from clusterrun.network.query_service import Then
+from clusterrun.network.query_service import OnAnswer
 from clusterrun.network.requests import JOINING, Description
 from clusterrun.planning.plan import WorkerPlan
 from clusterrun.policy.actions import ForwardSignal
@@ -95,7 +95,7 @@ class NodeAnswers:
         """Return whether a query is about this node."""
         return query.rank is None or query.rank in self._attempt.plan.numbers
 
-    def answer(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+    def answer(self, query: Query, then: OnAnswer, now: float) -> Iterable[Event]:
         """Find out this node's answer; ``then`` gets it."""
         match query.topic:
             case Topic.RANKS:
@@ -111,11 +111,11 @@ class NodeAnswers:
             case _:
                 assert_never(query.topic)
 
-    def _answered(self, query: Query, then: Then, body: object) -> Iterable[Event]:
+    def _answered(self, query: Query, then: OnAnswer, body: object) -> Iterable[Event]:
         """Give an answer; ``body`` is a text if it says why there is none."""
         return self._with_body(query, then, *encoded(body))
 
-    def _with_body(self, query: Query, then: Then, body: bytes, problem: str) -> Iterable[Event]:
+    def _with_body(self, query: Query, then: OnAnswer, body: bytes, problem: str) -> Iterable[Event]:
         return then(Answer(query.number, self.node_rank, self._host, body, as_line(problem)))
 
     # Which job it is.
@@ -169,7 +169,7 @@ class NodeAnswers:
 
     # Where they are.
 
-    def _find_stacks(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+    def _find_stacks(self, query: Query, then: OnAnswer, now: float) -> Iterable[Event]:
         seconds = min(MAX_SECONDS_TO_PRINT, FRACTION_TO_PRINT * query.seconds)
 
         def ask(number: int) -> None:
@@ -196,7 +196,7 @@ class NodeAnswers:
         )
         return NodeStacks(groups, seen.on_screen, as_line(records))
 
-    def _find_native_stacks(self, query: Query, then: Then) -> Iterable[Event]:
+    def _find_native_stacks(self, query: Query, then: OnAnswer) -> Iterable[Event]:
         # Imported for those who ask for it.
         from clusterrun.workers.native_stacks import native_stacks
         from clusterrun.workers.py_spy import MISSING, py_spy_program
@@ -213,11 +213,11 @@ class NodeAnswers:
 
         return self._ask_child(find, query, then)
 
-    def _ask_child(self, find: Callable[[], object], query: Query, then: Then) -> Iterable[Event]:
+    def _ask_child(self, find: Callable[[], object], query: Query, then: OnAnswer) -> Iterable[Event]:
         seconds = max(0.0, query.seconds - SECONDS_TO_FORWARD)
         return self._children.ask(query.topic, find, partial(self._with_body, query, then), seconds)
 
-    def _find_nccl_state(self, query: Query, then: Then) -> Iterable[Event]:
+    def _find_nccl_state(self, query: Query, then: OnAnswer) -> Iterable[Event]:
         # Imported for those who ask for it.
         from clusterrun.policy.nccl import NcclState, NcclWorld
         from clusterrun.workers.nccl_ras import ask_nccl, ras_addresses
@@ -239,7 +239,7 @@ class NodeAnswers:
 
     # How they are.
 
-    def _find_samples(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+    def _find_samples(self, query: Query, then: OnAnswer, now: float) -> Iterable[Event]:
         # Imported for those who ask for it.
         from clusterrun.workers.py_spy import py_spy_program
         from clusterrun.workers.sampler import sample_node
@@ -265,7 +265,7 @@ class NodeAnswers:
             # The next query shows the answer.
             self._gpus.ask(time.monotonic())
 
-    def _find_ranks(self, query: Query, then: Then, now: float) -> Iterable[Event]:
+    def _find_ranks(self, query: Query, then: OnAnswer, now: float) -> Iterable[Event]:
         self._ask_gpus()
 
         def answer(seen: Seen | None, at: float) -> Iterable[Event]:

@@ -77,7 +77,7 @@ class SingleNodeMembership:
         """Node 0's host."""
         return self._coordinator.own_hello.host
 
-    def date(self, age: float) -> float:
+    def node_zero_time(self, age: float) -> float:
         """Return when something happened ``age`` seconds ago, by node 0's clock."""
         return self._loop.clock() - age
 

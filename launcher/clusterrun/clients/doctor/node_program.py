@@ -265,7 +265,7 @@ def _address_to(host: str) -> str:
     for family, _, _, _, where in socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM):
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as way:
             way.connect(where)
-            return plain_address(way.getsockname())
+            return plain_address(way.getsockname()[0])
     return ""
 
 

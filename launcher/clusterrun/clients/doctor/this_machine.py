@@ -336,7 +336,7 @@ def _first(own: Interfaces) -> str:
 def addresses_of(host: str) -> tuple[str, ...]:
     """Return what a name resolves to; () if it is unknown. May block for minutes."""
     try:
-        return tuple(plain_address((found.text,)) for found in all_addresses(host))
+        return tuple(plain_address(found.text) for found in all_addresses(host))
     except OSError:
         return ()
 

@@ -1,4 +1,4 @@
-"""The port on which nodes join: the coordinator listens there, then the workers may get it."""
+"""The rendezvous port: the coordinator listens there while nodes join; workers may use it afterwards."""
 
 import errno
 import os
@@ -6,6 +6,7 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from clusterrun.errors import RendezvousError
 from clusterrun.job.declarations import Setting
@@ -24,34 +25,34 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class PortInUse(RendezvousError):
-    """None of the ports that the coordinator may use is free."""
+    """No port that the coordinator may use is free."""
 
 
-class JoiningPort:
+class RendezvousPort:
     """A listening port that no other clusterrun of this machine uses."""
 
     def __init__(
         self,
         holder: socket.socket,
         listeners: Sequence[socket.socket],
-        claim: socket.socket | None,
+        lock: socket.socket | None,
     ) -> None:
         self.number: int = holder.getsockname()[1]
         self.is_open = True
         self._holder = holder
         self._listeners = listeners
-        self._claim = claim
+        self._lock = lock
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What becomes readable when a connection can be accepted; () once it is closed."""
+        """The listening sockets; () once they are closed."""
         return tuple(each.fileno() for each in self._listeners) if self.is_open else ()
 
-    def accepted(self) -> Iterator[tuple[socket.socket, object]]:
-        """Yield all new connections with the addresses of their other ends.
+    def accepted(self) -> Iterator[tuple[socket.socket, tuple[Any, ...]]]:
+        """Accept all pending connections; yield each with the peer's address.
 
         Raises:
-            OSError: there are too many open files.
+            OSError: the limit of open files is reached.
 
         """
         for listener in self._listeners:
@@ -63,47 +64,47 @@ class JoiningPort:
                         break
 
     def close(self) -> None:
-        """Stop listening, but hold the port: the workers' store can listen there now."""
+        """Stop listening, but keep the port bound; the workers' store can listen there now."""
         if self.is_open:
             self.is_open = False
             for listener in self._listeners:
-                # A child that looks a name up may have a copy of it.
+                # A child process that resolves a name may have a copy of the descriptor.
                 listener.shutdown(socket.SHUT_RDWR)
                 listener.close()
 
     def release(self) -> None:
-        """Stop listening and give the port back."""
+        """Stop listening, and unbind the port."""
         self.close()
         self._holder.close()
-        if self._claim is not None:
-            self._claim.close()
+        if self._lock is not None:
+            self._lock.close()
 
 
-def open_joining_port(
+def open_rendezvous_port(
     ports: Setting[tuple[int, ...]],
     host: str,
     only_at: Sequence[Address] = (),
     *,
     is_task: bool = False,
-) -> JoiningPort:
-    """Return the first of ``ports`` that is free, listening.
+) -> RendezvousPort:
+    """Listen at the first free port of ``ports``.
 
     Args:
-        ports: in the order in which to try them.
+        ports: the ports in the order in which to try them.
         host: this machine's name, for messages.
-        only_at: the addresses to listen at; () for all of this machine.
-        is_task: a scheduler has set this agent's rank, and no option can.
+        only_at: the addresses to listen at; () for all addresses of this machine.
+        is_task: a scheduler has set this agent's rank, so no option can change it.
 
     Raises:
-        PortInUse: no port can be used.
-        MachineError: this user may not listen at one.
+        PortInUse: no port is free.
+        MachineError: this user may not listen at one of them.
 
     """
     troubles, hint = [], ""
     for port in ports.value:
         try:
             return _open(port, only_at)
-        except _ClaimedError as error:
+        except _PortLockedError as error:
             troubles.append(f"port {port} ({ports.origin}) is in use on {host} by {error}")
             if not is_task:
                 hint = "\nor, if that is node 0 of this job, give this node another --node-rank"
@@ -118,24 +119,24 @@ def open_joining_port(
     )
 
 
-class _ClaimedError(Exception):
-    """Another clusterrun has claimed the port: the text says which."""
+class _PortLockedError(Exception):
+    """Another clusterrun has locked the port: the text says which."""
 
 
-def _open(port: int, only_at: Sequence[Address]) -> JoiningPort:
+def _open(port: int, only_at: Sequence[Address]) -> RendezvousPort:
     with ExitStack() as undo:
-        claim = _claim(port)
-        if claim is not None:
-            undo.callback(claim.close)
-        # At every address, since that is where the workers' store will listen.
+        lock = _lock(port)
+        if lock is not None:
+            undo.callback(lock.close)
+        # At every address, because the workers' store will listen there.
         holder = undo.enter_context(bind_wildcard(port))
         listeners = [undo.enter_context(each) for each in _bound(port, only_at)]
         for listener in listeners:
             listener.settimeout(0)
-            # Two programs may have bound it, as both allow that; only one can listen.
+            # Two programs may have bound the port, because both set SO_REUSEADDR; only one can listen.
             listener.listen(_BACKLOG)
         undo.pop_all()
-    return JoiningPort(holder, listeners, claim)
+    return RendezvousPort(holder, listeners, lock)
 
 
 def _bound(port: int, only_at: Sequence[Address]) -> Iterator[socket.socket]:
@@ -148,37 +149,37 @@ def _bound(port: int, only_at: Sequence[Address]) -> Iterator[socket.socket]:
         yield listener
 
 
-def _claim(port: int) -> socket.socket | None:
-    """Return what shows other clusterruns that a port is taken even while no program listens there.
+def _lock(port: int) -> socket.socket | None:
+    """Lock a port against other clusterruns; they must not use it even while no program listens there.
 
-    Abstract names belong to the network namespace, as ports do, and end with their process. None
-    where the kernel refuses such names: then only the port itself can be busy.
+    The lock is an abstract Unix socket. Its name belongs to the network namespace, as the port does,
+    and disappears with the process. None is returned if the kernel refuses such names.
 
     Raises:
-        _ClaimedError: another clusterrun has the port.
+        _PortLockedError: another clusterrun has locked the port.
 
     """
     name = f"\0clusterrun-port-{port}"
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        claim.bind(name)
-        claim.listen(1)
+        lock.bind(name)
+        lock.listen(1)
     except OSError as error:
-        claim.close()
+        lock.close()
         if error.errno != errno.EADDRINUSE:
             return None
-        raise _ClaimedError(f"another job{_claimant(name)}") from error
-    return claim
+        raise _PortLockedError(f"another job{_lock_owner(name)}") from error
+    return lock
 
 
-def _claimant(name: str) -> str:
-    """Return ": clusterrun (pid 12)"; "" if it is not known."""
+def _lock_owner(name: str) -> str:
+    """Return, for example, ": clusterrun (pid 12)"; "" if the process is unknown."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(0)
         caller.connect(name)
         credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, _, _ = _CREDENTIALS.unpack(credentials)
-        # 0 is a process of another container.
+        # The pid is 0 if the process belongs to another container.
         if pid and pid != os.getpid():
             return f": {program(pid)}"
     return ""

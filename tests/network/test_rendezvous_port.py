@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 from clusterrun.job.declarations import Setting
 from clusterrun.network.addresses import Address, loopback_address
-from clusterrun.network.joining_port import JoiningPort, PortInUse, open_joining_port
+from clusterrun.network.rendezvous_port import PortInUse, RendezvousPort, open_rendezvous_port
 from clusterrun.ports import bind_wildcard, program
 from free_ports import free_port
 
@@ -23,14 +23,14 @@ from torch.distributed import TCPStore
 from clusterrun.network.handshake import MAGIC
 from clusterrun.job.declarations import Setting
 from clusterrun.network.addresses import loopback_address
-from clusterrun.network.joining_port import open_joining_port
+from clusterrun.network.rendezvous_port import open_rendezvous_port
 
 here = loopback_address("127.0.0.1")
 for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[2]), here)):
-    joining_port = open_joining_port(Setting((port,), "--master-port"), "n0", at)
+    rendezvous_port = open_rendezvous_port(Setting((port,), "--master-port"), "n0", at)
     member = socket.create_connection(("127.0.0.1", port), timeout=10)
-    ((connection, _),) = joining_port.accepted()
-    joining_port.close()
+    ((connection, _),) = rendezvous_port.accepted()
+    rendezvous_port.close()
     store = TCPStore(
         "127.0.0.1", port, 2, True, wait_for_workers=False, use_libuv=backend == "libuv"
     )
@@ -49,17 +49,17 @@ def port() -> int:
 
 
 @pytest.fixture
-def joining_port(port: int) -> Iterator[JoiningPort]:
+def rendezvous_port(port: int) -> Iterator[RendezvousPort]:
     """Return an open port."""
     made = opened(port)
     yield made
     made.release()
 
 
-def opened(*ports: int, at: str = "") -> JoiningPort:
+def opened(*ports: int, at: str = "") -> RendezvousPort:
     """Open the first free one of ``ports``, at the address ``at`` or at all addresses."""
     only_at = loopback_address(at) if at else ()
-    return open_joining_port(Setting(ports, "--master-port"), "n0", only_at)
+    return open_rendezvous_port(Setting(ports, "--master-port"), "n0", only_at)
 
 
 def call(port: int, host: str = "127.0.0.1") -> socket.socket:
@@ -67,24 +67,24 @@ def call(port: int, host: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection((host, port), timeout=5)
 
 
-def test_members_of_both_families_connect(joining_port: JoiningPort, port: int) -> None:
+def test_members_of_both_families_connect(rendezvous_port: RendezvousPort, port: int) -> None:
     """One socket accepts IPv4 and IPv6 connections."""
     with call(port), call(port, "::1"):
-        callers = list(joining_port.accepted())
+        callers = list(rendezvous_port.accepted())
 
     for sock, _ in callers:
         sock.close()
     assert [str(address) for _, address in callers] != []
     assert len(callers) == 2
-    assert list(joining_port.accepted()) == []
+    assert list(rendezvous_port.accepted()) == []
 
 
 @pytest.mark.parametrize(("at", "elsewhere"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1")])
 def test_a_job_on_one_host_listens_at_one_address(port: int, at: str, elsewhere: str) -> None:
     """No other machine can connect, but the port is in use at all addresses."""
-    joining_port = opened(port, at=at)
+    rendezvous_port = opened(port, at=at)
     with call(port, at):
-        callers = list(joining_port.accepted())
+        callers = list(rendezvous_port.accepted())
 
         with pytest.raises(ConnectionRefusedError):
             call(port, elsewhere)
@@ -92,7 +92,7 @@ def test_a_job_on_one_host_listens_at_one_address(port: int, at: str, elsewhere:
             opened(port)
         with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
             other.bind((elsewhere, port) if "." in elsewhere else ("", port))
-    joining_port.release()
+    rendezvous_port.release()
     for sock, _ in callers:
         sock.close()
     assert len(callers) == 1
@@ -104,14 +104,14 @@ def test_an_address_that_this_machine_lacks() -> None:
     number = free_port()
 
     with pytest.raises(PortInUse, match="can't be used on n0: this machine has no address"):
-        open_joining_port(Setting((number,), "--master-port"), "n0", [nowhere])
+        open_rendezvous_port(Setting((number,), "--master-port"), "n0", [nowhere])
 
 
 @pytest.mark.parametrize("at", ["", "127.0.0.1"])
 def test_a_closed_port_is_held(port: int, at: str) -> None:
     """The kernel does not choose it, and a store can listen on it."""
-    joining_port = opened(port, at=at)
-    joining_port.close()
+    rendezvous_port = opened(port, at=at)
+    rendezvous_port.close()
 
     with pytest.raises(ConnectionRefusedError):
         call(port)
@@ -121,14 +121,14 @@ def test_a_closed_port_is_held(port: int, at: str) -> None:
     with closing(bind_wildcard(port)) as store:
         store.listen()
         call(port).close()
-    joining_port.release()
+    rendezvous_port.release()
 
 
-def test_connections_outlive_the_listener(joining_port: JoiningPort, port: int) -> None:
+def test_connections_outlive_the_listener(rendezvous_port: RendezvousPort, port: int) -> None:
     """The job uses them until its end."""
     with call(port) as member:
-        ((ours, _),) = joining_port.accepted()
-        joining_port.close()
+        ((ours, _),) = rendezvous_port.accepted()
+        rendezvous_port.close()
         member.sendall(b"hello")
         with ours:
             ours.settimeout(5)
@@ -171,21 +171,21 @@ def test_a_port_of_another_program(port: int) -> None:
     assert "--master-port" in caught.value.hint
 
 
-def test_a_port_of_another_jobs_workers(joining_port: JoiningPort, port: int) -> None:
+def test_a_port_of_another_jobs_workers(rendezvous_port: RendezvousPort, port: int) -> None:
     """It is in use, though nothing listens until the store starts."""
-    joining_port.close()
+    rendezvous_port.close()
 
     with pytest.raises(PortInUse, match="is in use on n0 by another job"):
         opened(port)
 
 
-def test_the_first_free_port_of_a_list(joining_port: JoiningPort, port: int) -> None:
+def test_the_first_free_port_of_a_list(rendezvous_port: RendezvousPort, port: int) -> None:
     """The coordinator uses it; all nodes have the same list."""
     other = free_port()
 
     taken = opened(port, other)
 
-    assert (joining_port.number, taken.number) == (port, other)
+    assert (rendezvous_port.number, taken.number) == (port, other)
     taken.release()
 
 
