@@ -102,7 +102,7 @@ def replace_sockets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(membership, "SECONDS_TO_FINISH", 0.0)
     patch.setattr(server, "allow_connections", lambda _nodes, _strangers: None)
     patch.setattr(CoordinatorServer, "check_for_duplicate", lambda _server: None)
-    patch.setattr(agent.Agent, "_ask", _ask)
+    patch.setattr(agent.Agent, "_probe", _ask)
 
 
 def _ask(of: Any, local_rank: LocalRank, _attempt: Attempt) -> None:
@@ -378,13 +378,13 @@ class Attempts:
         if world.attempt:
             self._session.seen["restart"] += 1
         plan = self._node.plan(world)
-        self._log.begins(plan)
+        self._log.attempt_started(plan)
         list(plan.all_warnings())
         return Attempt(self._node.job, plan, foreground=False)
 
-    def note(self, attempt: Attempt, at: float) -> None:
+    def record_changes(self, attempt: Attempt, at: float) -> None:
         self._session.attempt = attempt
-        self._log.notes(attempt, at)
+        self._log.record_changes(attempt, at)
 
     def oom_kills(self) -> str:
         return ""
@@ -392,12 +392,12 @@ class Attempts:
     def check(self, now: float) -> Iterable[events.Event]:
         return [events.NodeChecked(self._session.dice.choice(["", "", "it"]), now)]
 
-    def failed(self, ended: Outcome) -> None:
-        self._log.restarts(ended)
+    def attempt_failed(self, ended: Outcome) -> None:
+        self._log.attempt_failed(ended)
         self._session.prints(restart_text(ended, 3))
 
-    def ended(self, ended: Outcome) -> None:
-        self._log.ends(ended)
+    def job_ended(self, ended: Outcome) -> None:
+        self._log.job_ended(ended)
 
 
 class Commands:
@@ -517,7 +517,7 @@ class Session:
             outcome_of_job = one.run(joined)
             if outcome_of_job is not None:
                 self.seen["done"] += 1
-                attempts.ended(outcome_of_job)
+                attempts.job_ended(outcome_of_job)
                 self.has_ended(outcome_of_job)
                 self.prints(text_of(Report(outcome_of_job)))
                 return

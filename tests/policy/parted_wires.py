@@ -30,8 +30,8 @@ FIN, RST = object(), object()
 class End:
     """One end of a connection, in place of the product's channel."""
 
-    longest = 0
-    trouble = ""
+    max_body_bytes = 0
+    error_text = None
     wants_write = has_unfinished_input = False
     address = Address(AF_INET, "10.0.0.0", 0)
     local_address = "10.0.0.1"

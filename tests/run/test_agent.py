@@ -139,14 +139,14 @@ class ScriptedJob:
         plan = plan_of(2, attempt=world.attempt)
         return Attempt(described(shutdown_timeout=GRACE), plan, foreground=False)
 
-    def note(self, attempt: Attempt, at: float) -> None:
+    def record_changes(self, attempt: Attempt, at: float) -> None:
         """Keep no record."""
 
     def oom_kills(self) -> str:
         self.kills_read += 1
         return "the OOM killer struck once"
 
-    def failed(self, outcome: Outcome) -> None:
+    def attempt_failed(self, outcome: Outcome) -> None:
         assert outcome.attempt == 0
         self.loop.add(self.between_attempts)
 

@@ -14,7 +14,7 @@ from clusterrun.policy.events import Event, LastLine, RelayAnswered, Seen
 from clusterrun.policy.queries import MAX_BODY, Topic
 from clusterrun.run.answer_sources import (
     MAX_UNANSWERED,
-    SECONDS_TO_ASK_AGAIN,
+    SECONDS_TO_FORGET,
     AnswerProcesses,
     RelayQueries,
 )
@@ -79,7 +79,7 @@ def test_a_relay_that_hangs_is_not_asked_for_ever(relay: Relay) -> None:
     relay.asks(1.0)
     relay.asks(1.0)
     answering = len(relay.asked)
-    relay.asks(SECONDS_TO_ASK_AGAIN)
+    relay.asks(SECONDS_TO_FORGET)
 
     assert (hanging, answering) == (MAX_UNANSWERED, MAX_UNANSWERED + 1)
     assert len(relay.asked) == MAX_UNANSWERED + 2

@@ -68,7 +68,7 @@ def written(state: Attempt, *events: Event) -> list[dict[str, Any]]:
     lines = Lines()
     for event in events:
         state.handle(event)
-        lines.log.notes(state, event.at)
+        lines.log.record_changes(state, event.at)
     of_all = {**OF_THIS_NODE, "to": 0}
     return [
         {name: it for name, it in line.items() if name != "time" and it != of_all.get(name, ...)}
@@ -146,9 +146,9 @@ def test_a_lost_fork_server_ends_its_workers() -> None:
 def test_a_hang_is_recorded() -> None:
     """As the reason of the end."""
     lines = Lines()
-    lines.log.begins(PLAN)
+    lines.log.attempt_started(PLAN)
 
-    lines.log.ends(Outcome(Hung(60.0, (1,), ""), 0, (), ()))
+    lines.log.job_ended(Outcome(Hung(60.0, (1,), ""), 0, (), ()))
 
     assert (lines.written[-1]["reason"], lines.written[-1]["code"]) == ("hung", 7)
 
@@ -157,10 +157,10 @@ def test_a_suspension_is_recorded() -> None:
     """When the step is agreed on; at the end with all that the report says."""
     state = workers(1)
     lines = Lines()
-    lines.log.begins(PLAN)
+    lines.log.attempt_started(PLAN)
 
-    lines.log.ends(Outcome(Suspended("USR1 on n1", 4, 1.2345, 75), 0, (), ()))
-    lines.log.ends(Outcome(NotSuspended("USR1", 4, 30.0, (1,), (2,)), 0, (), ()))
+    lines.log.job_ended(Outcome(Suspended("USR1 on n1", 4, 1.2345, 75), 0, (), ()))
+    lines.log.job_ended(Outcome(NotSuspended("USR1", 4, 30.0, (1,), (2,)), 0, (), ()))
 
     assert written(state, started(0), sent(SaveAt(0, 5)))[1:] == [
         {"event": "saving", "save_step": 4}
@@ -202,10 +202,10 @@ def test_from_joining_to_the_end() -> None:
     lines = Lines()
     cause = result(1, 3, host="node9", pid=77)
     failed = WorkerFailed(cause)
-    lines.log.begins(PLAN)
-    lines.log.restarts(Outcome(failed, 0, (), ()))
-    lines.log.begins(plan_of(2, attempt=1))
-    lines.log.ends(Outcome(Succeeded(), 1, (), ()))
+    lines.log.attempt_started(PLAN)
+    lines.log.attempt_failed(Outcome(failed, 0, (), ()))
+    lines.log.attempt_started(plan_of(2, attempt=1))
+    lines.log.job_ended(Outcome(Succeeded(), 1, (), ()))
 
     why = {"reason": "worker failed", "cause": {"rank": 1, "host": "node9", "pid": 77, "code": 3}}
     everywhere = {"to": 0, "time": 1050.0, **OF_THIS_NODE}
@@ -225,8 +225,10 @@ def test_the_end_has_what_the_report_says() -> None:
     left = ("pid 12 (python, state D in nfs_wait)",)
     lines = Lines()
 
-    lines.log.begins(PLAN)
-    lines.log.ends(Outcome(WorkerFailed(cause), 0, (), left, no_restart="it failed alike twice"))
+    lines.log.attempt_started(PLAN)
+    lines.log.job_ended(
+        Outcome(WorkerFailed(cause), 0, (), left, no_restart="it failed alike twice")
+    )
 
     ended = lines.written[-1]
     assert ended["cause"]["exception"] == "ValueError: boom"
@@ -237,10 +239,10 @@ def test_the_end_has_what_the_report_says() -> None:
 def test_a_replaced_node_is_named_with_its_successor() -> None:
     """Before the attempt in which that one has its place."""
     lines, lost = Lines(), NodeLost(1, "node9")
-    lines.log.begins(PLAN)
+    lines.log.attempt_started(PLAN)
     progress = RestartProgress(losses=1, replacements=(Replacement(lost, "node7"),))
-    lines.log.restarts(Outcome(lost, 0, (), (), progress=progress))
-    lines.log.begins(plan_of(2, attempt=1))
+    lines.log.attempt_failed(Outcome(lost, 0, (), (), progress=progress))
+    lines.log.attempt_started(plan_of(2, attempt=1))
 
     replaced, restarted = lines.written[1:]
     assert (replaced["event"], replaced["node_rank"], replaced["host"]) == ("replaced", 1, "node9")
@@ -252,7 +254,7 @@ def test_a_launcher_that_can_t_go_on() -> None:
     """Its own error is an end, too; before the job has begun no line is written."""
     lines = Lines()
     lines.log.launcher_failed(RendezvousError("port 1 is in use"))
-    lines.log.begins(PLAN)
+    lines.log.attempt_started(PLAN)
     lines.log.launcher_failed(RendezvousError("port 1 is in use"))
 
     last = lines.written[-1]

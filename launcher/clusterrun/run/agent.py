@@ -1,4 +1,4 @@
-"""The agent's loop: performs what the policy decides on each event, by what other rooms have for it."""
+"""The agent's loop: passes each event to the policy, and has the policy's actions performed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from clusterrun.policy.results import conclude, results_of
 from clusterrun.signals import ChildEnded, SignalReceived
 
 if TYPE_CHECKING:
-    # One of the two that are peers, as the job needs it.
+    # A job imports only one kind of membership.
     from clusterrun.network.membership import Membership
     from clusterrun.run.attempts import JobAttempts
     from clusterrun.run.commands import Commands
@@ -61,13 +61,13 @@ EVENTS_FOR_ANY_ATTEMPT = (
     ChildEnded,
     ForkServerPrepared,
 )
-"""Events that come once, and concern the attempt that begins as well as the one before."""
+"""Events that come only once, and so must not be lost when a new attempt starts."""
 
 
 class Agent:
     """Runs attempts until the job is over."""
 
-    def __init__(  # noqa: PLR0913 - each stands for a part of the outside world
+    def __init__(  # noqa: PLR0913 - each performs a different kind of action
         self,
         attempts: JobAttempts,
         workers: NodeWorkers,
@@ -77,10 +77,7 @@ class Agent:
         loop: Loop[Event],
         wall_clock: Callable[[], float],
     ) -> None:
-        """Take the attempts, the workers, the nodes, and the loop that waits for all of them.
-
-        ``wall_clock`` returns seconds since the epoch; ``commands`` has queries answered.
-        """
+        """``peers`` sends messages to the coordinator; ``wall_clock`` returns seconds since the epoch."""
         self._attempts = attempts
         self._workers = workers
         self._peers = peers
@@ -88,33 +85,33 @@ class Agent:
         self._commands = commands
         self._epoch = wall_clock() - loop.clock()
         self._out_of_memory: dict[LocalRank, str] = {}
-        """Evidence of the OOM killer, as each worker failed."""
-        self._asked: dict[LocalRank, ReadinessProbe] = {}
-        """The workers of services that were asked whether they are ready."""
+        """A sentence for each failed worker on the OOM killer's kills before its failure."""
+        self._probes: dict[LocalRank, ReadinessProbe] = {}
+        """Of the workers of services."""
 
     def run(self, world: World) -> Outcome | None:
-        """Supervise this node's attempts, from its first ``world`` on; return how the job ended.
+        """Run this node's attempts, the first one in ``world``; return the outcome of the job.
 
-        None: the job goes on without this node, which is to join again.
+        None: the job continues without this node, which must join again.
         """
         while True:
             attempt = self._attempts.begin(world)
             end = self._run_attempt(attempt)
             if isinstance(end, actions.Rejoin):
-                self._loop.keep(partial(_concerns, NEVER))
+                self._loop.keep(partial(_is_for_attempt, NEVER))
                 return None
-            outcome = conclude(attempt, self._fates(attempt))
+            outcome = conclude(attempt, self._results(attempt))
             if isinstance(end, actions.Finish):
                 return outcome
-            self._attempts.failed(outcome)
+            self._attempts.attempt_failed(outcome)
             world = end.world
-            self._loop.keep(partial(_concerns, world.attempt))
+            self._loop.keep(partial(_is_for_attempt, world.attempt))
 
     def _run_attempt(self, attempt: Attempt) -> actions.Restart | actions.Rejoin | actions.Finish:
-        """Return how the attempt ended for this node."""
+        """Return what follows the attempt on this node."""
         self._out_of_memory.clear()
-        while self._asked:
-            self._asked.popitem()[1].close()
+        while self._probes:
+            self._probes.popitem()[1].close()
         self._workers.start(attempt.plan, attempt.starting)
         while True:
             event = self._loop.next_event()
@@ -123,7 +120,7 @@ class Agent:
                     self._workers.print_stacks(text)
                     continue
                 case QueryReceived() | RelayAnswered():
-                    # First: node 0 prints the stacks of a hang before it stops its workers.
+                    # First, so that node 0 prints the stacks of a hang before it stops its workers.
                     self._loop.add_first(self._commands.take(event))
                     continue
                 case ChildEnded():
@@ -132,29 +129,29 @@ class Agent:
                 case ForkServerPrepared():
                     self._workers.start_pending()
                     continue
-            decided = attempt.handle(event)
-            self._attempts.note(attempt, event.at)
-            self._note_oom_kills(event, attempt)
-            for action in decided:
+            to_perform = attempt.handle(event)
+            self._attempts.record_changes(attempt, event.at)
+            self._record_oom_kills(event, attempt)
+            for action in to_perform:
                 match action:
                     case actions.Restart() | actions.Rejoin() | actions.Finish():
                         return action
                     case _:
                         self._perform(action, attempt)
 
-    def _note_oom_kills(self, event: Event, attempt: Attempt) -> None:
-        """Look for the OOM killer's part in each failure that may be a cause."""
+    def _record_oom_kills(self, event: Event, attempt: Attempt) -> None:
+        """Read the kernel's OOM counters if this event is a failure that may have caused the end."""
         if not isinstance(event, WorkerEnded) or isinstance(event.ending, NotStarted):
             return
         ended = attempt.ended.get(event.local_rank)
         if ended is None:
-            # It starts again.
+            # The worker is restarted.
             return
-        by_none_of_us = not ended.stopped_by_us or ended.killed_by_others
-        if by_none_of_us and not ended.ending.succeeded:
+        may_be_cause = not ended.stopped_by_us or ended.killed_by_others
+        if may_be_cause and not ended.ending.succeeded:
             self._out_of_memory[event.local_rank] = self._attempts.oom_kills()
 
-    def _fates(self, attempt: Attempt) -> tuple[WorkerResult, ...]:
+    def _results(self, attempt: Attempt) -> tuple[WorkerResult, ...]:
         logs = self._workers.logs(attempt.plan)
         return results_of(attempt, self._out_of_memory, logs, self._epoch)
 
@@ -165,11 +162,12 @@ class Agent:
             case actions.ReportFailure(local_rank):
                 self._send(self._first_failure(local_rank, attempt))
             case actions.ReportExits(local_ranks):
-                self._send(self._exits(local_ranks, attempt))
+                self._send(self._exit_report(local_ranks, attempt))
             case actions.ReportEnd():
                 now = self._epoch + self._loop.clock()
                 results = (
-                    DatedResult(it, self._peers.node_zero_time(now - it.clock)) for it in self._fates(attempt)
+                    DatedResult(it, self._peers.node_zero_time(now - it.clock))
+                    for it in self._results(attempt)
                 )
                 cause, lease_expired = attempt.external_cause, attempt.lease_expired
                 self._send(Done(attempt.number, tuple(results), cause, lease_expired))
@@ -182,10 +180,10 @@ class Agent:
                 self._workers.pause()
                 self._send(Paused(paused=False))
             case actions.ProbeReadiness(local_rank):
-                self._ask(local_rank, attempt)
+                self._probe(local_rank, attempt)
             case actions.CollectOutput(local_rank):
-                if (asked := self._asked.pop(local_rank, None)) is not None:
-                    asked.close()
+                if (probe := self._probes.pop(local_rank, None)) is not None:
+                    probe.close()
                 self._workers.perform(action)
             case actions.RunCheck():
                 self._loop.add(self._attempts.check(self._loop.clock()))
@@ -194,28 +192,28 @@ class Agent:
             case _:
                 self._workers.perform(action)
 
-    def _ask(self, local_rank: LocalRank, attempt: Attempt) -> None:
-        """Ask the worker of a service whether it is ready, until it is, or ends."""
-        # Few jobs have one.
+    def _probe(self, local_rank: LocalRank, attempt: Attempt) -> None:
+        """Probe the worker of a service until it is ready or ends."""
+        # Few jobs have services.
         from clusterrun.run.readiness import ReadinessProbe
 
         worker, world = attempt.plan.workers[local_rank], attempt.plan.world
         if worker.service is None:
-            raise AssertionError("only a service is asked whether it is ready")
+            raise AssertionError("only services are probed")
         program = next(each for each in world.programs if each.name == worker.service.name)
         address = program.nodes[program.place(world.node_rank)[0]].address
         port = int(worker.env["PORT"])
-        self._asked[local_rank] = ReadinessProbe(
+        self._probes[local_rank] = ReadinessProbe(
             local_rank, worker.service, address, port, self._loop
         )
 
     def _first_failure(self, local_rank: LocalRank, attempt: Attempt) -> FirstFailure:
-        results = self._fates(attempt)
+        results = self._results(attempt)
         result = next(result for result in results if result.local_rank == local_rank)
         age = self._loop.clock() - attempt.ended[local_rank].failed_at
         return FirstFailure(attempt.number, result, self._peers.node_zero_time(age))
 
-    def _exits(self, local_ranks: tuple[LocalRank, ...], attempt: Attempt) -> RanksExited:
+    def _exit_report(self, local_ranks: tuple[LocalRank, ...], attempt: Attempt) -> RanksExited:
         now, numbers = self._loop.clock(), attempt.plan.numbers
         exits = (
             DatedExit(numbers[rank], self._peers.node_zero_time(now - attempt.ended[rank].at))
@@ -224,11 +222,11 @@ class Agent:
         return RanksExited(attempt.number, tuple(exits))
 
     def _send(self, message: AgentMessage) -> None:
-        # Before signals that are queued already: they arrived later than what is reported.
+        # Before queued signals, which arrived later than what the message reports.
         self._loop.add_first(self._peers.send(message))
 
 
-def _concerns(attempt: float, event: Event) -> bool:
+def _is_for_attempt(attempt: float, event: Event) -> bool:
     match event:
         case CoordinatorSent(Stop(of_attempt) | HoldRanks(of_attempt)):
             return of_attempt == attempt

@@ -1,4 +1,4 @@
-"""What an answer to a query may wait for, for a time: the relay, and a child process."""
+"""Asynchronous sources of a query's answer: the relay, and child processes. Both have time limits."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -11,74 +11,75 @@ from clusterrun.policy.queries import MAX_BODY, Topic
 from clusterrun.processes import SECONDS_TO_DIE, TimeLimitedChild
 
 MAX_UNANSWERED = 16
-"""Questions to a relay that hangs; after some time it is asked again."""
+"""Queries to a relay that hangs; more fail at once."""
 
-SECONDS_TO_ASK_AGAIN = 60.0
+SECONDS_TO_FORGET = 60.0
+"""After that an unanswered query no longer counts."""
 
 OnSeen = Callable[[Seen | None, float], Iterable[Event]]
-"""Takes what the relay has seen, None if it does not answer in time, and the agent's clock."""
+"""Takes the relay's answer, None if it does not come in time, and the time of the agent's loop."""
 
 OnBody = Callable[[bytes, str], Iterable[Event]]
 """Takes a body, or b"" and why there is none."""
 
 
-class _RelayQuestion(Struct, frozen=True):
+class _OpenRelayQuery(Struct, frozen=True):
     then: OnSeen
-    until: float
+    deadline: float
 
 
 class RelayQueries:
-    """Questions to the relay, which answers by an event; it may hang."""
+    """Queries to the relay, which answers with an event; it may hang."""
 
     def __init__(self) -> None:
         self._last = 0
-        self._open: dict[int, _RelayQuestion] = {}
+        self._open: dict[int, _OpenRelayQuery] = {}
         """By number."""
         self._unanswered: dict[int, float] = {}
-        """When the relay was asked."""
+        """When each was asked."""
 
     def ask(
         self, ask: Callable[[int], object], then: OnSeen, seconds: float, now: float
     ) -> Iterable[Event]:
-        """Ask the relay by a number, unless it hangs; ``then`` gets the answer."""
+        """Call ``ask`` with a number, unless the relay hangs; ``then`` gets the answer."""
         self._unanswered = {
-            each: at for each, at in self._unanswered.items() if now < at + SECONDS_TO_ASK_AGAIN
+            each: at for each, at in self._unanswered.items() if now < at + SECONDS_TO_FORGET
         }
         if len(self._unanswered) >= MAX_UNANSWERED:
             return then(None, now)
         self._last += 1
-        self._open[self._last] = _RelayQuestion(then, now + seconds)
+        self._open[self._last] = _OpenRelayQuery(then, now + seconds)
         self._unanswered[self._last] = now
         ask(self._last)
         return ()
 
     def take(self, event: RelayAnswered) -> Iterator[Event]:
-        """Take an answer of the relay's."""
+        """Handle an answer of the relay."""
         self._unanswered.pop(event.number, None)
-        if question := self._open.pop(event.number, None):
-            yield from question.then(event.seen, event.at)
+        if query := self._open.pop(event.number, None):
+            yield from query.then(event.seen, event.at)
 
     @property
     def due(self) -> float:
-        return min((each.until for each in self._open.values()), default=NEVER)
+        return min((each.deadline for each in self._open.values()), default=NEVER)
 
     def events(self, now: float) -> Iterator[Event]:
-        """Go on without what has not come in time."""
-        for number, question in list(self._open.items()):
-            if now >= question.until:
+        """Finish the queries whose deadline has passed without an answer."""
+        for number, query in list(self._open.items()):
+            if now >= query.deadline:
                 del self._open[number]
-                yield from question.then(None, now)
+                yield from query.then(None, now)
 
 
 class _OpenChild(Struct, frozen=True):
     child: TimeLimitedChild
     then: OnBody
     seconds: float
-    until: float
+    deadline: float
 
 
 class AnswerProcesses:
-    """Child processes that find out answers which may take long; one for each topic."""
+    """Child processes that collect answers which may take long: at most one for each topic."""
 
     def __init__(self, loop: Loop[Event]) -> None:
         self._loop = loop
@@ -87,7 +88,7 @@ class AnswerProcesses:
     def ask(
         self, topic: Topic, find: Callable[[], object], then: OnBody, seconds: float
     ) -> Iterable[Event]:
-        """Have ``find`` called in a child process; ``then`` gets the body, see ``encoded``."""
+        """Call ``find`` in a child process; ``then`` gets its result as ``encoded`` returns it."""
         now = self._loop.clock()
         if topic in self._open:
             return then(b"", f"is busy: others ask for its {topic.value}")
@@ -103,10 +104,10 @@ class AnswerProcesses:
 
     @property
     def due(self) -> float:
-        return min((each.until for each in self._open.values()), default=NEVER)
+        return min((each.deadline for each in self._open.values()), default=NEVER)
 
     def events(self, now: float) -> Iterator[Event]:
-        """Read what has come, and kill those whose time is over."""
+        """Handle the results that have come, and kill the processes whose deadline has passed."""
         for topic, each in list(self._open.items()):
             answer = each.child.answer(now)
             if answer is None:
@@ -115,25 +116,21 @@ class AnswerProcesses:
             try:
                 body, problem = msgspec.msgpack.decode(answer, type=tuple[bytes, str])
             except msgspec.MsgspecError:
-                late = f"has no result after {each.seconds:g} s"
-                why = (
-                    late
-                    if each.child.is_late
-                    else ("has no result: the process that collects it has failed")
-                )
-                body, problem = b"", why
+                body, problem = b"", "has no result: the process that collects it has failed"
+                if each.child.is_late:
+                    problem = f"has no result after {each.seconds:g} s"
             yield from each.then(body, problem)
 
     def close(self) -> None:
-        """End all: waits a second at most."""
+        """Kill all processes, and wait a second at most for their end."""
         most = SECONDS_TO_DIE / max(1, len(self._open))
         for topic in list(self._open):
             self._end(topic, most)
 
     def _end(self, topic: Topic, seconds: float = 0.0) -> None:
-        """Kill a child, with what it has started.
+        """Kill a process and all that it has started, and wait for ``seconds``.
 
-        It may outlive that, in the kernel: its end is not waited for while the job runs.
+        While the job runs there is no wait, because the process may hang in the kernel.
         """
         child = self._open.pop(topic).child
         self._loop.forget(child.fileno())
@@ -141,8 +138,8 @@ class AnswerProcesses:
 
 
 def encoded(body: object) -> tuple[bytes, str]:
-    """Return a body as bytes and ""; or b"" and why there is none: ``body`` itself, if it is a text."""
+    """Return an encoded body and ""; or b"" and why there is none, if ``body`` is a str or too long."""
     if isinstance(body, str):
         return b"", body
-    made = msgspec.msgpack.encode(body)
-    return (made, "") if len(made) <= MAX_BODY else (b"", "has too long an answer")
+    data = msgspec.msgpack.encode(body)
+    return (data, "") if len(data) <= MAX_BODY else (b"", "has too long an answer")

@@ -1,4 +1,4 @@
-"""The attempts of a job: the plan of each, what is printed and recorded of it, how far it is."""
+"""The attempts of a job: plans them, prints and records what happens, and tracks the progress."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from clusterrun.workers.node_workers import NodeWorkers
 from clusterrun.workers.relay.client import RelayClient
 
 if TYPE_CHECKING:
-    # Few jobs have one.
+    # Few jobs need them.
     from clusterrun.run.event_log import EventLog
     from clusterrun.run.node_check import NodeCheck
     from clusterrun.run.ras_ports import RasPorts
 
 
 class JobProgress(Struct):
-    """How far the job is on this node, for who looks at it."""
+    """The state of the job on this node, as queries show it."""
 
     since: float
-    """When all nodes had joined, or this one began to wait for that, by the monotonic clock."""
+    """When all nodes had joined; before that, when this one began to wait. A monotonic time."""
     attempt: Attempt | None = None
-    """The present one; None while nodes join."""
+    """The current attempt; None while nodes join."""
     attempt_since: float = 0.0
     """In seconds since the epoch."""
     workers: NodeWorkers | None = None
-    """Those of this node; None while nodes join."""
+    """On this node; None while nodes join."""
 
 
 class JobAttempts:
-    """The job's attempts: the same plan each time, in the world that the nodes have formed."""
+    """The job's attempts on this node."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class JobAttempts:
         progress: JobProgress,
         check: NodeCheck | None = None,
     ) -> None:
-        """``progress`` is kept up to date; ``check`` runs ``--check``."""
+        """``progress`` is updated; ``check`` runs ``--check``."""
         self._node = node
         self._check = check
         self._workers = workers
@@ -61,7 +61,7 @@ class JobAttempts:
         progress.workers = workers
         self._event_log = _event_log(node, relay)
         self._counters = OomCounters(groups=(), machine_kills=0)
-        """At the beginning of the attempt."""
+        """At the start of the attempt."""
         self._ras_ports: RasPorts | None = None
 
     def begin(self, world: World) -> Attempt:
@@ -87,7 +87,7 @@ class JobAttempts:
             job, plan, foreground=self._workers.foreground, can_suspend=can_suspend
         )
         if self._event_log is not None:
-            self._event_log.begins(plan)
+            self._event_log.attempt_started(plan)
         return progress.attempt
 
     def _with_ras_addresses(self, plan: NodePlan) -> NodePlan:
@@ -110,35 +110,35 @@ class JobAttempts:
         for line in describe_start(plan, moves_pages=bool(balancing)):
             self._relay.notice(line)
 
-    def note(self, attempt: Attempt, at: float) -> None:
-        """Record what has become of an attempt with an event at ``at``."""
+    def record_changes(self, attempt: Attempt, at: float) -> None:
+        """Record what an event at ``at`` has changed in the attempt."""
         if self._event_log is not None:
-            self._event_log.notes(attempt, at)
+            self._event_log.record_changes(attempt, at)
 
     def oom_kills(self) -> str:
-        """Return a sentence on the OOM killer's kills since this attempt began; "" if there are none."""
+        """Return a sentence on the OOM killer's kills since this attempt started; "" if there are none."""
         return oom_kills_between(self._counters, OomCounters.read(ROOT))
 
     def check(self, now: float) -> Iterable[Event]:
-        """Run ``--check``; return that there is nothing to run, if this node has none."""
+        """Start ``--check``; return its success at once if this node has no check."""
         if self._check is None:
             return [NodeChecked("", now)]
         self._check.start()
         return []
 
-    def failed(self, outcome: Outcome) -> None:
-        """Print how an attempt ended that is followed by another."""
+    def attempt_failed(self, outcome: Outcome) -> None:
+        """Print and record how an attempt ended, before the next one starts."""
         from clusterrun.report.outcome import restart_text
 
         if self._event_log is not None:
-            self._event_log.restarts(outcome)
+            self._event_log.attempt_failed(outcome)
         restarts = self._node.job.failures.max_restarts
         self._relay.say(restart_text(outcome, restarts))
 
-    def ended(self, outcome: Outcome) -> None:
+    def job_ended(self, outcome: Outcome) -> None:
         """Record the end of the job."""
         if self._event_log is not None:
-            self._event_log.ends(outcome)
+            self._event_log.job_ended(outcome)
 
     def launcher_failed(self, error: LauncherError) -> None:
         """Record that the launcher itself failed."""

@@ -1,9 +1,9 @@
-"""The program that has started this command: its signals, its end, and how it learns of the job's end.
+"""The protocol between clusterrun and a program that has started it.
 
-A caller sets CLUSTERRUN_CALLER=FD:MARK. Standard input is its lifeline then: each byte is the number of
-a signal, and the end of the file means SIGTERM. 0 asks to show what workers have printed by now; a line
-on descriptor FD answers. The end of the job is a line there, too (``clusterrun.policy.end_report``), in
-place of the report that is printed.
+The program sets CLUSTERRUN_CALLER=FD:MARK. Standard input then is its lifeline: each byte is the number
+of a signal, and the end of the file means SIGTERM. The byte 0 requests the output of the workers so far;
+a line on descriptor FD says that it was shown. The result of the job is also a line there
+(``clusterrun.policy.end_report``) and replaces the printed report.
 """
 
 import os
@@ -20,37 +20,37 @@ from clusterrun.policy.events import Event
 from clusterrun.signals import FORWARDED_SIGNALS, OUR_OWN, SignalReceived
 
 Show = Callable[[Callable[[], object], float], Iterable[Event]]
-"""Takes what is called then, and the time; returns what happens at once."""
+"""Takes the function to call when output was shown, and the time; returns events."""
 
 MAX_SIGNALS = 64
-"""Bytes that are read at once."""
+"""Bytes to read at once."""
 
 
 class CallingProgram:
-    """Who has started this command."""
+    """The program that has started this command."""
 
     def __init__(self, descriptor: int, mark: str) -> None:
-        """Take over descriptor 0; workers get /dev/null."""
+        """Take over standard input, and replace it by /dev/null for the workers."""
         self.merges_output = descriptor == 2
-        """What this command prints is shown with what others print, on one screen."""
+        """The caller shows this command's output on one screen with that of others."""
         self._lifeline = os.dup(0)
         self._reports = self._lifeline if descriptor == 0 else descriptor
         self._mark = mark
         self._is_gone = False
         self._stop_watching: Callable[[], object] = lambda: None
         self.show: Show = lambda _then, _now: ()
-        """Has what workers have printed shown; to be set once there are some."""
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        """Has the output of the workers shown; to be set once there are workers."""
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
         os.set_blocking(self._lifeline, False)
 
     @classmethod
     def of(cls, value: str) -> Self:
-        """Return the one that has set the variable to this.
+        """Return the caller that has set CLUSTERRUN_CALLER to ``value``.
 
         Raises:
-            UsageError: it has no descriptor and mark.
+            UsageError: ``value`` is not FD:MARK.
 
         """
         descriptor, _, mark = value.partition(":")
@@ -62,16 +62,16 @@ class CallingProgram:
         return cls(int(descriptor), mark)
 
     def fileno(self) -> int:
-        """Return the descriptor to wait for; -1 once its end was read."""
+        """Return the lifeline's descriptor; -1 once its end was read."""
         return -1 if self._is_gone else self._lifeline
 
     def run_in(self, loop: Loop[Event]) -> None:
-        """Have its signals as events of the agent's loop."""
+        """Have the caller's signals as events of the agent's loop."""
         self._stop_watching = lambda: loop.forget(self._lifeline)
         loop.watch(self._lifeline, self.events)
 
     def events(self, now: float) -> Iterable[Event]:
-        """Return the signals that have come, SIGTERM once the caller is gone."""
+        """Return the signals that have come, and SIGTERM once the caller is gone."""
         try:
             numbers = os.read(self._lifeline, MAX_SIGNALS)
         except BlockingIOError:
@@ -79,7 +79,7 @@ class CallingProgram:
         except OSError:
             numbers = b""
         if not numbers:
-            # The end of a file stays readable: the loop would never wait again.
+            # A descriptor at its end stays readable, and the loop would never wait again.
             self._is_gone = True
             self._stop_watching()
             yield SignalReceived(signal.SIGTERM, now)
@@ -90,20 +90,20 @@ class CallingProgram:
                 yield SignalReceived(number, now)
 
     def refused(self, error: LauncherError) -> None:
-        """Report that there is no job, or that it could not go on."""
+        """Report that the job could not be started, or that the launcher failed."""
         self.ended(EndReport.of_error(error))
 
     def ended(self, report: EndReport) -> None:
-        """Report the end; a caller that is gone needs none."""
+        """Report the end; nothing happens if the caller is gone."""
         self._write(report.line(self._mark))
 
     def _write(self, line: bytes) -> None:
-        # Standard error is also others'.
-        waits = self._reports == self._lifeline
+        # The mode of standard error is not changed, because other programs share it.
+        is_lifeline = self._reports == self._lifeline
         with suppress(OSError):
-            if waits:
+            if is_lifeline:
                 os.set_blocking(self._lifeline, True)
             while line:
                 line = line[os.write(self._reports, line) :]
-            if waits:
+            if is_lifeline:
                 os.set_blocking(self._lifeline, False)

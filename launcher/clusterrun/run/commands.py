@@ -1,4 +1,4 @@
-"""The commands of a user while the job runs: ``clusterrun ps``, ``stop``, ``status`` and the like."""
+"""Serves the user's commands while the job runs: ``clusterrun ps``, ``stop``, ``status`` and others."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from clusterrun.run.single_node import SingleNodeMembership
 
 SECONDS_TO_WAIT = 1.0
-"""Until the socket for commands opens if the nodes have not joined: most have by then."""
+"""Until the socket opens if the nodes have not joined before; most have by then."""
 
 SECONDS_FOR_FOLDER = 1.0
-"""How long the file system of the folder for sockets may take; after that there is no socket."""
+"""For the file system of the folder for sockets; if it takes longer, there is no socket."""
 
 SECONDS_TO_SHOW = 10.0
-"""What a reader does not take until then is shown later."""
+"""For the reader of the workers' output; then the caller gets its answer before the output is shown."""
 
 
 class Commands:
-    """Takes them from soon after the agent's start to its end, and has queries answered.
+    """Serves commands from soon after the agent's start to its end.
 
-    What answers is imported for the first of them: few jobs get any.
+    The modules for it are imported when the first command comes, because few jobs get any.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class Commands:
         fork_server: ForkServer,
         loop: Loop[Event],
     ) -> None:
-        """Listen, soon: ``clusterrun ps`` and ``stop`` reach an agent that joins, too.
+        """Listen soon, so ``clusterrun ps`` and ``stop`` reach an agent that waits for other nodes.
 
         Args:
             node: this node.
-            nodes: all nodes of the job.
+            nodes: the membership of the job.
             relay: prints, and removes the socket if this process is killed.
-            fork_server: has started what is shown.
-            loop: the agent's.
+            fork_server: the parent of the workers.
+            loop: the agent's loop.
 
         """
         self.progress = JobProgress(loop.clock())
-        """What commands show of the job."""
+        """The state of the job that commands show."""
         self.due = loop.clock() + SECONDS_TO_WAIT
         """When the socket opens."""
         self._node, self._nodes = node, nodes
@@ -73,7 +73,7 @@ class Commands:
         """Note that all nodes have joined."""
         self.progress.since = self._loop.clock()
         if self.due != NEVER:
-            # In the loop, while workers start already: no launch waits for it.
+            # Later, in the loop, so the start of the workers does not wait for it.
             self.due = 0.0
 
     def events(self, _now: float) -> Iterable[Event]:
@@ -94,18 +94,18 @@ class Commands:
         return ()
 
     def close(self) -> None:
-        """Take no more of them, and end what still finds out an answer."""
+        """Close the socket, and stop collecting answers."""
         self._loop.remove_timer(self)
         self._opened.close()
 
     def take(self, event: QueryEvent) -> Iterable[Event]:
-        """Take what the coordinator sends about queries, or what the relay answers to one."""
+        """Handle a message about queries from the coordinator, or an answer of the relay."""
         if isinstance(event, RelayAnswered):
             return self._answers.questions.take(event)
         return self._queries.take(event)
 
     def collect_stacks(self, now: float) -> Iterable[Event]:
-        """Have this node's workers print their stacks, for its own policy."""
+        """Collect the stacks of this node's workers for the policy, which gets ``StacksCollected``."""
         from clusterrun.policy.answers import NodeStacks, decoded
         from clusterrun.policy.queries import SECONDS_FOR_REPORTS, Query, Topic
 
@@ -117,7 +117,7 @@ class Commands:
         return self._answers.answer(Query(0, Topic.STACKS, SECONDS_FOR_REPORTS), then, now)
 
     def show_output(self, then: Callable[[], object], now: float) -> Iterable[Event]:
-        """Have shown what workers have printed by now; then call ``then``."""
+        """Show all that workers have printed by now; then call ``then``."""
 
         def show(number: int) -> None:
             self._relay.send(FlushOutput(number))
@@ -135,7 +135,7 @@ class Commands:
 
         from clusterrun.policy.queries import Answers, EndOfAnswers
 
-        # There is nothing to see yet.
+        # No worker has started yet.
         reply(msgspec.msgpack.encode(Answers((), EndOfAnswers(query.number))))
         return ()
 

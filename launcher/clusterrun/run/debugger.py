@@ -1,8 +1,8 @@
-"""A debugger that this process runs under, and that is to follow into the workers.
+"""Lets the debugger that this process runs under follow into the workers.
 
 It is pydevd: the debugger of VS Code, of PyCharm and of ``python -m debugpy``. It replaces the functions of
-``os`` that start processes, so as to put itself into the command of each Python that they execute. Workers
-are started by the fork server, into which it does not follow: here it is asked for their commands.
+``os`` that start processes with ones that add it to the command of each Python. Workers are started by the
+fork server, into which it does not follow, so its function that edits a command is called here.
 """
 
 import os
@@ -27,17 +27,17 @@ class NotAttached(Exception):
 def follow_workers(
     server: ForkServer, plan: NodePlan, preparation: Preparation | None
 ) -> Preparation | None:
-    """Have workers executed so that the debugger of this process follows them.
+    """Have the fork server start workers with commands that the debugger has edited.
 
-    Where it can't, they are started as always, and the user is told once.
+    If that is impossible, workers are started without the debugger, and a notice says so once.
 
     Args:
-        server: starts the workers.
-        plan: as far as it is known.
-        preparation: what the server is to prepare for workers that no debugger follows.
+        server: the fork server.
+        plan: a plan made before the nodes have joined.
+        preparation: what the fork server would prepare without a debugger.
 
     Returns:
-        What it is to prepare instead: only workers that must be forked run in place.
+        What the fork server is to prepare. Only workers that must be forked are not executed.
 
     """
     first = plan.workers[0]
@@ -56,16 +56,16 @@ def follow_workers(
 
 
 def _follows_children() -> bool:
-    """Whether pydevd is here, and is to follow into child processes.
+    """Return whether pydevd is loaded and set to follow into child processes.
 
-    Where a user of PyCharm has switched that off, the functions of ``os`` are replaced, too, by some that
-    do nothing else; those of VS Code stay.
+    If that is switched off, PyCharm replaces the functions of ``os`` by ones that only warn, and VS Code
+    leaves them.
     """
     return "pydevd" in sys.modules and "warn" not in getattr(os.fork, "__name__", "")
 
 
 class _Attached:
-    """A worker's command -> what pydevd executes for it; the same command if that is impossible."""
+    """Edits workers' commands with ``attached``; leaves them unchanged if that is impossible."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.is_impossible = False
@@ -82,10 +82,10 @@ class _Attached:
 
 
 def attached(command: Sequence[str]) -> tuple[str, ...]:
-    """Return what pydevd executes for ``command``, Python with a script or with ``-m``.
+    """Return ``command``, Python with a script or with ``-m``, as pydevd edits it.
 
     Raises:
-        NotAttached: this version of pydevd lacks the function, or the function does something else.
+        NotAttached: this version of pydevd lacks the function, or it behaves differently.
 
     """
     patch_args = getattr(sys.modules.get(MONKEY), "patch_args", None)
@@ -98,7 +98,7 @@ def attached(command: Sequence[str]) -> tuple[str, ...]:
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise NotAttached(f"patch_args of pydevd returns {words!r:.100}")
     if words == [*command]:
-        # As for a script that is read from standard input.
+        # For example for a script that is read from standard input.
         raise NotAttached(f"pydevd does not follow into {' '.join(words):.100}")
     if words[:2] != [*command[:2]] or len(words) <= len(command):
         raise NotAttached(f"patch_args of pydevd returns {' '.join(words):.100}")

@@ -1,6 +1,6 @@
-"""``--events``: what happened to this node's workers and to the job, as lines of JSON.
+"""``--events``: the events of the job and of this node's workers as lines of JSON.
 
-Imported only with that option; the relay writes the lines.
+The module is imported only for that option. The relay writes the lines.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ REASON_NAMES: dict[type[Reason], str] = {
 
 
 class Cause(Struct, frozen=True, omit_defaults=True):
-    """The worker that caused the end of an attempt, wherever it ran."""
+    """The worker on any node that caused the end of an attempt."""
 
     rank: int
     host: str
@@ -59,11 +59,11 @@ class Cause(Struct, frozen=True, omit_defaults=True):
     code: int | None = None
     signal: int | None = None
     exception: str = ""
-    """The line that ended it, "ValueError: boom"."""
+    """The last line of the traceback, for example "ValueError: boom"."""
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
-    """One line; fields with their default value are left out."""
+    """One line; fields with their default value are omitted."""
 
     event: str
     """joined, started, ready, exited, failed, saving, lost, replaced, restarted or ended."""
@@ -73,44 +73,44 @@ class Record(Struct, frozen=True, omit_defaults=True):
     attempt: int
     node_rank: int
     host: str
-    """This node; if a node is lost or replaced, that one."""
+    """This node; for "lost" and "replaced", the lost node."""
     nodes: int | None = None
     workers: int | None = None
-    """Of this node."""
+    """On this node."""
     rank: int | None = None
-    """Of a worker of a service, its number in the job."""
+    """A worker of a service has a number in the job."""
     local_rank: int | None = None
     service: str = ""
     service_rank: int | None = None
     pid: int | None = None
     code: int | None = None
-    """Of a worker; in "ended", the job's."""
+    """Exit code of a worker; in "ended", that of the job."""
     signal: int | None = None
     stopped: bool = False
     """The launcher stopped the worker."""
     step: str = ""
-    """The step of its start that failed."""
+    """The step of the worker's start that failed."""
     error: str = ""
     age: float | None = None
     """Seconds between the failure and ``time``, if the failure is known to be earlier."""
     ran_for: float | None = None
     """Seconds from the worker's start to its end."""
     what: str = ""
-    """What is lost: "node" or "fork server"."""
+    """What was lost: "node" or "fork server"."""
     how: str = ""
     reason: str = ""
-    """Why the attempt before, or the job, ended: "succeeded", "worker failed", ..."""
+    """Why the previous attempt or the job ended: "succeeded", "worker failed", ..."""
     cause: Cause | None = None
     not_restarted: str = ""
-    """Why no restart follows although one would be allowed."""
+    """Why there is no restart although one would be allowed."""
     survivors: tuple[str, ...] = ()
-    """Processes that even SIGKILL did not end."""
+    """Processes that SIGKILL did not end."""
     save_step: int | None = None
     """The step at which all ranks save."""
     by: str = ""
-    """Who asked for the suspension; the host that has the place of a lost node."""
+    """What requested the suspension; in "replaced", the host that replaces the lost node."""
     seconds: float | None = None
-    """From that until all had saved, or the time that they had."""
+    """From the request until all ranks had saved; or the time limit, if they had not."""
     unsaved: tuple[int, ...] = ()
     """Ranks that had not saved in time."""
     silent: tuple[int, ...] = ()
@@ -118,17 +118,17 @@ class Record(Struct, frozen=True, omit_defaults=True):
 
 
 class EventLog:
-    """Writes the records of one node."""
+    """Writes one node's records."""
 
     def __init__(
         self, write: Callable[[int, str], object], clock: Callable[[], float], epoch: float
     ) -> None:
-        """Begin without a record.
+        """Start without a record.
 
         Args:
             write: takes this node's rank, and a line.
-            clock: monotonic seconds.
-            epoch: wall-clock time at which that clock was 0.
+            clock: returns monotonic seconds.
+            epoch: the wall-clock time at which ``clock`` was 0.
 
         """
         self._write = write
@@ -136,81 +136,87 @@ class EventLog:
         self._epoch = epoch
         self._plan: NodePlan | None = None
         self._node_rank = 0
-        self._ended: Outcome | None = None
+        self._failed_outcome: Outcome | None = None
         self._recorded: set[tuple[str, int]] = set()
-        """What the records have of the attempt: see ``_is_new``."""
+        """What was recorded of the attempt: see ``_is_new``."""
 
-    def begins(self, plan: NodePlan) -> None:
-        """Record the beginning of an attempt: this node has joined, or all nodes restart."""
+    def attempt_started(self, plan: NodePlan) -> None:
+        """Record the start of an attempt: this node has joined, or all nodes restart."""
         self._plan, self._node_rank = plan, plan.world.node_rank
         self._recorded.clear()
-        if self._ended is None:
+        if self._failed_outcome is None:
             size = {"nodes": plan.world.nodes, "workers": len(plan.workers)}
-            self._keep(_record("joined", plan, **size))
+            self._write_record(_record("joined", plan, **size))
         else:
-            for replacement in self._ended.progress.replacements if self._ended.progress else ():
-                self._keep(_replaced(replacement, plan))
-            self._keep(_record("restarted", plan, **_why(self._ended)))
+            for replacement in (
+                self._failed_outcome.progress.replacements if self._failed_outcome.progress else ()
+            ):
+                self._write_record(_replaced(replacement, plan))
+            self._write_record(_record("restarted", plan, **_why(self._failed_outcome)))
 
-    def notes(self, attempt: Attempt, at: float) -> None:
-        """Record what is new in an attempt with an event at ``at``."""
+    def record_changes(self, attempt: Attempt, at: float) -> None:
+        """Record what an event at ``at`` has changed in the attempt."""
         plan = attempt.plan
         if (helper := attempt.lost_helper) and self._is_new("helper"):
-            self._keep(_record("lost", plan, what=helper.name, how=helper.how), at)
+            self._write_record(_record("lost", plan, what=helper.name, how=helper.how), at)
         for local_rank, end in attempt.ends_before.items():
-            self._note_end(attempt, local_rank, end, attempt.restarts[local_rank] - 1, at)
+            self._record_end(attempt, local_rank, end, attempt.restarts[local_rank] - 1, at)
         for local_rank, running in attempt.running.items():
-            # The worker of a service may start again alone.
+            # The worker of a service may restart alone.
             count = attempt.restarts.get(local_rank, 0)
             if self._is_new(f"start {count}", local_rank):
                 worker = _worker_fields(plan.workers[local_rank])
                 event = "restarted" if count else "started"
-                self._keep(_record(event, plan, **worker, pid=running.pid), at)
+                self._write_record(_record(event, plan, **worker, pid=running.pid), at)
             if local_rank in attempt.ready and self._is_new(f"ready {count}", local_rank):
                 worker = _worker_fields(plan.workers[local_rank])
-                self._keep(_record("ready", plan, **worker, pid=running.pid), at)
+                self._write_record(_record("ready", plan, **worker, pid=running.pid), at)
         for local_rank, end in attempt.ended.items():
-            self._note_end(attempt, local_rank, end, attempt.restarts.get(local_rank, 0), at)
+            self._record_end(attempt, local_rank, end, attempt.restarts.get(local_rank, 0), at)
         if (mark := attempt.suspending.mark) and self._is_new("suspension"):
-            self._keep(_record("saving", plan, save_step=mark - 1), at)
+            self._write_record(_record("saving", plan, save_step=mark - 1), at)
         reason = None if isinstance(attempt.answer, GivenUp | None) else attempt.answer.reason
         if isinstance(reason, NodeLost) and self._is_new("node"):
             lost = {"node_rank": reason.node_rank, "host": _encodable(reason.host)}
-            self._keep(_record("lost", plan, what="node", how=_encodable(reason.how), **lost), at)
+            self._write_record(
+                _record("lost", plan, what="node", how=_encodable(reason.how), **lost), at
+            )
 
-    def _note_end(
+    def _record_end(
         self, attempt: Attempt, local_rank: LocalRank, end: EndedWorker, count: int, at: float
     ) -> None:
-        """Record the end of a worker that had started again ``count`` times, once."""
+        """Record the end of a worker after ``count`` restarts, unless that was done before."""
         if self._is_new(f"end {count}", local_rank):
             failed = not end.ending.succeeded and not end.stopped_by_us
             worker = _worker_fields(attempt.plan.workers[local_rank])
             event = "failed" if failed else "exited"
-            self._keep(_record(event, attempt.plan, **worker, **_fields(end, at)), at)
+            self._write_record(_record(event, attempt.plan, **worker, **_fields(end, at)), at)
 
     def _is_new(self, what: str, local_rank: int = 0) -> bool:
-        """Return, once for each in an attempt, that there is no record of it yet."""
+        """Return whether this is the first call with these arguments in the attempt."""
         is_new = (what, local_rank) not in self._recorded
         self._recorded.add((what, local_rank))
         return is_new
 
-    def restarts(self, outcome: Outcome) -> None:
-        """Remember how an attempt ended that is followed by another."""
-        self._ended = outcome
+    def attempt_failed(self, outcome: Outcome) -> None:
+        """Keep the outcome of an attempt for the record of the restart."""
+        self._failed_outcome = outcome
 
-    def ends(self, outcome: Outcome) -> None:
+    def job_ended(self, outcome: Outcome) -> None:
         """Record the end of the job."""
         if self._plan is not None:
-            self._keep(_record("ended", self._plan, code=outcome.exit_code, **_why(outcome)))
+            self._write_record(
+                _record("ended", self._plan, code=outcome.exit_code, **_why(outcome))
+            )
 
     def launcher_failed(self, error: LauncherError) -> None:
         """Record that the launcher itself failed."""
         if self._plan is not None:
             message = _encodable(error.message)
             failure = {"code": error.exit_code, "reason": "error", "error": message}
-            self._keep(_record("ended", self._plan, **failure))
+            self._write_record(_record("ended", self._plan, **failure))
 
-    def _keep(self, record: Record, at: float | None = None) -> None:
+    def _write_record(self, record: Record, at: float | None = None) -> None:
         now = self._clock() if at is None else at
         dated = replace(record, time=round(self._epoch + now, 3))
         self._write(self._node_rank, msgspec.json.encode(dated).decode())
@@ -297,5 +303,5 @@ def _record(event: str, plan: NodePlan, **fields: object) -> Record:
 
 
 def _encodable(text: str) -> str:
-    """Replace what is not UTF-8, which paths and errors may have."""
+    """Replace surrogates, which paths and error messages may contain."""
     return text.encode(errors="replace").decode()

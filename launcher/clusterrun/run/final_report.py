@@ -1,4 +1,4 @@
-"""The end of a job: its report, its error file for a parent, its way back into the queue, the exit code."""
+"""The end of a job: the report, the exit code, the error file for a parent process, requeueing."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.terminal import StandardInput
 
 PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""Set by a scheduler that reads there why the launcher failed, as torchrun's parents do."""
+"""A parent of the launcher sets this variable, as for torchrun, and reads the file."""
 
 
 def report_before_start(end: Interrupted | HelperFailed | Verdict) -> Report:
-    """Return the report of a job before it began, or while this node waited for a place in it."""
+    """Return the report of a job that ended before it started, or while this node waited to be admitted."""
     reason, why = (end.reason, end.no_restart) if isinstance(end, Verdict) else (end, "")
     outcome = Outcome(reason, attempt=0, results=(), survivors=(), no_restart=why)
     return Report(outcome, has_begun=isinstance(end, Verdict))
@@ -43,9 +43,9 @@ def report_before_start(end: Interrupted | HelperFailed | Verdict) -> Report:
 def report_of(
     outcome: Outcome, node: LocalNode, routes: Routes, standard_input: StandardInput
 ) -> Report:
-    """Return the report of a job that has begun."""
+    """Return the report of a job that has started."""
     cause, hidden = outcome.cause, _hidden(outcome, routes)
-    # What a worker of another node printed went to that node's terminal.
+    # The output of a worker on another node went to that node's terminal.
     is_alone = outcome.cause_ran_here and is_sole_writer(node.job, node.size)
     _, is_printed = routes.ways(Std.ERR, 0)
     return Report(
@@ -58,7 +58,7 @@ def report_of(
 
 
 def _flight_records(outcome: Outcome, node: LocalNode) -> str:
-    """Name the files of torch's flight recorder, if a worker was aborted, as by its watchdog."""
+    """Return a line on torch's flight records if a worker was aborted, e.g. by its watchdog; else ""."""
     if not any(result.ending == Killed(signal.SIGABRT) for result in outcome.results):
         return ""
     from clusterrun.workers.flight_records import flight_records_line
@@ -70,7 +70,7 @@ def _flight_records(outcome: Outcome, node: LocalNode) -> str:
 
 
 def text_of(report: Report) -> str:
-    """Return the text of the report; "" if there is nothing to say."""
+    """Return the text of the report; "" if the job has succeeded and left nothing."""
     if isinstance(report.outcome.reason, Succeeded) and not report.outcome.survivors:
         return ""
     # Most jobs succeed.
@@ -81,19 +81,19 @@ def text_of(report: Report) -> str:
 
 def copy_error_file(outcome: Outcome, environ: Mapping[str, str]) -> None:
     """Copy the error file of the cause to where the launcher's parent expects it."""
-    wanted = environ.get(PARENTS_ERROR_FILE)
-    if wanted and isinstance(outcome.reason, WorkerFailed) and outcome.reason.cause.error:
-        # The report says the same.
+    path = environ.get(PARENTS_ERROR_FILE)
+    if path and isinstance(outcome.reason, WorkerFailed) and outcome.reason.cause.error:
+        # An error is not worth a message, because the report says the same as the file.
         with suppress(OSError):
-            Path(wanted).write_text(outcome.reason.cause.error, encoding="utf-8")
+            Path(path).write_text(outcome.reason.cause.error, encoding="utf-8")
 
 
 def exit_code_and_unprinted(report: Report, relay: RelayClient) -> tuple[int, str]:
-    """Return the exit code, and what the relay, which has ended, has not printed."""
+    """Return the exit code, and the text that the relay, which has ended, has not printed."""
     outcome = report.outcome
     code: int = outcome.exit_code
     if code == ExitCode.SUCCESS and relay.output_closed:
-        # The workers ended before the agent learned that their last lines have no reader.
+        # The workers ended before the agent learned that nothing reads their last lines.
         gone = Report(replace(outcome, reason=OutputGone()))
         return gone.outcome.exit_code, text_of(gone)
     if relay.losses == ():
@@ -112,34 +112,34 @@ def exit_code_and_unprinted(report: Report, relay: RelayClient) -> tuple[int, st
 
 
 def _hidden(outcome: Outcome, routes: Routes) -> str:
-    """Return what kept the lines of the worker that failed off the screen; "" if nothing did."""
+    """Return why the lines of the failed worker were not on the screen; "" if they were."""
     cause, tasks = outcome.cause, routes.job.tasks
     if cause is None or cause.service:
         return ""
     if tasks is None:
         return routes.hidden_by(cause.rank, cause.local_rank)
-    # Each clusterrun counts its one worker as 0, and knows no other task's place on its node.
+    # Each task's worker has local rank 0 in its own clusterrun; those of other tasks are unknown.
     return routes.hidden_by(cause.rank, tasks.local_rank if cause.rank == tasks.rank else None)
 
 
 def requeue(node: LocalNode, outcome: Outcome) -> str:
-    """Ask the scheduler to start the job again, if it is suspended and that is wanted.
+    """Requeue a suspended job if the user has asked for it.
 
-    For node 0, when all else is done: a scheduler ends the job at once.
+    To be called last, on node 0 only: the scheduler ends the job at once.
 
     Returns:
-        What it has answered, as the last line for people; "" if nothing was asked.
+        The result, as the last line for the user; "" if nothing was done.
 
     """
     scheduler, is_suspended = node.job.scheduler, isinstance(outcome.reason, Suspended)
-    # Without such a command the exit code is enough.
+    # For schedulers without such a command the exit code is enough.
     if not (node.job.suspending.requeue and is_suspended and scheduler and scheduler.requeue):
         return ""
     from clusterrun.job.this_process import ask
 
     command = " ".join(scheduler.requeue[:2])
-    # The scheduler ends the job's processes, the command among them, before the command has its
-    # answer. A signal that is ignored stays so in a program that is executed (signal(7)).
+    # The scheduler ends the job's processes, including this command, before the command gets its answer.
+    # An ignored signal stays ignored in an executed program (signal(7)).
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     answer = ask(scheduler.requeue, node.variables)
     if answer.failure:

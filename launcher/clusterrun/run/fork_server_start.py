@@ -1,4 +1,4 @@
-"""The fork server of a job: started first of all, as its interpreter takes time to start."""
+"""Starts a job's fork server, before everything else because its interpreter takes time to start."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from clusterrun.workers.relay.routes import check_log_folder
 
 
 def start_fork_server(resolved: Resolved, environ: Mapping[str, str]) -> ServerProcess:
-    """Start the fork server of a job that can run.
+    """Start the fork server of a job.
 
     Raises:
         LauncherError: the log folder can't be written, or the interpreter can't be executed.
@@ -21,7 +21,7 @@ def start_fork_server(resolved: Resolved, environ: Mapping[str, str]) -> ServerP
         ServerCommand(
             job.program.python,
             user_environment(job, environ, resolved.unset),
-            # Modules that a user names may do anything.
+            # Modules that the user has listed may do anything.
             is_guarded=not isinstance(job.starting.preload, str),
             shown=(job.script.name, *job.script.args),
         )

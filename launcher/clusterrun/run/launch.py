@@ -1,4 +1,4 @@
-"""A launch from beginning to end: look at the machine, join, run attempts, report."""
+"""A launch from start to end: inspects the machine, joins the job, runs attempts, reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from clusterrun.workers.relay.routes import LauncherOutput, LineStyle, LogLayout
 from clusterrun.workers.terminal import StandardInput, Terminal
 
 if TYPE_CHECKING:
-    # A job imports what it needs of these.
+    # A job imports only the ones that it needs.
     from clusterrun.network.membership import Membership
     from clusterrun.network.suspend_hook import SuspendHook
     from clusterrun.policy.end_report import EndReport
@@ -66,21 +66,21 @@ FILES_PER_WORKER = 4
 OTHER_FILES = 32
 
 SECONDS_TO_PRINT = 2.0
-"""For the relay's last lines: a stopped terminal must not delay our exit."""
+"""For the relay's last lines: a stopped terminal must not delay the exit."""
 
 
 class LaunchResult(NamedTuple):
-    """The end of a launch."""
+    """The result of a launch."""
 
     code: int
     """The exit code."""
     report: Report
     unprinted: str
-    """What is to be printed that the relay could not print."""
+    """Text to print that the relay could not print."""
 
     def as_data(self) -> EndReport:
-        """Return it for the program that has started this command."""
-        # Few commands are started so.
+        """Return the result for the program that has started this command."""
+        # Few commands are started by a program.
         from clusterrun.policy.end_report import EndReport
 
         text = text_of(self.report) + self.unprinted
@@ -93,13 +93,13 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
     process: ServerProcess,
     caller: CallingProgram | None = None,
 ) -> LaunchResult:
-    """Run the job to its end, and report how it ended.
+    """Run the job to its end, and report the result.
 
     Args:
-        resolved: the job, and the options of this call of clusterrun.
+        resolved: the job, and the options of this clusterrun.
         environ: the environment of this process.
-        process: what ``start_fork_server`` has started, before this file was imported; ended here.
-        caller: prints the report; None: the relay does.
+        process: the fork server, which was started before this module was imported; ended here.
+        caller: the program that prints the report; None: the relay prints it.
 
     Raises:
         LauncherError: the job could not be started.
@@ -109,18 +109,19 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
     with ExitStack() as stack:
         server = ForkServer(process)
         stack.callback(server.close)
-        # A terminal that is stopped stops the process that prints to it: never the agent. Before the
-        # machine, whose drivers may be slow. It removes the folder if this process is killed.
+        # The relay prints, because a stopped terminal stops the process that writes to it. It also
+        # removes the scratch folder if this process is killed. It starts before the machine is
+        # inspected, because drivers may be slow.
         scratch = Scratch(*new_scratch_paths(environ))
         relay = RelayClient.start(LauncherOutput(), *scratch.paths)
         stack.callback(relay.close, SECONDS_TO_PRINT)
-        _complain_of_loopback(relay)
+        _warn_of_loopback(relay)
         node = _this_node(resolved, environ)
         plan = node.plan_ahead(assumed_world(job, node.workers))
         preparation = preparation_of(job, plan, node.environment)
         server.orphans.ours.add(relay.pid)
         server.say = relay.notice
-        server.on_prepared = partial(_say_how_workers_start, node, server)
+        server.on_prepared = partial(_describe_preparation, node, server)
         loop, signals = Loop[Event](time.monotonic), Signals()
         loop.watch(signals.fileno(), signals.events, Priority.SIGNALS)
         for helper in (relay, server):
@@ -133,11 +134,11 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
 
             preparation = follow_workers(server, plan, preparation)
         if preparation is not None:
-            # It imports what the script imports first, while the nodes join.
+            # It imports the first modules that the script imports, while the nodes join.
             server.prepare(preparation)
         offers: tuple[ProgramOffer, ...] = ()
         if job.services:
-            # Few jobs have some.
+            # Few jobs have services.
             from clusterrun.run.reserved_ports import ReservedPorts
 
             ports = ReservedPorts(node.job.services, node.seats)
@@ -147,9 +148,9 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
         checked = _wait_for_check(check, job, loop)
         world: World | WaitResult
         if isinstance(checked, NodeChecked):
-            nodes = _begin_to_join(node, offers, checked.fault, relay, server, loop)
-            # This node leaves last: nothing of the job runs here any more. First, nobody answers
-            # commands.
+            nodes = _start_to_join(node, offers, checked.fault, relay, server, loop)
+            # At the end, commands are closed first. This node leaves last, when no process of the job
+            # is left on it.
             processes = stack.pop_all()
             stack.callback(nodes.leave)
             stack.push(processes)
@@ -160,7 +161,7 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
             world = wait_for_world(nodes, loop, job.suspending.suspend_signal)
         else:
             world = checked
-        # All is imported: what comes now may last for months.
+        # All modules are imported, and the rest of the job may take months.
         gc.freeze()
         gc.enable()
         if not isinstance(world, World):
@@ -169,7 +170,7 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
             commands.nodes_joined()
             hook = None
             if world.node_rank == 0:
-                _await_the_jobs_end(job, loop)
+                _schedule_suspension(job, loop)
                 hook = _suspend_hook(node, relay, loop, stack)
             stdin = StandardInput(Terminal.in_foreground(0), node.size)
             routes = _routes(node, world)
@@ -181,14 +182,14 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
             stack.callback(attempts.close)
             agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
             try:
-                end = _run_to_the_end(agent, nodes, loop, world, job.suspending.suspend_signal)
+                end = _run_attempts(agent, nodes, loop, world, job.suspending.suspend_signal)
             except LauncherError as error:
                 attempts.launcher_failed(error)
                 raise
             if isinstance(end, Outcome):
-                attempts.ended(end)
+                attempts.job_ended(end)
                 if hook is not None and isinstance(end.reason, Suspended):
-                    # All ranks have saved, and nodes are still held.
+                    # All ranks have saved, and the nodes are still allocated.
                     problem = hook.call_ready()
                     if problem:
                         relay.notice(f"warning: {problem}")
@@ -208,14 +209,14 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
 
 
 def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
-    """Return this node, whose machine has what the job asks for.
+    """Inspect this node, and check that the job can run on it.
 
     Raises:
-        LauncherError: the job cannot run on this machine.
+        LauncherError: it can't.
 
     """
     node = LocalNode.of(resolved, MachineSource.here(environ))
-    allow_open_files(node.size)
+    raise_open_file_limit(node.size)
     if node.job.failures.pdb:
         # Few jobs are debugged.
         from clusterrun.run.post_mortem import check_terminal
@@ -224,19 +225,19 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
     return node
 
 
-def _complain_of_loopback(relay: RelayClient) -> None:
+def _warn_of_loopback(relay: RelayClient) -> None:
     if trouble := loopback_error():
         relay.notice(f"warning: {trouble}, so ranks can't meet; {LOOPBACK_HINT}")
 
 
-def allow_open_files(workers: int) -> None:
-    """Let this process start all workers at once; complain about a hard limit that is too low.
+def raise_open_file_limit(workers: int) -> None:
+    """Raise the limit of open files, so all workers can be started at once.
 
-    The relay has four files open for each worker, the fork server as many while workers start. This process
-    may have five, which wait to be received. The kernel counts those against its soft limit.
+    The relay has four files open for each worker, and the fork server has as many while workers start. This
+    process may have five in transit over a socket, which the kernel counts against the soft limit.
 
     Raises:
-        MachineError: it is too low.
+        MachineError: the hard limit is too low.
 
     """
     needed = FILES_PER_WORKER * workers + OTHER_FILES
@@ -250,7 +251,7 @@ def allow_open_files(workers: int) -> None:
         )
 
 
-def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepared) -> None:
+def _describe_preparation(node: LocalNode, server: ForkServer, prepared: Prepared) -> None:
     costs_time = (prepared.costs_time or prepared.not_preloaded) and node.workers > 1
     if node.job.output.verbose or prepared.must_warn or costs_time:
         from clusterrun.report.plan import describe_prepared
@@ -265,7 +266,7 @@ def _say_how_workers_start(node: LocalNode, server: ForkServer, prepared: Prepar
 def _node_check(
     node: LocalNode, relay: RelayClient, loop: Loop[Event], stack: ExitStack
 ) -> NodeCheck | None:
-    """Return what runs ``--check``, if there is one; the stack ends it."""
+    """Return the runner of ``--check``, if there is one; ``stack`` closes it."""
     if not node.job.join.check:
         return None
     from clusterrun.run.node_check import NodeCheck
@@ -278,7 +279,7 @@ def _node_check(
 def _wait_for_check(
     check: NodeCheck | None, job: Job, loop: Loop[Event]
 ) -> NodeChecked | WaitResult:
-    """Run the check, if there is one, once on each node; return its end, or what has ended the wait."""
+    """Run the check, if there is one, once on each machine; return its result, or what ended the wait."""
     is_first_task = job.tasks is None or job.tasks.local_rank == 0
     if check is None or not is_first_task:
         return NodeChecked("", loop.clock())
@@ -294,7 +295,7 @@ def _wait_for_check(
 # Joining.
 
 
-def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to work with
+def _start_to_join(  # noqa: PLR0913, PLR0917 - this node, and its helpers
     node: LocalNode,
     offers: tuple[ProgramOffer, ...],
     fault: str,
@@ -302,11 +303,11 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
     server: ForkServer,
     loop: Loop[Event],
 ) -> SingleNodeMembership | Membership:
-    """Return the membership of this node, which begins in the loop; ``fault``: what its check has found.
+    """Return the membership of this node, which joins in the loop; ``fault`` is its failure of the check.
 
     Raises:
         RendezvousError: this is node 0, and a port that it needs is in use.
-        MachineError: the job has no other node, and this one fails its check.
+        MachineError: this is the only node, and it fails its check.
 
     """
     job, host = node.job, node.machine.host
@@ -343,10 +344,10 @@ def _begin_to_join(  # noqa: PLR0913, PLR0917 - what it is, and what it is to wo
 def wait_for_world(
     nodes: SingleNodeMembership | Membership, loop: Loop[Event], suspend_signal: int | None
 ) -> World | WaitResult:
-    """Return this node's world once all nodes have joined, or what has ended the wait before.
+    """Return this node's world once all nodes have joined, or what ended the wait before.
 
     Raises:
-        RendezvousError: the nodes contradict each other, or did not all join in time.
+        RendezvousError: the nodes disagree, or did not all join in time.
 
     """
     waiting = Waiting(suspend_signal)
@@ -367,7 +368,7 @@ def wait_for_world(
 
 
 def _versions(job: Job) -> Mapping[str, str]:
-    """Return what can be known of the workers' versions without starting their interpreter."""
+    """Return the versions of Python and torch if workers run this interpreter."""
     if job.program.python != sys.executable:
         return {}
     versions = {"python": sys.version.split()[0], "torch": _installed("torch")}
@@ -375,7 +376,7 @@ def _versions(job: Job) -> Mapping[str, str]:
 
 
 def _installed(package: str) -> str | None:
-    """Return the version of a package that is installed beside this one."""
+    """Return the version of a package in this environment."""
     from importlib import metadata
 
     with suppress(metadata.PackageNotFoundError):
@@ -383,11 +384,11 @@ def _installed(package: str) -> str | None:
     return None
 
 
-# The job's end, as far as it is known before: on node 0.
+# Suspension, on node 0.
 
 
-def _await_the_jobs_end(job: Job, loop: Loop[Event]) -> None:
-    """Have the job suspended some time before its scheduler ends it, if that is wanted."""
+def _schedule_suspension(job: Job, loop: Loop[Event]) -> None:
+    """Suspend the job ``--suspend-before`` seconds before its scheduler ends it, if that is set."""
     before, ends_at = job.suspending.suspend_before, job.ends_at
     if before is None or ends_at is None:
         return
@@ -403,7 +404,7 @@ def _await_the_jobs_end(job: Job, loop: Loop[Event]) -> None:
 def _suspend_hook(
     node: LocalNode, relay: RelayClient, loop: Loop[Event], stack: ExitStack
 ) -> SuspendHook | None:
-    """Start ``--suspend-hook``, if there is one; the stack ends it."""
+    """Start ``--suspend-hook``, if there is one; ``stack`` ends it."""
     words = node.job.suspending.suspend_hook
     if not words:
         return None
@@ -417,17 +418,17 @@ def _suspend_hook(
 # Attempts.
 
 
-def _run_to_the_end(
+def _run_attempts(
     agent: Agent,
     nodes: SingleNodeMembership | Membership,
     loop: Loop[Event],
     world: World,
     suspend_signal: int | None,
 ) -> Outcome | WaitResult:
-    """Run attempts until the job has ended, or the wait for another place.
+    """Run attempts until the job ends, or until this node's wait to be readmitted ends.
 
     Raises:
-        LauncherError: this node can't go on.
+        LauncherError: this node can't continue.
 
     """
     while True:
@@ -442,7 +443,7 @@ def _run_to_the_end(
 
 
 def _routes(node: LocalNode, world: World) -> Routes:
-    """Return where the output of the workers goes, and how it looks."""
+    """Return where the workers' output goes, and in which style."""
     job = node.job
     has_prefix = bool(job.output.log_line_prefix_template)
     style = LineStyle(

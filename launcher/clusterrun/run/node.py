@@ -1,4 +1,4 @@
-"""The job as far as one node is concerned: what is asked for, its machine, how many workers."""
+"""This node's part in the job: the job's options, the machine, the workers."""
 
 import os
 from collections.abc import Mapping
@@ -20,38 +20,38 @@ from clusterrun.planning.worker_slots import seats
 
 
 class MachineSource(NamedTuple):
-    """What a machine is read from: this machine, or a captured one as its own process saw it."""
+    """The files and values from which a machine is read: this machine or a captured one."""
 
     tree: Tree
     allowed: CpuSet | None
-    """The CPUs that the process may use; None: as the tree has it, else all."""
+    """The CPUs that the process may use; None: those that the tree lists, or else all."""
     variables: Mapping[str, str]
     """The process's environment."""
 
     @classmethod
     def here(cls, environ: Mapping[str, str]) -> Self:
-        """Return this machine, as this process sees it."""
+        """Return this machine as this process sees it."""
         return cls(Tree(ROOT), own_cpus(), environ)
 
     def machine(self, environment: Mapping[str, str]) -> Machine:
-        """Return the whole machine, whatever a job in this environment may use of it."""
+        """Return the whole machine, including what a job in this environment may not use."""
         return inspect(self.tree, environment, self.allowed, os.uname().nodename)
 
 
 class LocalNode(Struct, frozen=True):
-    """One node of a job, before the nodes have joined."""
+    """A node of a job, before the nodes have joined."""
 
     job: Job
     unset: tuple[str, ...]
-    """Variables that its workers must not inherit."""
+    """Variables that workers must not inherit."""
     variables: Mapping[str, str]
     """The environment of this process."""
     environment: Mapping[str, str]
-    """That of the workers as the user made it, without what clusterrun sets."""
+    """The user's environment for workers, without the variables that clusterrun sets."""
     machine: Machine
-    """As the job may use it: all that planning and reports look at."""
+    """As far as the job may use it."""
     seats: tuple[WorkerSlot, ...]
-    """Its workers, and those of other tasks and jobs."""
+    """Of this job's workers, and of other tasks and jobs on the machine."""
 
     @classmethod
     def of(cls, resolved: Resolved, source: MachineSource) -> Self:
@@ -64,11 +64,11 @@ class LocalNode(Struct, frozen=True):
         """
         job, unset = resolved.job, resolved.unset
         if job.services:
-            # Few jobs have some.
+            # Few jobs have services.
             from clusterrun.planning.services import WORLD_VARIABLES, with_inherited_values
 
             job = with_inherited_values(job, source.variables)
-            # A platform may set them for the whole machine.
+            # A platform may have set these variables for the whole machine.
             unset = tuple(sorted({*unset, *(WORLD_VARIABLES & source.variables.keys())}))
         environment = user_environment(job, source.variables, unset)
         machine = source.machine(environment)
@@ -80,7 +80,7 @@ class LocalNode(Struct, frozen=True):
         found = seats(job, machine)
         programs = {seat.program for seat in found if seat.is_ours}
         for service in (each for each in job.services if each.name in programs):
-            # Few jobs have some.
+            # Few jobs have services.
             from clusterrun.job.services import check_program
 
             check_program(service, environment.get("PATH", os.defpath))
@@ -88,18 +88,18 @@ class LocalNode(Struct, frozen=True):
 
     @property
     def workers(self) -> int:
-        """The number of the main program's on this node."""
+        """The number of the main program's workers on this node."""
         return sum(1 for seat in self.seats if seat.is_ours and seat.program == MAIN)
 
     @property
     def size(self) -> int:
-        """The number of workers on this node, those of services included."""
+        """The number of workers on this node, including those of services."""
         return sum(1 for seat in self.seats if seat.is_ours)
 
     def plan(self, world: World, error_files: str | None = None) -> NodePlan:
         """Return the plan of an attempt in ``world``.
 
-        ``error_files``: the folder of the workers' TORCHELASTIC_ERROR_FILE; None: they get none.
+        ``error_files`` is the folder for TORCHELASTIC_ERROR_FILE; None: the variable is not set.
 
         Raises:
             MachineError: a worker can't be bound as asked, and the job is strict about it.
@@ -116,7 +116,7 @@ class LocalNode(Struct, frozen=True):
         )
 
     def plan_ahead(self, world: World) -> NodePlan:
-        """Return what is known before any worker starts; a strict job's binding is tried out.
+        """Return the plan for an assumed world; with ``--numa-strict``, try the binding of each worker.
 
         Raises:
             MachineError: a worker can't be bound as asked, and the job is strict about it.

@@ -1,7 +1,7 @@
-"""Finds out what this node answers to queries: which job it is, what runs, and how its ranks are.
+"""Collects this node's answers to queries: the job, the state of its ranks, their stacks.
 
-Imported for the first query: few jobs get any. Nothing is waited for: the relay answers by an event,
-and what may take long is found out by a child process, which is killed when its time is over.
+The module is imported for the first query, because few jobs get any. Nothing blocks the agent: the relay
+answers with an event, and child processes with a time limit collect what may take long.
 """
 
 import os
@@ -50,22 +50,22 @@ from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.relay.client import RelayClient
 
 SECONDS_FOR_LINES = 0.4
-"""After that, this node answers without what its relay knows."""
+"""For the relay to report the last lines; then the answer comes without them."""
 
 MAX_SECONDS_TO_PRINT = 2.0
-"""Seconds that workers have to print their stacks: they may be busy or stopped."""
+"""For workers to print their stacks; they may be busy or stopped."""
 
 FRACTION_TO_PRINT = 2 / 3
-"""Of the query's seconds."""
+"""Of the query's seconds, for workers to print their stacks."""
 
 SECONDS_TO_FORWARD = 0.2
-"""What is left of a query's seconds for the way back to who has asked."""
+"""Of a query's seconds, reserved for the way back to the command."""
 
 SILENT_RELAY = "does not know: its relay does not answer"
 
 
 class NodeAnswers:
-    """Reads the state of this node when it is asked, and nothing before."""
+    """Reads the state of this node when a query comes, and not before."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class NodeAnswers:
         loop.time(self._children)
 
     def close(self) -> None:
-        """End what still finds out an answer."""
+        """Stop collecting answers."""
         self._children.close()
         self._gpus.close()
 
@@ -96,7 +96,7 @@ class NodeAnswers:
         return query.rank is None or query.rank in self._attempt.plan.numbers
 
     def answer(self, query: Query, then: OnAnswer, now: float) -> Iterable[Event]:
-        """Find out this node's answer; ``then`` gets it."""
+        """Collect this node's answer; ``then`` gets it."""
         match query.topic:
             case Topic.RANKS:
                 return self._find_ranks(query, then, now)
@@ -112,16 +112,18 @@ class NodeAnswers:
                 assert_never(query.topic)
 
     def _answered(self, query: Query, then: OnAnswer, body: object) -> Iterable[Event]:
-        """Give an answer; ``body`` is a text if it says why there is none."""
+        """Pass on an answer; a ``body`` that is a str says why there is none."""
         return self._with_body(query, then, *encoded(body))
 
-    def _with_body(self, query: Query, then: OnAnswer, body: bytes, problem: str) -> Iterable[Event]:
+    def _with_body(
+        self, query: Query, then: OnAnswer, body: bytes, problem: str
+    ) -> Iterable[Event]:
         return then(Answer(query.number, self.node_rank, self._host, body, as_line(problem)))
 
-    # Which job it is.
+    # The job.
 
     def describe(self) -> Description:
-        """Return what identifies the job; while nodes join, as far as it is known."""
+        """Return a description of the job; while nodes join, as far as it is known."""
         job, attempt = self._node.job, self._progress.attempt
         shown = Description(
             run_id=job.join.run_id,
@@ -155,7 +157,7 @@ class NodeAnswers:
     @property
     def _attempt(self) -> Attempt:
         if self._progress.attempt is None:
-            raise AssertionError("a query about a job that has not begun")
+            raise AssertionError("a query about a job that has not started")
         return self._progress.attempt
 
     def _asked(self, query: Query) -> tuple[WorkerPlan, ...]:
@@ -167,13 +169,13 @@ class NodeAnswers:
         running = ((it.rank, *self._process(it.local_rank)) for it in self._asked(query))
         return {rank: process.pid for rank, process, ending in running if process and not ending}
 
-    # Where they are.
+    # Stacks and NCCL.
 
     def _find_stacks(self, query: Query, then: OnAnswer, now: float) -> Iterable[Event]:
         seconds = min(MAX_SECONDS_TO_PRINT, FRACTION_TO_PRINT * query.seconds)
 
         def ask(number: int) -> None:
-            # The relay first: it must expect what the workers print then.
+            # The relay first, because it must expect the stacks that the workers print.
             self._relay.send(messages.CaptureStacks(number, seconds))
             self._fork_server.send(ForwardSignal(signal.SIGQUIT))
 
@@ -197,14 +199,14 @@ class NodeAnswers:
         return NodeStacks(groups, seen.on_screen, as_line(records))
 
     def _find_native_stacks(self, query: Query, then: OnAnswer) -> Iterable[Event]:
-        # Imported for those who ask for it.
+        # Few queries need it.
         from clusterrun.workers.native_stacks import native_stacks
         from clusterrun.workers.py_spy import MISSING, py_spy_program
 
         pids, environ = self._pids(query), self._node.variables
 
         def find() -> object:
-            # Here: the folders of PATH may be on a file server that hangs.
+            # In the child process, because the folders of PATH may be on a file server that hangs.
             program = py_spy_program(environ, Path(sys.executable))
             if program is None and pids:
                 return MISSING
@@ -213,12 +215,14 @@ class NodeAnswers:
 
         return self._ask_child(find, query, then)
 
-    def _ask_child(self, find: Callable[[], object], query: Query, then: OnAnswer) -> Iterable[Event]:
+    def _ask_child(
+        self, find: Callable[[], object], query: Query, then: OnAnswer
+    ) -> Iterable[Event]:
         seconds = max(0.0, query.seconds - SECONDS_TO_FORWARD)
         return self._children.ask(query.topic, find, partial(self._with_body, query, then), seconds)
 
     def _find_nccl_state(self, query: Query, then: OnAnswer) -> Iterable[Event]:
-        # Imported for those who ask for it.
+        # Few queries need it.
         from clusterrun.policy.nccl import NcclState, NcclWorld
         from clusterrun.workers.nccl_ras import ask_nccl, ras_addresses
 
@@ -237,10 +241,10 @@ class NodeAnswers:
         addresses = ras_addresses(peers, variables)
         return self._ask_child(lambda: ask_nccl(addresses, world), query, then)
 
-    # How they are.
+    # The state of the ranks.
 
     def _find_samples(self, query: Query, then: OnAnswer, now: float) -> Iterable[Event]:
-        # Imported for those who ask for it.
+        # Few queries need it.
         from clusterrun.workers.py_spy import py_spy_program
         from clusterrun.workers.sampler import sample_node
 
@@ -253,7 +257,7 @@ class NodeAnswers:
         windows = 1 if children else WINDOWS
 
         def find() -> object:
-            # Here: the folders of PATH may be on a file server that hangs.
+            # In the child process, because the folders of PATH may be on a file server that hangs.
             program = py_spy_program(environ, Path(sys.executable))
             length = query.length / windows
             return sample_node(pids, program, length, windows, children=children, gpus=states)
@@ -325,7 +329,7 @@ class NodeAnswers:
 
 
 def _known_states(worker: WorkerPlan, gpus: Mapping[str, GpuState]) -> tuple[GpuState, ...]:
-    """Return the states of a worker's GPUs, as far as they are known; ``gpus``: by UUID."""
+    """Return the known states of a worker's GPUs; ``gpus`` has them by UUID."""
     return tuple(gpus[gpu.uuid] for gpu in worker.gpus if gpu.uuid in gpus)
 
 

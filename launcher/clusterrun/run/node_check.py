@@ -1,7 +1,7 @@
-"""``--check COMMAND``: whether this node may work in the job, as a shell command of the user's finds.
+"""``--check COMMAND``: a shell command of the user that decides whether this node may be in the job.
 
-It runs in a process of its own, as the suspend hook does: a driver that hangs must not hang the job,
-and nothing of the command outlives the command, or the agent.
+It runs under a process of its own, like the suspend hook: a driver that hangs must not hang the job, and
+no process of the command outlives the command or the agent.
 """
 
 import os
@@ -24,26 +24,26 @@ from clusterrun.run.node import LocalNode
 from clusterrun.workers.children import fork
 
 VARIABLE = "CLUSTERRUN_CHECK"
-"""Not in the command's environment: it may be a clusterrun itself."""
+"""Removed from the command's environment, because the command may be a clusterrun itself."""
 
 LAST_LINES = 20
-"""Of its output, that are printed if it fails."""
+"""Of the output, printed if the command fails."""
 
 MAX_KEPT = 1 << 16
-"""Bytes of its output."""
+"""Bytes of the output, from its end."""
 
 MAX_POLL_SECONDS = 3600.0
-"""Seconds: poll takes no number of milliseconds."""
+"""``poll`` takes milliseconds as a C int, which limits its timeout."""
 
 SECONDS_TO_END = 5.0
-"""For the command's process to kill what the command has left."""
+"""For the command's process to kill all processes of the command."""
 
 
 class NodeCheck:
-    """Runs the command, before this node joins and after its worker has failed first."""
+    """Runs the command before this node joins, and after one of its workers has failed first."""
 
     def __init__(self, node: LocalNode, say: Callable[[str], object], loop: Loop[Event]) -> None:
-        """Take what is checked, what prints text for people, and the agent's loop."""
+        """``say`` prints text for the user."""
         joining = node.job.join
         self._command = joining.check
         self._environ = {name: each for name, each in node.environment.items() if name != VARIABLE}
@@ -55,23 +55,23 @@ class NodeCheck:
         self._result = bytearray()
 
     def start(self) -> None:
-        """Run the command once, if it does not run; a ``NodeChecked`` follows.
+        """Start the command unless it is running; a ``NodeChecked`` follows.
 
         Raises:
-            MachineError: a limit allows no more processes.
+            MachineError: a limit of processes is reached.
 
         """
         if self._socket is not None:
             return
         self._result.clear()
         self._socket, theirs = socket.socketpair()
-        live = partial(_live_as_check, theirs, self._command, self._environ, self._seconds)
-        self._pid = fork(live)
+        run = partial(_run_check, theirs, self._command, self._environ, self._seconds)
+        self._pid = fork(run)
         theirs.close()
         self._loop.watch(self._socket.fileno(), self.events)
 
     def close(self) -> None:
-        """End the command if it runs, and all that it has started."""
+        """End the command if it runs, and all processes that it has started."""
         if self._socket is None:
             return
         self._loop.forget(self._socket.fileno())
@@ -81,7 +81,7 @@ class NodeCheck:
             os.kill(self._pid, signal.SIGKILL)
 
     def events(self, now: float) -> Iterable[Event]:
-        """Return a ``NodeChecked`` once the command has ended; print the last lines of one that fails."""
+        """Return a ``NodeChecked`` once the command has ended; print its last lines if it failed."""
         if self._socket is None:
             return
         try:
@@ -106,19 +106,19 @@ class NodeCheck:
         return as_line(": ".join((what, *(line.strip() for line in lines[-1:]))))
 
 
-# Its process.
+# The process of the command.
 
 
-def _live_as_check(
+def _run_check(
     agent: socket.socket, command: str, environ: Mapping[str, str], seconds: float
 ) -> NoReturn:
-    """Run the command until it has ended or the agent has closed its socket; answer how it ended."""
+    """Run the command until it ends or the agent closes its socket; send the agent the result."""
     try:
         become_subreaper(agent.fileno())
         how, output = _run(agent, command, environ, seconds)
         with suppress(OSError):
             agent.sendall(f"{how}\n".encode() + output)
-            # If a process hangs in the kernel, the end of this one is late.
+            # At once: this process ends late if a child hangs in the kernel.
             agent.shutdown(socket.SHUT_WR)
     finally:
         end_children()
@@ -128,14 +128,14 @@ def _live_as_check(
 def _run(
     agent: socket.socket, command: str, environ: Mapping[str, str], seconds: float
 ) -> tuple[str, bytes]:
-    """Return how the command failed, "" if it did not, and the end of its output."""
+    """Return how the command failed, "" if it succeeded, and the end of its output."""
     woken, wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     reading, writing = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(reading, False)
     try:
-        # As all helpers: no debugger of the agent follows (see ``processes``).
+        # With posix_spawn, which no debugger of the agent follows (see ``processes``).
         pid = posix.posix_spawn(
             "/bin/sh",
             ["/bin/sh", "-c", command],
@@ -174,7 +174,7 @@ def _run(
 
 
 def _read(reading: int, output: bytearray) -> bool:
-    """Keep the end of what has been printed; return whether more may follow."""
+    """Append output, and keep its last ``MAX_KEPT`` bytes; return whether more may follow."""
     try:
         chunk = os.read(reading, MAX_KEPT)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""``--pdb``: each worker runs the user's program in one that opens pdb where an exception ends it."""
+"""``--pdb``: each worker runs the user's program under one that opens pdb at an uncaught exception."""
 
 import os
 from pathlib import Path
@@ -14,10 +14,10 @@ PROGRAM = Path(__file__).parents[1] / "workers" / "pdb" / "post_mortem.py"
 
 
 def check_terminal(job: Job) -> None:
-    """Check that there is a terminal for pdb.
+    """Check that standard input is a terminal.
 
     Raises:
-        UsageError: there is none, or another program has it.
+        UsageError: it is not, or another program is in its foreground.
 
     """
     if Terminal.in_foreground(0) is None:
@@ -28,9 +28,9 @@ def check_terminal(job: Job) -> None:
 
 
 def with_pdb(plan: NodePlan) -> NodePlan:
-    """Return the plan whose workers execute ``PROGRAM``, which runs the user's."""
+    """Return the plan with commands that execute ``PROGRAM``, which runs the user's program."""
     words = (str(PROGRAM), os.ttyname(0))
-    # After the interpreter and its -u.
+    # After the interpreter and its option -u.
     workers = tuple(
         replace(each, command=(*each.command[:2], *words, *each.command[2:]))
         for each in plan.workers

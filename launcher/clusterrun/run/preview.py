@@ -1,4 +1,4 @@
-"""What is planned before anything starts, here or on a machine that was captured."""
+"""Plans that are made without starting a job, for this machine or a captured one."""
 
 from collections.abc import Mapping
 
@@ -18,10 +18,10 @@ from clusterrun.run.node import LocalNode, MachineSource
 
 
 def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, NodePlan]:
-    """Return the machine, and what ``launch`` would start on it; chooses no port.
+    """Return the machine and the plan of ``launch`` for it; no port is chosen.
 
     Raises:
-        UsageError: the job can't be run there as described, or no machine was captured there.
+        UsageError: the job can't run on the machine, or ``--machine-root`` is not a captured machine.
 
     """
     node = LocalNode.of(resolved, _source(resolved, environ))
@@ -29,14 +29,14 @@ def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, No
 
 
 def described(options: Mapping[str, str], environ: Mapping[str, str]) -> Resolved:
-    """Return the job of a program that starts its own processes.
+    """Resolve the job of a program that starts its own processes.
 
     Args:
-        options: their texts by name, which are their origins too.
+        options: the text of each option by its name, which is also its origin.
         environ: the program's environment.
 
     Raises:
-        UsageError: something is impossible.
+        UsageError: an option is invalid.
 
     """
     line = CommandLine({name: (Setting(text, name),) for name, text in options.items()})
@@ -44,10 +44,10 @@ def described(options: Mapping[str, str], environ: Mapping[str, str]) -> Resolve
 
 
 def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan:
-    """Return the plan of the one worker that this process is to become (``--exec``).
+    """Return the plan of the only worker, which this process becomes (``--exec``).
 
     Raises:
-        LauncherError: it would not be one worker, or rank 0's port is in use.
+        LauncherError: there is more than one worker, or rank 0's port is in use.
 
     """
     node = LocalNode.of(resolved, MachineSource.here(environ))
@@ -55,10 +55,10 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
 
 
 def lone_worker_world(job: Job) -> World:
-    """Return the world of a process that becomes its one worker, without any rendezvous.
+    """Return the world of a process that becomes its only worker, without a rendezvous.
 
     Raises:
-        RendezvousError: rank 0's port is in use on this machine, which is rank 0's.
+        RendezvousError: this is rank 0's machine, and rank 0's port is in use.
 
     """
     world = assumed_world(job, 1)
@@ -74,10 +74,10 @@ def lone_worker_world(job: Job) -> World:
 
 
 def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
-    """Return the text of a file with all that is read of the machine, whatever a plan makes of it.
+    """Return the contents of a capture file: all files that describe the machine.
 
     Raises:
-        UsageError: no machine was captured where the job says.
+        UsageError: ``--machine-root`` is not a captured machine.
 
     """
     from clusterrun.machine.capture import encode_capture
@@ -89,10 +89,10 @@ def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
 
 
 def _source(resolved: Resolved, environ: Mapping[str, str]) -> MachineSource:
-    """Return what to read the job's machine from.
+    """Return the source of the job's machine.
 
     Raises:
-        UsageError: --machine-root is given, and is not a captured machine.
+        UsageError: ``--machine-root`` is not a captured machine.
 
     """
     root = resolved.machine_root

@@ -1,4 +1,7 @@
-"""The ports of a node's programs, held for the whole job: every worker knows them before any has started."""
+"""Ports of the job's programs on a node, reserved for the whole job.
+
+They are chosen before any worker starts, so every worker knows all of them.
+"""
 
 import socket
 from collections import Counter
@@ -14,28 +17,28 @@ from clusterrun.ports import bind_wildcard, port_error_text
 
 
 class ReservedPorts:
-    """One for each worker, and one for each program where its workers may meet.
+    """A port for each worker, and a MASTER_PORT for each program.
 
-    A bound socket that does not listen keeps the kernel from choosing a port; with SO_REUSEADDR on both
-    sides a server can still listen there: see ``ports.MasterPort``.
+    The kernel does not choose a port to which a socket is bound, even if that does not listen. Because
+    both sides set SO_REUSEADDR, a server can still listen there: see ``ports.MasterPort``.
     """
 
     def __init__(self, services: Iterable[Service], seats: Iterable[WorkerSlot]) -> None:
-        """Hold the ports of this agent's workers among ``seats``.
+        """Reserve the ports of this agent's workers among ``seats``.
 
         Raises:
-            RendezvousError: another program listens at a port that is set.
+            RendezvousError: another program listens at a port that the user has set.
 
         """
         self._stack = ExitStack()
-        # First, and until all others are chosen: none of these is such a port.
-        set_ones = ExitStack()
+        # Bound until the others are chosen, which must be different.
+        set_ports = ExitStack()
         try:
             by_name: dict[str | None, Service] = {each.name: each for each in services}
             workers = Counter(seat.program for seat in seats if seat.is_ours)
             for service in (each for name, each in by_name.items() if name in workers):
                 for port in service.ports:
-                    set_ones.enter_context(_held(port, service))
+                    set_ports.enter_context(_bind_set_port(port, service))
             self.offers: tuple[ProgramOffer, ...] = tuple(
                 self._offer(name or MAIN, count, by_name.get(name))
                 for name, count in workers.items()
@@ -44,25 +47,28 @@ class ReservedPorts:
             self.release()
             raise
         finally:
-            set_ones.close()
+            set_ports.close()
 
     def release(self) -> None:
         self._stack.close()
 
     def _offer(self, name: str, workers: int, service: Service | None) -> ProgramOffer:
-        is_set = service is not None and service.port is not None
-        chosen = service.ports if service and is_set else (self._hold() for _ in range(workers))
-        ports = tuple(chosen)
-        return ProgramOffer(name, ports, self._hold())
+        if service is not None and service.port is not None:
+            ports = tuple(service.ports)
+        else:
+            ports = tuple(self._reserve() for _ in range(workers))
+        return ProgramOffer(name, ports, self._reserve())
 
-    def _hold(self) -> int:
+    def _reserve(self) -> int:
         holder: socket.socket = self._stack.enter_context(bind_wildcard(0))
         number: int = holder.getsockname()[1]
         return number
 
 
-def _held(port: int, service: Service) -> socket.socket:
-    """Return what holds a port that is set, for a while: its program may bind in its own way.
+def _bind_set_port(port: int, service: Service) -> socket.socket:
+    """Bind a port that the user has set, to see whether it is free.
+
+    It is not reserved for the job, because the program may bind it without SO_REUSEADDR.
 
     Raises:
         RendezvousError: another program listens there.

@@ -1,4 +1,4 @@
-"""A job on one node: its coordinator and its only agent, without a network."""
+"""The membership of a single-node job: the coordinator and its only agent, without a network."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ from clusterrun.ports import MasterPort
 
 
 class SingleNodeMembership:
-    """The membership of the only agent: every message is answered at once."""
+    """The membership of the only agent; the coordinator answers every message at once."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class SingleNodeMembership:
         notice: Callable[[str], object],
         loop: Loop[Event],
     ) -> None:
-        """Begin a job; ``notice`` prints a line for people.
+        """Start the coordinator; ``notice`` prints a line for the user.
 
         Raises:
-            RendezvousError: the given port is in use.
+            RendezvousError: the port that the user has set is in use.
 
         """
         self._notice = notice
@@ -49,14 +49,14 @@ class SingleNodeMembership:
             nodes=1,
             host=Setting(job.rendezvous.master_addr or LOOPBACK, job.origin("master_addr")),
             ports=Setting((self._port.number,), job.origin("master_port")),
-            # There is no port where nodes join.
+            # There is no rendezvous port.
             keeps_rendezvous_port=True,
             rhythm=heartbeat_rhythm(1, job.failures.heartbeat_timeout),
         )
         now = loop.clock()
         self._coordinator = Coordinator(settings, hello, self._port.number, now)
         loop.time(self)
-        # At once: the world waits for nobody.
+        # At once, because there are no other nodes to wait for.
         loop.add(self.events(now))
 
     @property
@@ -64,13 +64,13 @@ class SingleNodeMembership:
         return self._coordinator.due
 
     def events(self, now: float) -> Iterable[Event]:
-        """Return what the coordinator orders because time has passed; first of all the world."""
-        return self._happens(job_events.TimePassed(now))
+        """Return the coordinator's messages that are due; the first one is the world."""
+        return self._handle(job_events.TimePassed(now))
 
     def send(self, message: AgentMessage) -> Iterable[Event]:
         """Return the coordinator's answers."""
         now = self._loop.clock()
-        return self._happens(job_events.MessageReceived(OWN, message, now))
+        return self._handle(job_events.MessageReceived(OWN, message, now))
 
     @property
     def node_zero(self) -> str:
@@ -78,39 +78,39 @@ class SingleNodeMembership:
         return self._coordinator.own_hello.host
 
     def node_zero_time(self, age: float) -> float:
-        """Return when something happened ``age`` seconds ago, by node 0's clock."""
+        """Return the time ``age`` seconds ago."""
         return self._loop.clock() - age
 
     def rejoin(self) -> None:
-        raise AssertionError("a job of one node does not go on without it")
+        raise AssertionError("a single-node job does not continue without its node")
 
     def abandon(self, _cause: object) -> None:
-        """Do nothing: nobody has joined."""
+        """Do nothing, because there are no other nodes."""
 
     def leave(self) -> None:
         """Release the port."""
         self._loop.remove_timer(self)
         self._port.release()
 
-    def _happens(self, event: job_events.CoordinatorEvent) -> list[Event]:
-        """Do what the coordinator decides, and return what it tells its own agent: there is no other."""
-        told = list[Event]()
+    def _handle(self, event: job_events.CoordinatorEvent) -> list[Event]:
+        """Perform the coordinator's actions; return its messages to the agent as events."""
+        events = list[Event]()
         for action in self._coordinator.handle(event):
             match action:
                 case job_events.Send(_, message):
-                    told += self._told(message, event.at)
+                    events += self._events_of(message, event.at)
                 case job_events.PreparePort():
-                    told += self._happens(job_events.PortReady(self._port.next(), event.at))
+                    events += self._handle(job_events.PortReady(self._port.next(), event.at))
                 case job_events.PrintOnNodeZero(text):
                     self._notice(text)
                 case job_events.Disconnect() | job_events.StopListening():
-                    # Nobody else is connected, and nobody can call.
+                    # There are no connections.
                     pass
                 case _:
                     assert_never(action)
-        return told
+        return events
 
-    def _told(self, message: FromCoordinator, now: float) -> Iterable[Event]:
+    def _events_of(self, message: FromCoordinator, now: float) -> Iterable[Event]:
         match message:
             case Notice(text):
                 self._notice(text)
@@ -123,7 +123,7 @@ class SingleNodeMembership:
 
 
 def hello_of_single_node(job: Job, host: str, workers: int) -> Hello:
-    """Return what node 0 would introduce itself with, if there were others."""
+    """Return the ``Hello`` of the only node, which the coordinator reads."""
     return Hello(
         identity="",
         run_id=job.join.run_id,
