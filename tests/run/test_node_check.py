@@ -1,4 +1,4 @@
-"""``--check`` on a node: it runs once at a time."""
+"""``--check`` on a node: one command runs at a time."""
 
 import time
 
@@ -13,15 +13,15 @@ from tests.plans import job, machine
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_check_that_runs_is_not_started_again(times: int) -> None:
-    """A node 0 may ask without end; one answer follows."""
+def test_running_check_is_not_started_again(times: int) -> None:
+    """One result follows, however often node 0 requests the check."""
     spec = job(check="sleep 0.2", rdzv_timeout=10.0)
     node = LocalNode(
         spec, (), {}, {"PATH": "/usr/bin:/bin"}, machine({0: "0-1"}), (WorkerSlot(()),)
     )
     loop = Loop[events.Event](time.monotonic)
-    said = list[str]()
-    check = NodeCheck(node, said.append, loop)
+    printed = list[str]()
+    check = NodeCheck(node, printed.append, loop)
     for _ in range(times):
         check.start()
     loop.at("patience", loop.clock() + 10.0, events.ForkServerPrepared)
@@ -34,4 +34,4 @@ def test_a_check_that_runs_is_not_started_again(times: int) -> None:
     assert isinstance(first, events.NodeChecked)
     assert first.fault == ""
     assert isinstance(second, events.ForkServerPrepared)
-    assert said == []
+    assert printed == []

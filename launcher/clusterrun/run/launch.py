@@ -54,12 +54,12 @@ from clusterrun.workers.terminal import StandardInput, Terminal
 if TYPE_CHECKING:
     # A job imports only the ones that it needs.
     from clusterrun.network.membership import Membership
-    from clusterrun.network.suspend_hook import SuspendHook
     from clusterrun.policy.end_report import EndReport
     from clusterrun.policy.messages import ProgramOffer
     from clusterrun.run.caller import CallingProgram
     from clusterrun.run.node_check import NodeCheck
     from clusterrun.run.single_node import SingleNodeMembership
+    from clusterrun.run.suspend_hook import SuspendHook
 
 
 FILES_PER_WORKER = 4
@@ -408,7 +408,7 @@ def _suspend_hook(
     words = node.job.suspending.suspend_hook
     if not words:
         return None
-    from clusterrun.network.suspend_hook import SuspendHook
+    from clusterrun.run.suspend_hook import SuspendHook
 
     hook = SuspendHook(words, node.environment, relay.notice, loop)
     stack.callback(hook.close)
