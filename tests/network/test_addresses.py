@@ -23,29 +23,26 @@ INTERFACES = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.1", "10.0.0.2", "fe80
         ("2001:DB8::0:1", socket.AF_INET6, "2001:db8::1"),
     ],
 )
-def test_an_address_needs_no_name_server(
+def test_numeric_address_is_parsed_without_lookup(
     host: str, family: socket.AddressFamily, text: str
 ) -> None:
-    """A numeric address is parsed without a lookup."""
     (address,) = numeric_address(host)
 
     assert (address.family, address.text, address.scope) == (family, text, 0)
 
 
 @pytest.mark.parametrize("host", ["n0", "10.0.0.1.example", "localhost", "x" * 300, "a..b"])
-def test_a_name_is_not_a_numeric_address(host: str) -> None:
-    """A resolver must look it up."""
+def test_name_is_not_a_numeric_address(host: str) -> None:
     assert numeric_address(host) == ()
 
 
-def test_the_socket_address_of_an_address() -> None:
-    """The socket address of an IPv6 address also has a scope."""
+def test_socket_address_of_ipv6_has_scope() -> None:
     assert Address(socket.AF_INET, "10.0.0.1", 0).at(80) == ("10.0.0.1", 80)
     assert Address(socket.AF_INET6, "fe80::1", 2).at(80) == ("fe80::1", 80, 0, 2)
 
 
-def test_the_host_of_an_address() -> None:
-    """A link-local one has the zone by which this machine reaches it, for libraries of workers."""
+def test_host_of_link_local_address_has_zone() -> None:
+    """Libraries of workers need the zone."""
     (number, name), *_ = socket.if_nameindex()
 
     assert Address(socket.AF_INET6, "fe80::1", number).host == f"fe80::1%{name}"
@@ -86,6 +83,5 @@ def test_address_of_kubernetes_service_is_not_own() -> None:
     assert not is_own("10.96.0.5", {"kube-ipvs0": ("10.96.0.5",)})
 
 
-def test_this_machine_has_a_loopback_interface() -> None:
-    """The kernel lists the interfaces."""
+def test_own_interfaces_include_loopback() -> None:
     assert interface_of("127.0.0.1", own_interfaces()) == "lo"

@@ -75,8 +75,8 @@ def reset(sock: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("token", [b"", b"secret"])
-def test_messages_follow_the_handshake(pair: Pair, token: bytes) -> None:
-    """With a token, too; what is sent before the handshake is over waits for its end."""
+def test_messages_are_received_after_the_handshake(pair: Pair, token: bytes) -> None:
+    """Messages sent during the handshake are queued."""
     member, node_zero = of_coordinator(pair[0], token), of_members(pair[1], token)
     member.send(hello(1))
     node_zero.send(STOP)
@@ -92,8 +92,8 @@ def test_messages_follow_the_handshake(pair: Pair, token: bytes) -> None:
 
 
 @given(st.lists(st.integers(1, 60), max_size=30))
-def test_frames_may_arrive_in_any_pieces(sizes: list[int]) -> None:
-    """TCP keeps the order of bytes, and nothing else."""
+def test_frames_in_pieces_are_received(sizes: list[int]) -> None:
+    """TCP keeps the order of bytes but not their grouping."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel, found = of_members(ours), []
@@ -106,8 +106,8 @@ def test_frames_may_arrive_in_any_pieces(sizes: list[int]) -> None:
     assert found == OF_MEMBERS
 
 
-def test_a_quick_sender_has_its_share_of_a_turn(pair: Pair) -> None:
-    """A few thousand messages; the rest is read in the next turns, in which others are served, too."""
+def test_amount_read_per_turn_is_limited(pair: Pair) -> None:
+    """The rest is read in later turns, so other connections are served in between."""
     ours, theirs = pair
     reader = of_members(ours)
     beat = framed(messages.Heartbeat(1.0))
@@ -123,14 +123,13 @@ def test_a_quick_sender_has_its_share_of_a_turn(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("length", [MAX_FRAME_BYTES + 1, 0x7FFFFFFF, 0xFFFFFFFF])
-def test_a_length_beyond_the_bound_is_refused_before_its_frame_arrives(length: int) -> None:
+def test_too_long_frame_is_refused_before_it_arrives(length: int) -> None:
     """No length makes an agent reserve a gigabyte."""
     with pytest.raises(BadFrame, match=f"sent a message of {length} bytes"):
         received(FROM_MEMBERS, length.to_bytes(4, "big"))
 
 
-def test_the_first_message_of_a_stranger_has_a_tighter_bound() -> None:
-    """The owner sets it."""
+def test_limit_of_first_message_can_be_lowered() -> None:
     frame = (MAX_HELLO_BYTES + 1).to_bytes(4, "big")
 
     assert received(FROM_MEMBERS, frame) == []
@@ -138,16 +137,15 @@ def test_the_first_message_of_a_stranger_has_a_tighter_bound() -> None:
         received(FROM_MEMBERS, frame, MAX_HELLO_BYTES)
 
 
-def test_the_longest_message_is_received() -> None:
-    """The bound itself is inside."""
+def test_message_of_maximum_length_is_received() -> None:
     one = result(1, 1, tail="x" * 8000)
     count = MAX_FRAME_BYTES // len(framed(done(0, [one])))
     message = done(0, [one] * count)
     assert received(FROM_MEMBERS, framed(message)) == [message]
 
 
-def test_no_more_is_read_than_a_message_may_have(pair: Pair) -> None:
-    """A sender that is too fast fills its own buffers, not ours."""
+def test_input_beyond_the_limit_is_not_read(pair: Pair) -> None:
+    """A sender that is too fast fills its own buffers."""
     channel = of_members(pair[0])
     channel.max_body_bytes = 1000
     pair[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -159,8 +157,8 @@ def test_no_more_is_read_than_a_message_may_have(pair: Pair) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused(garbage: bytes) -> None:
-    """Whatever arrives: never another error. The channel has ended then, and reads no more."""
+def test_garbage_is_a_bad_frame(garbage: bytes) -> None:
+    """There is no other exception, and the channel has ended."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = of_members(ours)
@@ -209,8 +207,8 @@ def frames_in(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED.keys())
-def test_no_frame_is_changed_on_its_way(tamper: Tamper) -> None:
-    """With a token: what a program between both sides changes ends the channel."""
+def test_tampered_frame_is_refused(tamper: Tamper) -> None:
+    """If the job has a token, a program between both sides can't change frames."""
     (ours, relay_of_ours), (theirs, relay_of_theirs) = socket.socketpair(), socket.socketpair()
     with ours, theirs, relay_of_ours, relay_of_theirs:
         member, node_zero = of_coordinator(ours, b"secret"), of_members(theirs, b"secret")
@@ -232,8 +230,8 @@ def test_no_frame_is_changed_on_its_way(tamper: Tamper) -> None:
         assert node_zero.end is ChannelEnd.BAD
 
 
-def test_a_frame_goes_in_one_direction() -> None:
-    """What a member has sent is no message of the coordinator's; each has a key of its own."""
+def test_frame_sent_back_is_refused() -> None:
+    """Each direction has its own key."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         member, _ = ready_pair(ours, theirs)
@@ -245,8 +243,8 @@ def test_a_frame_goes_in_one_direction() -> None:
 
 
 @pytest.mark.parametrize("shuts_down", [False, True])
-def test_a_connection_that_another_process_holds(pair: Pair, *, shuts_down: bool) -> None:
-    """The fork server does, and closes it when no worker is left; who leaves in order says so."""
+def test_only_shut_down_closes_a_shared_connection(pair: Pair, *, shuts_down: bool) -> None:
+    """The fork server also has the connection open, and closes it when no worker is left."""
     channel, other = of_members(pair[0]), of_coordinator(pair[1])
     with pair[0].dup():
         if shuts_down:
@@ -260,8 +258,7 @@ def test_a_connection_that_another_process_holds(pair: Pair, *, shuts_down: bool
     assert (channel.end, other.end, found) == (ChannelEnd.OURS, ChannelEnd.CLOSED, [])
 
 
-def test_a_channel_that_is_shut_down_twice(pair: Pair) -> None:
-    """The agent's way out has several doors."""
+def test_shutting_down_twice_is_harmless(pair: Pair) -> None:
     channel = of_members(pair[0])
     channel.shut_down()
     channel.shut_down()
@@ -270,8 +267,8 @@ def test_a_channel_that_is_shut_down_twice(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "between"), [(15.0, 5), (0.5, 1), (604_800.0, 32_767)])
-def test_a_host_that_answers_nothing_is_found_out(pair: Pair, seconds: float, between: int) -> None:
-    """By the kernel, which asks for an answer itself where no agent has anything to send."""
+def test_kernel_probes_idle_connection(pair: Pair, seconds: float, between: int) -> None:
+    """A host that has failed is detected even if no agent has anything to send."""
     channel = of_members(pair[0])
 
     channel.give_up_after(seconds)
@@ -292,8 +289,8 @@ def test_a_host_that_answers_nothing_is_found_out(pair: Pair, seconds: float, be
         MAGIC[:5] + b"x",
     ],
 )
-def test_a_stranger_is_found_out_at_its_first_wrong_byte(pair: Pair, first_words: bytes) -> None:
-    """An HTTP client waits for an answer before it sends any more."""
+def test_wrong_first_byte_fails_the_handshake(pair: Pair, first_words: bytes) -> None:
+    """An HTTP client sends no more before it gets an answer."""
     channel = of_members(pair[0], b"")
     pair[1].sendall(first_words)
 
@@ -305,8 +302,7 @@ def test_a_stranger_is_found_out_at_its_first_wrong_byte(pair: Pair, first_words
     assert pair[1].recv(100) == b""
 
 
-def test_a_slow_handshake_is_waited_for(pair: Pair) -> None:
-    """Byte by byte."""
+def test_handshake_in_single_bytes_succeeds(pair: Pair) -> None:
     channel = of_members(pair[0], b"")
     for byte in struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 0, b"m" * 32) + NO_ADDRESS:
         assert not channel.is_ready
@@ -316,7 +312,7 @@ def test_a_slow_handshake_is_waited_for(pair: Pair) -> None:
     assert channel.is_ready
 
 
-def test_half_a_message_at_the_end_is_noticed(pair: Pair) -> None:
+def test_incomplete_last_message_is_reported(pair: Pair) -> None:
     """Messages before it are received."""
     channel = of_members(pair[0])
     frame = framed(hello(1))
@@ -327,8 +323,8 @@ def test_half_a_message_at_the_end_is_noticed(pair: Pair) -> None:
     assert (channel.end, channel.has_unfinished_input) == (ChannelEnd.CLOSED, True)
 
 
-def test_the_end_of_file_is_the_end_of_a_process(pair: Pair) -> None:
-    """Its kernel has closed what it had open. Closing this end later changes nothing."""
+def test_end_of_file_is_closed(pair: Pair) -> None:
+    """Closing this end later does not change the reason."""
     channel = of_members(pair[0])
     assert not channel.is_closed_by_peer()
     pair[1].close()
@@ -339,8 +335,7 @@ def test_the_end_of_file_is_the_end_of_a_process(pair: Pair) -> None:
     assert (channel.end, channel.error_text) == (ChannelEnd.CLOSED, None)
 
 
-def test_what_this_side_closes_is_its_own(pair: Pair) -> None:
-    """The owner may know better why."""
+def test_own_close_is_ours(pair: Pair) -> None:
     ours, named = of_members(pair[0]), of_members(pair[1])
     ours.close()
     named.close(ChannelEnd.SLOW)
@@ -348,8 +343,8 @@ def test_what_this_side_closes_is_its_own(pair: Pair) -> None:
     assert (ours.end, named.end) == (ChannelEnd.OURS, ChannelEnd.SLOW)
 
 
-def test_a_reset_is_not_an_end_of_a_process(pair: Pair) -> None:
-    """Its kernel has forgotten the connection, perhaps while the process was out of reach."""
+def test_reset_is_not_closed(pair: Pair) -> None:
+    """The process may be alive but unreachable."""
     channel = of_members(pair[0])
     reset(pair[1])
 
@@ -357,8 +352,8 @@ def test_a_reset_is_not_an_end_of_a_process(pair: Pair) -> None:
     assert (channel.end, channel.error_text) == (ChannelEnd.RESET, "connection reset by peer")
 
 
-def test_a_reset_that_a_send_finds_is_one(pair: Pair) -> None:
-    """The next read finds the end of file then."""
+def test_reset_during_send_is_a_reset(pair: Pair) -> None:
+    """The next read finds the end of file."""
     channel = of_members(pair[0])
     reset(pair[1])
     assert select.select([channel], [], [], 5)[0]
@@ -369,8 +364,8 @@ def test_a_reset_that_a_send_finds_is_one(pair: Pair) -> None:
     assert (open_still, channel.end) == (True, ChannelEnd.RESET)
 
 
-def test_what_was_sent_before_the_end_is_received_though_we_were_sending(pair: Pair) -> None:
-    """A refusal arrives although messages sent meanwhile find the connection closed."""
+def test_messages_before_the_end_are_received_despite_failed_send(pair: Pair) -> None:
+    """A refusal arrives although messages that are sent meanwhile find the connection closed."""
     channel = of_coordinator(pair[0])
     pair[1].sendall(framed(STOP))
     pair[1].close()
@@ -381,7 +376,7 @@ def test_what_was_sent_before_the_end_is_received_though_we_were_sending(pair: P
     assert channel.receive() == [STOP]
 
 
-def test_what_does_not_fit_is_sent_later(pair: Pair) -> None:
+def test_send_to_full_socket_is_queued(pair: Pair) -> None:
     """Nothing blocks, and nothing is lost."""
     pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     channel = of_coordinator(pair[0])
@@ -402,8 +397,8 @@ def test_what_does_not_fit_is_sent_later(pair: Pair) -> None:
     assert (count, channel.wants_write) == (expected, False)
 
 
-def test_a_reader_that_does_not_read_is_given_up(pair: Pair) -> None:
-    """A frozen member must not make node 0 keep everything for it."""
+def test_peer_that_does_not_read_ends_the_channel(pair: Pair) -> None:
+    """A frozen member must not make node 0 queue data without limit."""
     channel = of_coordinator(pair[0])
     sent = 0
     while channel.end is None:
@@ -414,8 +409,7 @@ def test_a_reader_that_does_not_read_is_given_up(pair: Pair) -> None:
     assert (channel.end, channel.error_text) == (ChannelEnd.SLOW, "does not read what it is sent")
 
 
-def test_an_address_without_a_program_refuses() -> None:
-    """Its kernel knows of none."""
+def test_port_without_listener_is_refused() -> None:
     [address] = numeric_address("127.0.0.1")
     port = free_port()
     outgoing = OutgoingChannel(address, port, b"")

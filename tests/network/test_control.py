@@ -196,13 +196,13 @@ def folder_of(environ: Mapping[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("words", [(), ("other",)])
-def test_several_runs_are_listed(
+def test_stop_lists_several_runs(
     agents: Callable[[str], RunningAgent],
     environ: Mapping[str, str],
     capsys: pytest.CaptureFixture[str],
     words: tuple[str, ...],
 ) -> None:
-    """Without a name, or with a wrong one; nothing is asked for."""
+    """Without a name or with a wrong one, no job is stopped."""
     started = [agents("abc"), agents("def")]
 
     code = run_command_line(["suspend", *words], environ)
@@ -214,7 +214,7 @@ def test_several_runs_are_listed(
     assert [agent.events for agent in started] == [[], []]
 
 
-def test_one_of_several_runs_is_named(
+def test_name_selects_one_run(
     agents: Callable[[str], RunningAgent], environ: Mapping[str, str]
 ) -> None:
     """Two agents of one run on this host are one run."""
@@ -228,8 +228,7 @@ def test_one_of_several_runs_is_named(
     assert run_command_line(["suspend", "abc"], environ) == 0
 
 
-def test_the_socket_of_a_killed_agent_is_removed(environ: Mapping[str, str]) -> None:
-    """No process listens there, and the process of its name is dead."""
+def test_socket_of_killed_agent_is_removed(environ: Mapping[str, str]) -> None:
     folder = folder_of(environ)
     child = os.fork()
     if child == 0:
@@ -247,10 +246,10 @@ def test_the_socket_of_a_killed_agent_is_removed(environ: Mapping[str, str]) -> 
     assert other.exists()
 
 
-def test_an_agent_removes_what_it_has_made(
+def test_agent_removes_its_socket_and_folder(
     agents: Callable[[str], RunningAgent], environ: Mapping[str, str]
 ) -> None:
-    """Socket and folder, unless another job has a socket there."""
+    """The folder stays if another job has a socket there."""
     one, other = agents("abc"), agents("def")
     folder = folder_of(environ)
 
@@ -261,8 +260,8 @@ def test_an_agent_removes_what_it_has_made(
     assert not folder.exists()
 
 
-def test_a_stop_is_wanted_and_answered(call: Callable[[], Command]) -> None:
-    """The command learns which job it is, and then its connection is closed."""
+def test_stop_is_requested_and_answered(call: Callable[[], Command]) -> None:
+    """The answer describes the job; then the connection is closed."""
     command = call()
 
     assert command.asks(StopJob(at_once=True)) == [
@@ -274,8 +273,8 @@ def test_a_stop_is_wanted_and_answered(call: Callable[[], Command]) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\xff", b"x" * 100_000])
-def test_what_is_not_a_request_is_dropped(agent: Agent, sent: bytes) -> None:
-    """Garbage, or more of it than any request has."""
+def test_invalid_request_is_dropped(agent: Agent, sent: bytes) -> None:
+    """Garbage, or more bytes than any request has."""
     with connect_to(agent.path, 5.0) as connection:
         thread = threading.Thread(target=send_all, args=(connection, sent))
         thread.start()
@@ -302,8 +301,8 @@ def send_all(connection: socket.socket, data: bytes) -> None:
         connection.shutdown(socket.SHUT_WR)
 
 
-def test_a_caller_without_a_request_is_dropped(agent: Agent) -> None:
-    """After some seconds, for which the loop wakes."""
+def test_client_without_request_times_out(agent: Agent) -> None:
+    """The loop wakes for it."""
     with connect_to(agent.path, 5.0) as connection:
         agent.now = 1.0
         agent.go_on()
@@ -315,8 +314,10 @@ def test_a_caller_without_a_request_is_dropped(agent: Agent) -> None:
     assert agent.rests()
 
 
-def test_without_descriptors_it_waits(agent: Agent, call: Callable[[], Command]) -> None:
-    """The agent's loop must not turn for a command that can't be accepted; later it is."""
+def test_accepting_pauses_without_free_descriptors(
+    agent: Agent, call: Callable[[], Command]
+) -> None:
+    """The loop must not spin for a connection that can't be accepted."""
     command = call()
     agent.now = 10.0
     with no_descriptors():
@@ -329,10 +330,8 @@ def test_without_descriptors_it_waits(agent: Agent, call: Callable[[], Command])
     assert agent.control.due == NEVER
 
 
-def test_a_command_that_waits_for_its_answer_makes_no_work(
-    agent: Agent, call: Callable[[], Command]
-) -> None:
-    """The loop rests until there is an answer, or the command ends."""
+def test_waiting_client_does_not_wake_the_loop(agent: Agent, call: Callable[[], Command]) -> None:
+    """The loop sleeps until there is an answer or the client disconnects."""
     commands = [call(), call()]
     for command in commands:
         assert command.asks(QUERY) == []
@@ -350,8 +349,10 @@ def test_a_command_that_waits_for_its_answer_makes_no_work(
 
 
 @pytest.mark.parametrize("when", ["before it asks", "before its answer", "while it is answered"])
-def test_a_command_may_go_at_any_time(agent: Agent, call: Callable[[], Command], when: str) -> None:
-    """Nothing is left of it: the next one, which gets the same descriptor, is served."""
+def test_client_may_disconnect_at_any_time(
+    agent: Agent, call: Callable[[], Command], when: str
+) -> None:
+    """The next client, which gets the same descriptor, is served."""
     command = call()
     agent.go_on()
     if when != "before it asks":
@@ -367,8 +368,8 @@ def test_a_command_may_go_at_any_time(agent: Agent, call: Callable[[], Command],
     assert len(call().asks(StopJob(at_once=False))) == 1
 
 
-def test_a_long_answer_is_sent_as_it_is_read(agent: Agent, call: Callable[[], Command]) -> None:
-    """However long it is; a command that stops reading is dropped."""
+def test_long_answer_is_sent_as_it_is_read(agent: Agent, call: Callable[[], Command]) -> None:
+    """A client that stops reading is disconnected."""
     reader, idle = call(), call()
     for command in (reader, idle):
         command.asks(QUERY)
@@ -385,8 +386,8 @@ def test_a_long_answer_is_sent_as_it_is_read(agent: Agent, call: Callable[[], Co
     assert 0 < idle.reads_all() < LONG
 
 
-def test_a_crowd_waits_in_the_queue(agent: Agent, call: Callable[[], Command]) -> None:
-    """A few are accepted in a turn, and a limited number at a time; time makes room."""
+def test_number_of_clients_is_limited(agent: Agent, call: Callable[[], Command]) -> None:
+    """Others wait in the kernel's queue until a client times out."""
     for _ in range(control.MAX_CLIENTS + 1):
         call()
     before = open_descriptors()
@@ -405,10 +406,10 @@ def test_a_crowd_waits_in_the_queue(agent: Agent, call: Callable[[], Command]) -
     assert rests
 
 
-def test_strangers_do_not_hold_it_up(
+def test_unauthenticated_connections_do_not_delay_commands(
     agent: Agent, call: Callable[[], Command], stack: ExitStack
 ) -> None:
-    """Who can connect to node 0 can't keep its user from stopping the job."""
+    """Programs that can connect to node 0 can't keep its user from stopping the job."""
     for _ in range(control.MAX_ACCEPTED_PER_TURN):
         # Each has always sent something.
         ready = os.eventfd(1)
@@ -418,10 +419,10 @@ def test_strangers_do_not_hold_it_up(
     assert len(call().asks(StopJob(at_once=False))) == 1
 
 
-def test_who_still_waits_at_the_end_is_hung_up_on(
+def test_waiting_client_is_disconnected_at_the_end(
     agent: Agent, call: Callable[[], Command]
 ) -> None:
-    """An answer that comes later goes nowhere."""
+    """An answer that comes later is dropped."""
     waiting, connected = call(), call()
     waiting.asks(QUERY)
     for _ in range(2):
@@ -455,8 +456,8 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 
 @pytest.mark.needs("root", "setpriv")
-def test_another_user_is_neither_served_nor_asked(agents: Callable[[str], RunningAgent]) -> None:
-    """SO_PEERCRED shows the user, even where permissions do not keep him out."""
+def test_other_user_is_not_served_and_not_asked(agents: Callable[[str], RunningAgent]) -> None:
+    """SO_PEERCRED shows the user even if permissions admit them."""
     agent = agents("abc")
 
     done = run_as_another_user(AS_ANOTHER_USER, str(agent.path))

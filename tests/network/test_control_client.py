@@ -71,10 +71,10 @@ def other_answers(connection: socket.socket) -> None:
     ],
     ids=["a newer one", "one with other messages", "one that ends", "one that ends while asked"],
 )
-def test_an_agent_without_an_answer(
+def test_missing_answer_has_a_reason(
     tmp_path: Path, serve: Callable[[socket.socket], object], why: str
 ) -> None:
-    """The command can say why; a list of jobs names one of another version."""
+    """Listing the jobs names an agent of a different version."""
     path = socket_of(tmp_path, 0)
     with agent(path, serve), pytest.raises(NoAnswer) as caught:
         ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), queries.Answers)
@@ -87,8 +87,8 @@ def test_an_agent_without_an_answer(
     assert [each.version for each in found.silent] == ([why] if "version" in why else [])
 
 
-def test_an_agent_that_has_ended(tmp_path: Path) -> None:
-    """Its socket is left, or not even that; the command knows at once."""
+def test_ended_agent_is_not_listed(tmp_path: Path) -> None:
+    """With or without its socket, the command knows at once."""
     path = socket_of(tmp_path, 0)
     listen_at(path).close()
     began = time.monotonic()
@@ -100,8 +100,8 @@ def test_an_agent_that_has_ended(tmp_path: Path) -> None:
     assert time.monotonic() - began < 1.0
 
 
-def test_stopped_agents_are_waited_for_together(tmp_path: Path) -> None:
-    """Whether their queue is full or not; they live, and do not answer."""
+def test_stopped_agents_share_one_time_limit(tmp_path: Path) -> None:
+    """They are alive and do not answer, whether their queue is full or not."""
     stopped, full = socket_of(tmp_path, 0), socket_of(tmp_path, 1)
     with listen_at(stopped), listen_at(full) as listener, socket.socket(socket.AF_UNIX) as first:
         listener.listen(0)
@@ -116,8 +116,8 @@ def test_stopped_agents_are_waited_for_together(tmp_path: Path) -> None:
     assert 0.4 <= took < 4.0
 
 
-def test_a_queue_that_has_room_again_is_entered(tmp_path: Path) -> None:
-    """In time, though the kernel does not report it."""
+def test_full_queue_is_retried(tmp_path: Path) -> None:
+    """The kernel does not report when it has room again."""
     path = socket_of(tmp_path, 0)
     with listen_at(path) as listener, socket.socket(socket.AF_UNIX) as first:
         listener.listen(0)

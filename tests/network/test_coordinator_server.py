@@ -41,7 +41,7 @@ def job(stack: ExitStack) -> Running:
         ("half a report", "it closed the connection in the middle of a message"),
     ],
 )
-def test_how_an_unauthenticated_connection_is_described(
+def test_refused_connection_is_printed_with_the_reason(
     garbage: str, why: str, job: Running, stack: ExitStack
 ) -> None:
     """On node 0."""
@@ -52,8 +52,8 @@ def test_how_an_unauthenticated_connection_is_described(
     assert job.notices == [f"refused 127.0.0.1: {why}"]
 
 
-def test_an_agent_that_has_gone_is_not_waited_for(job: Running, stack: ExitStack) -> None:
-    """Its Hello is still read, and counts no more: it calls again by now."""
+def test_agent_that_disconnected_after_hello_is_not_counted(job: Running, stack: ExitStack) -> None:
+    """It has connected again by the time its Hello is read."""
     gone = caller(stack, job).sends_bytes(OPENING)
     gone.reads(len(OPENING))
     gone.sends(hello(1)).socket.close()
@@ -68,15 +68,14 @@ def test_an_agent_that_has_gone_is_not_waited_for(job: Running, stack: ExitStack
 
 
 def test_an_unauthenticated_connection_gets_no_answer(job: Running, stack: ExitStack) -> None:
-    """Before it has sent the magic bytes."""
+    """Not before it has sent the magic bytes."""
     stranger = caller(stack, job).sends_bytes(b"GET /")
 
     assert stranger.is_disconnected()
     assert stranger.received == b""
 
 
-def test_an_unauthenticated_connection_times_out(job: Running, stack: ExitStack) -> None:
-    """After a while."""
+def test_unauthenticated_connection_times_out(job: Running, stack: ExitStack) -> None:
     silent = caller(stack, job)
     half = caller(stack, job).sends_bytes(OPENING[:20])
     job.go_on()
@@ -87,8 +86,8 @@ def test_an_unauthenticated_connection_times_out(job: Running, stack: ExitStack)
     assert job.notices == ["refused 127.0.0.1: it sent nothing for 10 s"]
 
 
-def test_a_flood_keeps_no_member_waiting(stack: ExitStack) -> None:
-    """A few strangers are accepted in a turn, after the members; all of them in the end."""
+def test_flood_of_connections_does_not_delay_members(stack: ExitStack) -> None:
+    """Few are accepted per turn, after the members were served; in the end all of them are."""
     job = running(stack, keeps_rendezvous_port=True)
     member = caller(stack, job).joins(hello(1))
     member.receives()
@@ -105,8 +104,8 @@ def test_a_flood_keeps_no_member_waiting(stack: ExitStack) -> None:
     assert len(select.select([each.socket for each in strangers], [], [], 0)[0]) == 200
 
 
-def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> None:
-    """Even though a whole hello was sent."""
+def test_wrong_token_is_refused_before_a_message_is_read(stack: ExitStack) -> None:
+    """Even though a complete hello was sent."""
     job = running(stack, token=b"right")
     opening = struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 1, b"m" * 32)
     stranger = caller(stack, job).sends_bytes(opening + bytes(18) + b"p" * 32 + framed(hello(1)))
@@ -118,8 +117,7 @@ def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> N
     assert job.notices == ["refused 127.0.0.1: it has a different token"]
 
 
-def test_a_second_hello_is_refused(job: Running, stack: ExitStack) -> None:
-    """A second one contradicts the first."""
+def test_second_hello_is_refused(job: Running, stack: ExitStack) -> None:
     member = caller(stack, job).joins(hello(1))
     assert isinstance(member.receives(), messages.WorldFormed)
 
@@ -130,10 +128,10 @@ def test_a_second_hello_is_refused(job: Running, stack: ExitStack) -> None:
 
 
 @pytest.mark.parametrize("message", [messages.Heartbeat(1.0), messages.RankCallsSuspend(0)])
-def test_a_paused_member_sends_nothing(
+def test_message_of_paused_member_is_refused(
     message: messages.FromMember, job: Running, stack: ExitStack
 ) -> None:
-    """The job waits for it as long as it is paused: it must be so."""
+    """The job waits for a paused member, so it must really be paused."""
     member = caller(stack, job).joins(hello(1))
     member.receives_at_last(messages.WorldFormed)
     member.sends(messages.Paused(paused=True)).sends(message)
@@ -142,8 +140,8 @@ def test_a_paused_member_sends_nothing(
     assert job.notices[-1] == "refused 127.0.0.1: it sent a message while it was paused"
 
 
-def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
-    """Its bytes were delayed; meanwhile it has closed this connection."""
+def test_closed_connection_is_not_admitted(job: Running, stack: ExitStack) -> None:
+    """Its bytes were delayed, and the peer has closed the connection meanwhile."""
     early = caller(stack, job)
     early.sends_bytes(OPENING).reads(len(OPENING))
     early.sends_bytes(framed(hello(1)) + framed(messages.Heartbeat(0.0))).socket.shutdown(
@@ -155,8 +153,7 @@ def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
     assert job.notices == []
 
 
-def test_a_refusal_arrives_before_the_connection_ends(job: Running, stack: ExitStack) -> None:
-    """Whole, and then the end."""
+def test_refusal_is_sent_before_the_connection_closes(job: Running, stack: ExitStack) -> None:
     member = caller(stack, job).joins(hello(1, nodes=3))
 
     message = member.receives()
@@ -166,16 +163,14 @@ def test_a_refusal_arrives_before_the_connection_ends(job: Running, stack: ExitS
     assert member.is_disconnected()
 
 
-def test_the_address_that_members_reached_is_known(stack: ExitStack) -> None:
-    """Unless they come from this machine itself."""
+def test_members_of_this_machine_set_no_reached_address(stack: ExitStack) -> None:
     job = running(stack)
     assert joined(stack, job)
 
     assert job.server.reached_at is None
 
 
-def test_all_members_hear_of_the_end_before_node_zero_goes(stack: ExitStack) -> None:
-    """It waits until they have disconnected."""
+def test_node_zero_waits_until_members_have_the_verdict(stack: ExitStack) -> None:
     job = running(stack, nodes=3)
     members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
     assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
@@ -193,8 +188,8 @@ def test_all_members_hear_of_the_end_before_node_zero_goes(stack: ExitStack) -> 
     assert time.monotonic() - before < PATIENCE / 2
 
 
-def test_a_member_that_does_not_hang_up_is_not_waited_for_long(stack: ExitStack) -> None:
-    """It may be frozen."""
+def test_node_zero_waits_for_a_connected_member_only_so_long(stack: ExitStack) -> None:
+    """The member may be frozen."""
     job = running(stack)
     member = caller(stack, job).joins(hello(1))
     assert isinstance(member.receives(), messages.WorldFormed)
@@ -208,8 +203,8 @@ def test_a_member_that_does_not_hang_up_is_not_waited_for_long(stack: ExitStack)
     assert time.monotonic() - before < PATIENCE / 2
 
 
-def test_an_agent_that_is_gone_is_noticed_at_once(stack: ExitStack) -> None:
-    """The kernel closes its connections, however it was killed."""
+def test_killed_agent_is_detected_at_once(stack: ExitStack) -> None:
+    """The kernel closes its connections."""
     job = running(stack, nodes=3)
     members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
     assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
@@ -225,8 +220,8 @@ WAITS: dict[str, Any] = {"spares": 1, "keeps_rendezvous_port": True}
 """A job of two nodes and a spare, which outlives node 1."""
 
 
-def test_a_hello_is_answered_as_the_first_heartbeat(job: Running, stack: ExitStack) -> None:
-    """Before all else: with its own time, and that of node 0's clock."""
+def test_hello_is_answered_as_the_first_heartbeat(job: Running, stack: ExitStack) -> None:
+    """Before all else, with its own time and that of node 0's clock."""
     before = job.loop.clock()
     member = caller(stack, job).joins(hello(1, at=5.0))
     found: list[messages.FromCoordinator] = []
@@ -246,8 +241,8 @@ def test_a_hello_is_answered_as_the_first_heartbeat(job: Running, stack: ExitSta
     assert before <= answer.at <= later.at <= job.loop.clock()
 
 
-def test_an_answer_is_dated_after_its_heartbeat(job: Running, stack: ExitStack) -> None:
-    """The turn may have begun long before: the next attempt would begin while workers run."""
+def test_heartbeat_answer_has_a_time_after_the_heartbeat(job: Running, stack: ExitStack) -> None:
+    """With the time at which the turn began, the next attempt would start while workers run."""
     member = caller(stack, job).joins(hello(1))
     member.receives()
     [connection] = job.server._connections.values()  # noqa: SLF001 - to be sure
@@ -270,8 +265,8 @@ def passes(job: Running, seconds: float, *living: Caller) -> None:
         job.go_on()
 
 
-def test_a_silent_member_is_given_up(stack: ExitStack) -> None:
-    """At T + 3 I; if it continues it finds that it may join again."""
+def test_silent_member_is_declared_lost(stack: ExitStack) -> None:
+    """At T + 3 I. If it continues, it learns that it may rejoin."""
     job = running(stack, 3, **WAITS)
     silent, spare = (caller(stack, job).joins(hello(number, 3)) for number in (1, 2))
     silent.receives()
@@ -286,7 +281,7 @@ def test_a_silent_member_is_given_up(stack: ExitStack) -> None:
     assert silent.unread() == []
 
 
-def test_a_silent_spare_is_given_up(stack: ExitStack) -> None:
+def test_silent_spare_is_declared_lost(stack: ExitStack) -> None:
     """It may wait again."""
     job = running(stack, 3, **WAITS)
     working, silent = (caller(stack, job).joins(hello(number, 3)) for number in (1, 2))
@@ -299,8 +294,8 @@ def test_a_silent_spare_is_given_up(stack: ExitStack) -> None:
     assert working.unread() == []
 
 
-def test_a_silent_member_of_a_plain_job(stack: ExitStack) -> None:
-    """It finds why all end, if it continues; it is answered no more."""
+def test_silent_member_ends_a_plain_job(stack: ExitStack) -> None:
+    """If it continues, it learns why the job ended, and is not answered any more."""
     job = running(stack, 3)
     silent, other = (caller(stack, job).joins(hello(number, 3)) for number in (1, 2))
     silent.receives()
@@ -320,8 +315,8 @@ def test_a_silent_member_of_a_plain_job(stack: ExitStack) -> None:
     assert not silent.at_end
 
 
-def test_the_kernel_gives_up_the_host_of_a_member_as_late(job: Running, stack: ExitStack) -> None:
-    """At T + 3 I, in milliseconds."""
+def test_kernel_timeout_of_member_equals_heartbeat_timeout(job: Running, stack: ExitStack) -> None:
+    """T + 3 I, in milliseconds."""
     member = caller(stack, job).joins(hello(1))
     member.receives()
     [connection] = job.server._connections.values()  # noqa: SLF001 - to be sure
@@ -332,8 +327,8 @@ def test_the_kernel_gives_up_the_host_of_a_member_as_late(job: Running, stack: E
 
 
 @pytest.mark.parametrize("is_orderly", [True, False])
-def test_the_next_attempt_waits_for_leases(stack: ExitStack, *, is_orderly: bool) -> None:
-    """The end of a connection says that no worker is left; a reset says nothing."""
+def test_next_attempt_waits_for_leases(stack: ExitStack, *, is_orderly: bool) -> None:
+    """A closed connection means that no worker is left; a reset does not."""
     job = running(stack, 3, **WAITS)
     lost, spare = (caller(stack, job).joins(hello(number, 3)) for number in (1, 2))
     lost.receives()
@@ -357,8 +352,8 @@ def test_the_next_attempt_waits_for_leases(stack: ExitStack, *, is_orderly: bool
 @pytest.mark.parametrize(
     ("seconds", "why"), [(15.5, "node 2 (n2) is gone"), (18.0, "node 0 (n0) was stopped for 18 s")]
 )
-def test_node_zero_itself_was_stopped(stack: ExitStack, seconds: float, why: str) -> None:
-    """For longer than members bear its silence, T + 2 I: they have ended because of that."""
+def test_stop_of_node_zero_itself_ends_the_job(stack: ExitStack, seconds: float, why: str) -> None:
+    """It was longer than T + 2 I, after which members have given it up."""
     job = running(stack, 3)
     one, other = (caller(stack, job).joins(hello(number, 3)) for number in (1, 2))
     one.receives()
@@ -370,8 +365,8 @@ def test_node_zero_itself_was_stopped(stack: ExitStack, seconds: float, why: str
     assert one.receives() == messages.Stop(0, why)
 
 
-def test_an_idle_node_zero_was_not_stopped(stack: ExitStack) -> None:
-    """Members that are paused send nothing, and it looks at its clock all the same."""
+def test_idle_node_zero_was_not_stopped(stack: ExitStack) -> None:
+    """It wakes even if all members are paused and send nothing."""
     job = running(stack, 3)
     members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
     for each in members:
@@ -390,7 +385,7 @@ def test_an_idle_node_zero_was_not_stopped(stack: ExitStack) -> None:
     assert members[0].receives_at_last(messages.Stop) == stop
 
 
-def test_limits_of_open_files_are_raised_as_far_as_they_go() -> None:
+def test_open_file_limit_is_raised_up_to_the_hard_limit() -> None:
     """A thousand members are a thousand connections."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))

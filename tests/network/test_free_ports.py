@@ -16,8 +16,8 @@ sys.stdin.read()
 """
 
 
-def test_no_two_processes_draw_the_same_port() -> None:
-    """While both live; one process has other ports in a row."""
+def test_two_processes_draw_different_ports() -> None:
+    """While both are alive; each process draws different ports in a row."""
     command = [sys.executable, "-c", DRAWS, str(BLOCK)]
     processes = [
         subprocess.Popen(

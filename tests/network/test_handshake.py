@@ -77,8 +77,8 @@ def speak(member: Speaker, coordinator: Speaker) -> tuple[Speaker, Speaker]:
 
 
 @pytest.mark.parametrize("token", [b"", b"secret", b"\x00", b"x" * 10_000])
-def test_the_same_token_or_none_is_well(token: bytes) -> None:
-    """Both sides go on, and nothing is left over."""
+def test_equal_tokens_or_none_succeed(token: bytes) -> None:
+    """No bytes are left over."""
     member, coordinator = shake_hands(token, token)
 
     assert (member.done, member.fault, member.received) == (True, None, b"")
@@ -94,25 +94,23 @@ def test_the_same_token_or_none_is_well(token: bytes) -> None:
         ((b"", b"other"), Fault.HAS_A_TOKEN, Fault.HAS_NO_TOKEN),
     ],
 )
-def test_both_sides_know_that_they_differ(
+def test_disagreement_is_known_to_both_sides(
     tokens: tuple[bytes, bytes], of_member: Fault, of_coordinator: Fault
 ) -> None:
-    """So both can say so."""
     member, coordinator = shake_hands(*tokens)
 
     assert (member.fault, coordinator.fault) == (of_member, of_coordinator)
 
 
 @given(st.binary(min_size=1, max_size=40), st.binary(min_size=1, max_size=40))
-def test_only_the_token_opens(one: bytes, other: bytes) -> None:
-    """Any two tokens."""
+def test_different_tokens_fail(one: bytes, other: bytes) -> None:
     member, coordinator = shake_hands(one, other)
 
     assert (coordinator.fault is None) == (member.fault is None) == (one == other)
 
 
-def test_the_token_itself_never_travels() -> None:
-    """Nor does anything that is the same the next time."""
+def test_token_is_never_sent() -> None:
+    """Nor is anything that is the same the next time."""
     proofs = []
     for nonces in ((b"1" * 32, b"2" * 32), (b"3" * 32, b"4" * 32)):
         member = Speaker(member_handshake(b"secret", nonce=nonces[0]))
@@ -125,8 +123,8 @@ def test_the_token_itself_never_travels() -> None:
     assert all(b"secret" not in proof for proof in proofs)
 
 
-def test_a_coordinator_that_only_nods_is_not_believed() -> None:
-    """The member wants a proof, too, and its own one is none."""
+def test_coordinator_without_proof_is_refused() -> None:
+    """The member's own proof does not count either."""
     member = Speaker(member_handshake(b"secret", nonce=b"m" * 32))
     member.to_send.clear()
     member.receive(struct.pack(">12sHcB32s", MAGIC, VERSION, b"C", 1, b"c" * 32) + NO_ADDRESS)
@@ -137,8 +135,8 @@ def test_a_coordinator_that_only_nods_is_not_believed() -> None:
     assert member.fault is Fault.WRONG_TOKEN
 
 
-def test_another_version_is_reported_on_both_sides() -> None:
-    """The opening has the same form in all versions; node 0 answers it, so that both can tell."""
+def test_different_version_is_reported_on_both_sides() -> None:
+    """The opening has the same format in all versions, and node 0 answers it."""
     newer = struct.pack(">12sHcB32s", MAGIC, VERSION + 1, b"M", 0, b"m" * 32)
     coordinator = Speaker(coordinator_handshake(b""))
 
@@ -149,8 +147,7 @@ def test_another_version_is_reported_on_both_sides() -> None:
     assert answer.startswith(MAGIC + VERSION.to_bytes(2, "big"))
 
 
-def test_the_version_of_the_other_side_is_known() -> None:
-    """For the message."""
+def test_failure_has_the_version_of_the_peer() -> None:
     steps = member_handshake(b"")
     next(steps)
 
@@ -160,8 +157,8 @@ def test_the_version_of_the_other_side_is_known() -> None:
     assert caught.value.version == 7
 
 
-def test_who_reaches_himself_finds_no_clusterrun() -> None:
-    """The kernel connects a socket to itself when the port happens to be its own."""
+def test_connection_to_itself_is_not_clusterrun() -> None:
+    """The kernel connects a socket to itself if the ephemeral port is the dialed one."""
     member = Speaker(member_handshake(b""))
 
     member.receive(member.to_send[0])
@@ -169,7 +166,7 @@ def test_who_reaches_himself_finds_no_clusterrun() -> None:
     assert member.fault is Fault.NOT_CLUSTERRUN
 
 
-def test_the_coordinator_is_silent_until_it_is_hailed() -> None:
+def test_coordinator_sends_nothing_before_the_opening() -> None:
     """A port scanner receives nothing."""
     coordinator = Speaker(coordinator_handshake(b""))
 
@@ -177,8 +174,8 @@ def test_the_coordinator_is_silent_until_it_is_hailed() -> None:
     assert coordinator.step.prefix == MAGIC
 
 
-def test_the_magic_is_not_a_command_of_a_store() -> None:
-    """Torch's store reads a number of a query first: ours is far from all of them."""
+def test_magic_is_not_a_command_of_torchs_store() -> None:
+    """TCPStore first reads the number of a query; the magic bytes are far from all of them."""
     assert MAGIC[0] > 0x80
     assert socket.ntohl(int.from_bytes(MAGIC[:4], "little")) > 1 << 20
 
@@ -207,10 +204,10 @@ def call(
     ],
     ids=["another port", "another address", "loopback", "link-local"],
 )
-def test_a_relay_on_node_zeros_host_is_found_out(
+def test_relay_on_node_zeros_host_is_detected(
     dialed: tuple[object, ...], interfaces: dict[str, tuple[str, ...]]
 ) -> None:
-    """The member dialed an address of that host, and node 0 takes the call at another one."""
+    """The member dialed an address of that host, and node 0 accepted at a different one."""
     member, coordinator = call(b"secret", packed_address(dialed), OWN_END, interfaces)
 
     assert (member.fault, coordinator.fault) == (Fault.RELAYED, Fault.RELAYED)
@@ -245,16 +242,16 @@ def test_addresses_that_differ_without_a_relay_are_accepted(
     )
 
 
-def test_without_a_token_no_relay_is_refused() -> None:
-    """It could change the addresses, too."""
+def test_relay_is_not_refused_without_a_token() -> None:
+    """It could also change the addresses."""
     member, coordinator = call(b"", DIALED, OWN_END, {"eth0": ("10.0.0.1",)})
 
     assert (member.fault, coordinator.fault) == (None, None)
 
 
 @pytest.mark.parametrize("of", ["member", "coordinator"])
-def test_no_relay_changes_an_address(of: str) -> None:
-    """Both are in the proofs."""
+def test_relay_that_changes_an_address_is_refused(of: str) -> None:
+    """Both addresses are in the proofs."""
     member = Speaker(member_handshake(b"secret", DIALED))
     coordinator = Speaker(coordinator_handshake(b"secret", OWN_END, lambda _: True))
     coordinator.receive(member.to_send.pop())
@@ -271,8 +268,8 @@ def test_no_relay_changes_an_address(of: str) -> None:
     assert (member.fault, coordinator.fault) == (Fault.WRONG_TOKEN, Fault.WRONG_TOKEN)
 
 
-def test_this_machine_is_asked_for_its_addresses_only_on_a_difference() -> None:
-    """And never for a stranger."""
+def test_own_addresses_are_only_read_if_addresses_differ() -> None:
+    """And never for an unauthenticated connection."""
     asked: list[str] = []
 
     def is_own(address: str) -> bool:
@@ -293,7 +290,7 @@ def test_this_machine_is_asked_for_its_addresses_only_on_a_difference() -> None:
     assert asked == ["10.0.0.1"]
 
 
-def test_each_connection_and_direction_has_keys_of_its_own() -> None:
+def test_each_connection_and_direction_has_its_own_keys() -> None:
     """The MACs of equal frames differ."""
     macs = []
     for _ in range(2):

@@ -49,7 +49,7 @@ def socket_that_can_only_get(port: int, family: socket.AddressFamily) -> socket.
 
 @pytest.mark.parametrize("reuse", [0, 1])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_kernel_does_not_choose_a_held_port(
+def test_kernel_does_not_choose_a_reserved_port(
     held: MasterPort, family: socket.AddressFamily, reuse: int
 ) -> None:
     """A program that binds to port 0 does not get it, even with SO_REUSEADDR."""
@@ -64,7 +64,7 @@ def test_the_kernel_does_not_choose_a_held_port(
         assert choosing.getsockname()[1] == held.number
 
 
-def test_no_connection_starts_at_a_held_port(held: MasterPort) -> None:
+def test_no_outgoing_connection_uses_a_reserved_port(held: MasterPort) -> None:
     """The kernel chooses the ports of outgoing connections from the same range."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         connecting = socket_that_can_only_get(held.number, socket.AF_INET)
@@ -75,8 +75,8 @@ def test_no_connection_starts_at_a_held_port(held: MasterPort) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])
-def test_a_server_listens_at_a_held_port(held: MasterPort, address: str) -> None:
-    """A server sets SO_REUSEADDR; a program that does not gets EADDRINUSE."""
+def test_server_can_listen_on_a_reserved_port(held: MasterPort, address: str) -> None:
+    """If it sets SO_REUSEADDR; otherwise it gets EADDRINUSE."""
     with socket.create_server((address, held.number)) as server:
         with socket.create_connection(("127.0.0.1", held.number), timeout=10) as client:
             accepted, _ = server.accept()
@@ -96,8 +96,8 @@ def test_a_server_listens_at_a_held_port(held: MasterPort, address: str) -> None
         (socket.AF_INET6, "::1"),
     ],
 )
-def test_another_program_on_a_given_port(family: socket.AddressFamily, address: str) -> None:
-    """The error names the port, its origin, the program and what to do, at any address."""
+def test_set_port_in_use_is_an_error(family: socket.AddressFamily, address: str) -> None:
+    """The error names the port, its origin, the program and a remedy, at any address."""
     with socket.create_server((address, 0), family=family) as stranger:
         port = stranger.getsockname()[1]
         with pytest.raises(RendezvousError) as caught:
@@ -112,8 +112,7 @@ def test_another_program_on_a_given_port(family: socket.AddressFamily, address: 
     )
 
 
-def test_a_given_port() -> None:
-    """A port is held again as soon as it is free."""
+def test_set_port_can_be_reserved_again_once_it_is_free() -> None:
     first = MasterPort()
     first.release()
 
@@ -123,8 +122,8 @@ def test_a_given_port() -> None:
     again.release()
 
 
-def test_connections_of_the_last_job_do_not_matter(held: MasterPort) -> None:
-    """The port can be held while they are in TIME_WAIT."""
+def test_port_with_time_wait_connections_can_be_reserved(held: MasterPort) -> None:
+    """They are left from the previous job."""
     with socket.create_server(("127.0.0.1", held.number)) as server:
         client = socket.create_connection(("127.0.0.1", held.number), timeout=10)
         accepted, _ = server.accept()
@@ -148,8 +147,7 @@ sys.stdin.read()
 )
 
 
-def test_any_number_of_jobs_at_once() -> None:
-    """No two running jobs have the same port."""
+def test_jobs_at_once_get_different_ports() -> None:
     jobs = [
         subprocess.Popen(
             [sys.executable, "-c", HOLD],
@@ -170,16 +168,17 @@ def test_any_number_of_jobs_at_once() -> None:
 @pytest.mark.parametrize(
     ("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")]
 )
-def test_the_program_that_listens_is_named(family: socket.AddressFamily, address: str) -> None:
-    """The name and the pid are found in both address families."""
+def test_listening_program_is_named_with_its_pid(
+    family: socket.AddressFamily, address: str
+) -> None:
+    """In both address families."""
     with socket.create_server((address, 0), family=family) as server:
         owner = owner_of_port(server.getsockname()[1])
 
     assert owner == f"{psutil.Process().name()} (pid {os.getpid()})"
 
 
-def test_a_program_with_a_hostile_name() -> None:
-    """No terminal obeys it."""
+def test_control_characters_in_a_program_name_are_replaced() -> None:
     names = "open('/proc/self/comm', 'w').write('\\x1b[2Jsh\\u202e')"
     listens = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1])"
     code = f"{names}; {listens}; import sys; sys.stdout.flush(); input()"
@@ -193,7 +192,7 @@ def test_a_program_with_a_hostile_name() -> None:
 
 
 @pytest.mark.needs("root")
-def test_a_program_of_another_user() -> None:
+def test_program_of_another_user_is_not_named() -> None:
     """The kernel shows that a program listens, but not which one."""
     read, write = os.pipe()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -210,8 +209,8 @@ def test_a_program_of_another_user() -> None:
         assert answer.read() == "a program of another user or container"
 
 
-def test_a_connection_does_not_own_its_port() -> None:
-    """Another program can listen on the local port of a connection."""
+def test_connected_program_is_not_the_listener() -> None:
+    """A different program can listen on the local port of a connection."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as client,
@@ -219,13 +218,12 @@ def test_a_connection_does_not_own_its_port() -> None:
         assert owner_of_port(client.getsockname()[1]) == "another program"
 
 
-def test_a_port_without_a_listener() -> None:
+def test_port_without_listener_has_no_program() -> None:
     """The listener may have closed before its owner was looked up."""
     assert owner_of_port(free_port()) == "another program"
 
 
-def test_a_process_that_has_ended() -> None:
-    """The text has its pid and no name."""
+def test_ended_process_has_a_pid_and_no_name() -> None:
     if (pid := os.fork()) == 0:
         os._exit(0)
     os.waitpid(pid, 0)

@@ -46,8 +46,8 @@ def reached(sessions: Callable[[int, str], Session], seeds: Iterable[int]) -> Co
     return found
 
 
-def test_members_that_send_anything() -> None:
-    """Most sessions reach a world, and some another attempt."""
+def test_node_zero_survives_members_that_send_anything() -> None:
+    """Most sessions reach a world, and some a second attempt."""
     seeds = numbers(SESSIONS)
 
     found = reached(OfNodeZero, seeds)
@@ -57,8 +57,8 @@ def test_members_that_send_anything() -> None:
     assert min(found["HoldRanks"], found["stacks"], found["query"]) > 0.02 * len(seeds)
 
 
-def test_a_node_zero_that_sends_anything() -> None:
-    """As above."""
+def test_member_survives_a_node_zero_that_sends_anything() -> None:
+    """Most sessions reach a world and an end."""
     seeds = numbers(SESSIONS)
 
     found = reached(OfMember, seeds)
@@ -70,10 +70,9 @@ def test_a_node_zero_that_sends_anything() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(in_all_rounds(3000))
 @pytest.mark.parametrize("sessions", [OfNodeZero, OfMember])
-def test_fifty_thousand_sessions_leave_nothing_behind(
+def test_fifty_thousand_sessions_use_no_more_memory(
     sessions: Callable[[int, str], Session],
 ) -> None:
-    """Of each side: no memory grows, either."""
     seeds = numbers(LONG_SESSIONS)
     first = len(seeds) // 5
     reached(sessions, seeds[:first])
@@ -138,10 +137,10 @@ def searches_whole_lines(patch: Patch) -> None:
         (OfNodeZero, believes_any_rank),
     ],
 )
-def test_faults_are_noticed(
+def test_missing_check_is_detected(
     sessions: Callable[[int, str], Session], fault: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:
-    """Each check is needed."""
+    """Each check of the product is needed."""
     fault(monkeypatch)
 
     with pytest.raises(Unsafe):

@@ -111,8 +111,8 @@ def error(future: Future[Joined]) -> RendezvousError:
     return caught.value
 
 
-def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> None:
-    """Several agents on one machine all own it: the first one that gets the port."""
+def test_rankless_owner_of_the_address_is_node_zero(nodes: Nodes) -> None:
+    """Of several agents on that machine, the first one that gets the port."""
     settings = job_terms(free_port(), 4)
     futures = [nodes.join(settings, ranked_hello(number, rank=None)) for number in range(4)]
 
@@ -121,7 +121,7 @@ def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> No
     assert sorted(each.node_rank for each in worlds) == [0, 1, 2, 3]
 
 
-def test_by_ipv6(nodes: Nodes) -> None:
+def test_nodes_join_by_ipv6(nodes: Nodes) -> None:
     """MASTER_ADDR has no brackets."""
     settings = job_terms(free_port(), host="::1")
     futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
@@ -129,8 +129,8 @@ def test_by_ipv6(nodes: Nodes) -> None:
     assert [world(future).master_addr for future in futures] == ["::1", "::1"]
 
 
-def test_by_a_name(nodes: Nodes) -> None:
-    """Its first address may be of another family: node 0 listens on all."""
+def test_nodes_join_by_a_name(nodes: Nodes) -> None:
+    """Its first address may be of a different family, because node 0 listens on all."""
     settings = job_terms(free_port(), host="localhost")
     futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
@@ -138,8 +138,8 @@ def test_by_a_name(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize("dead_one_first", [True, False])
-def test_workers_get_the_address_that_answered(nodes: Nodes, *, dead_one_first: bool) -> None:
-    """If another address of the name does not: libraries may wait long for it."""
+def test_master_addr_is_the_address_that_answered(nodes: Nodes, *, dead_one_first: bool) -> None:
+    """If a different address of the name does not answer, for which libraries may wait long."""
     settings = job_terms(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
@@ -154,8 +154,7 @@ def test_workers_get_the_address_that_answered(nodes: Nodes, *, dead_one_first: 
     assert world(futures[1]).master_addr == "127.0.0.1"
 
 
-def test_a_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
-    """As the user has given it."""
+def test_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
     settings = job_terms(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
@@ -168,16 +167,16 @@ def test_a_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
     assert [world(future).master_addr for future in futures] == ["head"] * 2
 
 
-def test_the_interface_that_leads_to_the_others(nodes: Nodes) -> None:
-    """On one machine it is the loopback one."""
+def test_world_has_the_interface_to_the_other_nodes(nodes: Nodes) -> None:
+    """On one machine it is the loopback interface."""
     settings = job_terms(free_port())
     futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
     assert [world(future).interface for future in futures] == ["lo", "lo"]
 
 
-def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
-    """The node with the wrong one ends at once; the job goes on waiting for the right one."""
+def test_different_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
+    """The node with the wrong one ends at once; node 0 still waits for the right one."""
     settings = job_terms(free_port())
     place = f"127.0.0.1:{settings.ports.value[0]}"
     notices = Notices()
@@ -194,8 +193,8 @@ def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     ]
 
 
-def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> None:
-    """Node 0 prints it and waits for another node: here, the same one with the right command."""
+def test_only_the_node_that_disagrees_is_refused(nodes: Nodes) -> None:
+    """Node 0 prints it and waits for another node, here the same one with the right command."""
     port, notices = free_port(), Notices()
     one = nodes.join(job_terms(port, 2), ranked_hello(0), outside(notices))
     other = nodes.join(job_terms(port, 3), ranked_hello(1, must={"nnodes": "3"}))
@@ -208,7 +207,7 @@ def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> 
     assert notices == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
 
-def test_another_program_at_the_port(nodes: Nodes) -> None:
+def test_other_program_on_the_port_is_reported(nodes: Nodes) -> None:
     """Node 0 names it; a member prints that it is not clusterrun."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -227,7 +226,7 @@ def test_another_program_at_the_port(nodes: Nodes) -> None:
 
 
 def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
-    """The first is another program's, the second another job's, the third is free."""
+    """The first is used by a different program, the second by a different job, the third is free."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         first, second, third = server.getsockname()[1], free_port(), free_port()
         other = nodes.join(job_terms(second), ranked_hello(0, run_id="other"))
@@ -245,8 +244,7 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
     assert world(other).master_port == second
 
 
-def test_nodes_of_one_host_accept_no_others(nodes: Nodes) -> None:
-    """Where they meet at the loopback address, it is the only one that node 0 listens at."""
+def test_job_at_loopback_listens_only_there(nodes: Nodes) -> None:
     port = free_port()
     futures = [nodes.join(job_terms(port), ranked_hello(0))]
     wait_until(lambda: listens(port))
@@ -258,8 +256,8 @@ def test_nodes_of_one_host_accept_no_others(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize("number", [2, 15, 1])
-def test_a_signal_ends_the_waiting(nodes: Nodes, number: int) -> None:
-    """On a member alone; the others go on waiting."""
+def test_signal_to_member_ends_its_wait(nodes: Nodes, number: int) -> None:
+    """The other nodes still wait."""
     inbox, notices = QuietInbox(), Notices()
     settings = job_terms(free_port(), 3)
     first = nodes.join(settings, ranked_hello(0), outside(notices))
@@ -273,7 +271,7 @@ def test_a_signal_ends_the_waiting(nodes: Nodes, number: int) -> None:
     assert world(first).nodes == 3
 
 
-def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
+def test_signal_to_node_zero_ends_the_wait_of_all(nodes: Nodes) -> None:
     """The job can't start without node 0."""
     inbox = QuietInbox()
     settings = job_terms(free_port(), 3)
@@ -287,8 +285,8 @@ def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
     assert error(second).message == "n0 (node 0) got SIGINT while it waited for other nodes"
 
 
-def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
-    """On a member alone; on node 0 for all."""
+def test_loss_of_helper_process_ends_the_wait(nodes: Nodes) -> None:
+    """On a member only its own; on node 0 that of all."""
     lost = events.HelperLost("relay", "was killed by SIGKILL", 9, 0.0)
     inboxes = [QuietInbox(), QuietInbox()]
     settings = job_terms(free_port(), 4)
@@ -311,8 +309,8 @@ def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
     )
 
 
-def test_node_zero_that_cannot_begin_says_so_to_all(nodes: Nodes) -> None:
-    """Its fork server has found out, while the others had joined."""
+def test_node_zero_that_fails_tells_all_members(nodes: Nodes) -> None:
+    """Its fork server has failed while the others joined."""
 
     class Failing(QuietInbox):
         def events(self, now: float) -> list[events.Event]:
@@ -333,8 +331,8 @@ def test_node_zero_that_cannot_begin_says_so_to_all(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize("token", [b"", b"secret"])
-def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> None:
-    """The one that has not the address calls it, and is refused; with a token both end."""
+def test_second_node_zero_is_refused(nodes: Nodes, token: bytes) -> None:
+    """The one that does not have the address connects to it; with a token both end."""
     port, notices = free_port(), Notices()
     owner = outside(notices, interfaces=OWNER)
     one = nodes.join(job_terms(port, host=HERE), ranked_hello(0), owner, token)
@@ -354,8 +352,7 @@ def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> Non
         assert notices == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
 
-def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None:
-    """And takes no notice of it."""
+def test_node_zero_behind_a_service_address_ignores_itself(nodes: Nodes) -> None:
     settings, notices = job_terms(free_port(), host=HERE), Notices()
     first = nodes.join(settings, ranked_hello(0), outside(notices, interfaces={}))
     with pytest.raises(TimeoutError):
@@ -366,8 +363,8 @@ def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None
     assert notices == []
 
 
-def test_node_zero_of_another_job_is_not_a_second_node_zero(nodes: Nodes) -> None:
-    """The node that has the address now has another run id."""
+def test_node_zero_of_different_job_is_not_a_duplicate(nodes: Nodes) -> None:
+    """The node that now has the address has a different run id."""
     port, notices = free_port(), Notices()
     other = ranked_hello(1, run_id="other")
     first = nodes.join(job_terms(port, host=HERE), ranked_hello(0, run_id="one"))

@@ -82,15 +82,13 @@ NOT_HEAD = NOT_YET.format("head:29500")
         ),
     ],
 )
-def test_while_it_goes_on_trying(
+def test_notice_has_the_error_of_each_address(
     settings: RendezvousSettings, met: DialProgress, text: str
 ) -> None:
-    """Each address with its own trouble."""
     assert still_connecting_notice(settings, met, "30 s of 600 s") == f"{text} (30 s of 600 s)"
 
 
-def test_an_unknown_name_is_named_with_its_origin() -> None:
-    """So that a user finds where it was set."""
+def test_unknown_name_is_reported_with_its_origin() -> None:
     error = connect_timeout_error(TO_NAME, DialProgress((), "name or service not known", {}), 1)
 
     assert error.message == (
@@ -105,8 +103,7 @@ def test_an_unknown_name_is_named_with_its_origin() -> None:
 @pytest.mark.parametrize(
     ("rank", "which"), [(1, "node 0 (--node-rank 0)"), (None, "the machine with that address")]
 )
-def test_a_missing_answer(rank: int | None, which: str) -> None:
-    """The error names what was tried, the hint what may help."""
+def test_timeout_error_lists_addresses_and_remedies(rank: int | None, which: str) -> None:
     error = connect_timeout_error(TO_NAME, progress(a10_0_0_1="connection refused"), rank)
 
     assert error.message == (
@@ -116,8 +113,8 @@ def test_a_missing_answer(rank: int | None, which: str) -> None:
     assert error.hint == FIREWALL.format(which)
 
 
-def test_tasks_of_a_scheduler() -> None:
-    """It gives each its rank, and starts them: no hint has --node-rank."""
+def test_hints_for_tasks_do_not_mention_node_rank() -> None:
+    """The scheduler sets each task's rank and starts them."""
     tasks = TaskLayout(
         rank=GlobalRank(1),
         size=4,
@@ -145,8 +142,8 @@ def test_tasks_of_a_scheduler() -> None:
     )
 
 
-def test_a_name_that_leads_to_this_machine_itself() -> None:
-    """Debian's /etc/hosts has one for every host's own name."""
+def test_name_that_resolves_to_this_machine_has_a_hint() -> None:
+    """Debian's /etc/hosts has such an entry for the host's own name."""
     error = connect_timeout_error(TO_NAME, progress(a127_0_1_1="connection refused"), 1)
 
     assert error.hint == (
@@ -155,8 +152,8 @@ def test_a_name_that_leads_to_this_machine_itself() -> None:
     )
 
 
-def test_another_program_answers() -> None:
-    """Perhaps the store of a job that has all its nodes."""
+def test_other_program_has_a_hint() -> None:
+    """It may be the store of a job that has all its nodes."""
     error = connect_timeout_error(TO_NAME, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
 
     assert error.message.endswith("10.0.0.1: another program answers there, not clusterrun")
@@ -191,8 +188,8 @@ RELAYED = "node 0 at n0:29500 is reached through another program on its host: th
         ),
     ],
 )
-def test_failed_handshakes(failure: HandshakeFailed, text: str) -> None:
-    """Trying again would be of no use."""
+def test_failed_handshake_is_an_error(failure: HandshakeFailed, text: str) -> None:
+    """A retry would not help."""
     error = handshake_error(job_terms(29500, host="n0"), failure)
 
     assert error is not None
@@ -200,8 +197,7 @@ def test_failed_handshakes(failure: HandshakeFailed, text: str) -> None:
     assert error.hint.endswith(("on all nodes", "port with --master-port"))
 
 
-def test_hints_name_the_option_that_has_set_the_port() -> None:
-    """Wherever that was set."""
+def test_hints_name_the_option_that_set_the_port() -> None:
     origin = "CLUSTERRUN_RDZV_ENDPOINT"
     of_job = job_terms(29400, host="head", at_endpoint=True)
     at_endpoint = replace(of_job, host=Setting("head", origin), ports=Setting((29400,), origin))
@@ -215,15 +211,15 @@ def test_hints_name_the_option_that_has_set_the_port() -> None:
     assert "on all nodes with --rdzv-endpoint\n" in other_program.hint
 
 
-def test_another_program_is_not_an_error_yet() -> None:
+def test_other_program_is_not_a_final_error() -> None:
     """A job that ends frees its port."""
     assert (
         handshake_error(job_terms(29500, host="n0"), HandshakeFailed(Fault.NOT_CLUSTERRUN)) is None
     )
 
 
-def test_node_zero_that_falls_silent() -> None:
-    """Frozen while it waited."""
+def test_silent_node_zero_is_an_error() -> None:
+    """It froze while it waited."""
     assert node_zero_silent_error(TO_NAME).message == (
         "node 0 at head:29500 (--master-addr) stopped responding before all nodes had joined"
     )
@@ -232,8 +228,8 @@ def test_node_zero_that_falls_silent() -> None:
 @pytest.mark.parametrize(
     "met", [DialProgress((), "name or service not known", {}), progress(a10_0_0_1="no answer")]
 )
-def test_variables_that_may_be_left_over_are_named(met: DialProgress) -> None:
-    """While a node calls, and when it gives up."""
+def test_stale_exports_are_named(met: DialProgress) -> None:
+    """In notices and in errors."""
     settings = job_terms(29500, host="head", exports=("RANK",))
 
     assert still_connecting_notice(settings, met, "5 s of 600 s").endswith(f"; {settings.exports}")

@@ -104,10 +104,10 @@ def test_all_addresses_of_a_name_are_dialed_at_once(stack: ExitStack, notices: N
     ("timeout", "why"),
     [(2.5, "within 2.5 s: no answer yet"), (10.0, "within 10 s: no answer within 3 s")],
 )
-def test_an_address_that_does_not_answer_is_given_up(
+def test_silent_address_times_out(
     stack: ExitStack, notices: Notices, timeout: float, why: str
 ) -> None:
-    """After three seconds; then all are dialed again."""
+    """After three seconds all are dialed again."""
     port = free_port()
     drop_connections(stack, "127.0.0.1", port)
     member = joining(stack, notices, port, rdzv_timeout=timeout)
@@ -119,8 +119,8 @@ def test_an_address_that_does_not_answer_is_given_up(
     assert member.fails().message.endswith(why)
 
 
-def test_a_waiting_member_prints_notices(stack: ExitStack, notices: Notices) -> None:
-    """First after 5 s, then each 30 s."""
+def test_waiting_member_prints_notices(stack: ExitStack, notices: Notices) -> None:
+    """The first after 5 s, then one every 30 s."""
     member = joining(stack, notices, port := free_port())
     member.go_on(0.01)
     printed = [list(notices)]
@@ -133,8 +133,8 @@ def test_a_waiting_member_prints_notices(stack: ExitStack, notices: Notices) -> 
     assert [len(each) for each in printed] == [0, 0, 1, 1, 2, 2, 3]
 
 
-def test_a_name_that_comes_late(stack: ExitStack, notices: Notices) -> None:
-    """Pods get theirs when they run."""
+def test_name_that_resolves_late_is_dialed(stack: ExitStack, notices: Notices) -> None:
+    """Pods get their names when they run."""
     known_at = time.monotonic() + 0.3
 
     def resolve(_: str) -> tuple[Address, ...]:
@@ -153,8 +153,10 @@ def test_a_name_that_comes_late(stack: ExitStack, notices: Notices) -> None:
 
 
 @pytest.mark.parametrize("first_words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_another_program_answers(stack: ExitStack, notices: Notices, first_words: bytes) -> None:
-    """The member dials again: the program may be a job that is about to end."""
+def test_other_program_is_dialed_again(
+    stack: ExitStack, notices: Notices, first_words: bytes
+) -> None:
+    """It may be a job that is about to end."""
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     server.settimeout(0)
     member = joining(stack, notices, server.getsockname()[1])
@@ -177,7 +179,7 @@ def test_another_program_answers(stack: ExitStack, notices: Notices, first_words
     assert notices.has(NOT_CLUSTERRUN)
 
 
-def test_a_silent_program_is_not_clusterrun(stack: ExitStack, notices: Notices) -> None:
+def test_silent_program_is_not_clusterrun(stack: ExitStack, notices: Notices) -> None:
     """Torch's store waits for the rest of a query."""
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     member = joining(stack, notices, server.getsockname()[1])
@@ -194,8 +196,8 @@ def test_a_silent_program_is_not_clusterrun(stack: ExitStack, notices: Notices) 
     assert notices.has(NOT_CLUSTERRUN)
 
 
-def test_a_lost_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> None:
-    """Its scheduler may start it again."""
+def test_lost_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> None:
+    """Its scheduler may restart it."""
     port = free_port()
     member = played(stack, notices, port=port)
     member.coordinator.close()
@@ -207,10 +209,8 @@ def test_a_lost_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) ->
     assert notices == []
 
 
-def test_a_frozen_node_zero_is_an_error_after_the_timeout(
-    stack: ExitStack, notices: Notices
-) -> None:
-    """It should have ended the wait itself; the member does a little later."""
+def test_frozen_node_zero_is_an_error_after_the_timeout(stack: ExitStack, notices: Notices) -> None:
+    """Node 0 should have ended the wait itself; the member ends it a little later."""
     member = played(stack, notices).node
     passes(member, 600.0)
     passes(member, 4.5)
@@ -221,7 +221,6 @@ def test_a_frozen_node_zero_is_an_error_after_the_timeout(
 
 
 def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> None:
-    """They name the missing nodes."""
     port = free_port()
     first = Node(job_terms(port, 3, rdzv_timeout=600.0), ranked_hello(0))
     stack.callback(first.leaves)
@@ -234,8 +233,8 @@ def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> N
     assert notices == ["2 of 3 nodes have joined: n0, n1; waiting for node rank 2 (5 s of 600 s)"]
 
 
-def test_a_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> None:
-    """Its host may be dead, and another one may take its place."""
+def test_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> None:
+    """Its host may be dead, and another one may replace it."""
     port = free_port()
     member = played(stack, notices, port=port, rhythm=heartbeat_rhythm(2, 1.0))
     until = time.monotonic() + 1.5
@@ -259,10 +258,8 @@ def test_a_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) 
     assert notices == []
 
 
-def test_the_first_of_all_addresses_that_answer_is_taken(
-    stack: ExitStack, notices: Notices
-) -> None:
-    """Workers try addresses in that order, so all get the same one."""
+def test_first_answering_address_in_order_is_used(stack: ExitStack, notices: Notices) -> None:
+    """Workers try addresses in this order, so all get the same one."""
     for _ in range(10):
         port = free_port()
         first = node_zero(stack, port)

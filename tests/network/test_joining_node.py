@@ -26,44 +26,44 @@ def described_job(*arguments: str, **texts: str) -> Job:
     return describe("true", *arguments, flags={**usual, **texts}).job
 
 
-def test_all_nodes_must_have_one_version_of_clusterrun() -> None:
-    """Other packages may differ: that is a warning."""
+def test_versions_of_clusterrun_must_agree() -> None:
+    """Different versions of other packages only cause a warning."""
     sent = hello_of_script()
 
     assert sent.must["version of clusterrun"] == "0.2.0"
     assert sent.should["torch"] == "2.13.0"
 
 
-def test_all_nodes_must_agree_on_their_number() -> None:
-    """And on the options that decide about restarts."""
+def test_numbers_of_nodes_must_agree() -> None:
+    """And so must the options that decide about restarts."""
     sent = hello_of_script(nnodes="1:4")
 
     assert (sent.must["nnodes"], sent.must["max_restarts"]) == ("1:4", "3")
 
 
 @pytest.mark.parametrize(("options", "run_id"), [({}, ""), ({"run_id": "mine"}, "mine")])
-def test_only_a_run_id_that_was_set_travels(options: Mapping[str, str], run_id: str) -> None:
-    """Each node makes up one where none is set, and these differ."""
+def test_hello_has_only_a_run_id_that_was_set(options: Mapping[str, str], run_id: str) -> None:
+    """Otherwise each node generates one, and these differ."""
     assert hello_of_script(**options).run_id == run_id
 
 
 @pytest.mark.parametrize(("kept", "sent"), [(3, 3), (messages.MAX_KEPT_ATTEMPTS + 1, 10_000)])
-def test_attempts_that_are_kept_have_a_bound(kept: int, sent: int) -> None:
+def test_number_of_kept_attempts_is_limited(kept: int, sent: int) -> None:
     """A folder of logs may hold anything."""
     job = replace(described_job(), kept_attempts=kept)
 
     assert hello_of(job, "n1", 1, "0.2.0", {}).kept_attempts == sent
 
 
-def test_every_agent_has_an_identity_of_its_own() -> None:
-    """Two on one machine, too."""
+def test_every_agent_has_its_own_identity() -> None:
+    """Even two on one machine."""
     identities = {hello_of_script().identity for _ in range(100)}
 
     assert len(identities) == 100
 
 
-def test_the_scripts_arguments_do_not_travel() -> None:
-    """A secret may be among them."""
+def test_script_arguments_are_not_sent() -> None:
+    """They may include a secret."""
     sent = hello_of_script("--api-key", "S3cretS3cret")
 
     assert b"S3cret" not in encode(sent)
@@ -73,16 +73,15 @@ def test_the_scripts_arguments_do_not_travel() -> None:
 @pytest.mark.parametrize(
     "other", [(), ("--lr", "2"), ("--lr 1",), ("1", "--lr"), ("--lr", "1", ""), ("--lr", "\udcff")]
 )
-def test_other_arguments_have_another_digest(other: tuple[str, ...]) -> None:
-    """Also where they would look the same in one line, or are not text."""
+def test_different_arguments_have_different_digests(other: tuple[str, ...]) -> None:
+    """Even if they look the same when joined, or are not text."""
     own = hello_of_script("--lr", "1").should
 
     assert hello_of_script("--lr", "1").should == own
     assert hello_of_script(*other).should["arguments"] != own["arguments"]
 
 
-def test_long_values_stay_different() -> None:
-    """Though they travel shortened."""
+def test_cut_values_stay_different() -> None:
     one, other = (
         hello(1, should={"script": bounded_value("x" * 1_000_000 + end)}) for end in ("0", "1")
     )
@@ -91,8 +90,8 @@ def test_long_values_stay_different() -> None:
     assert len(encode(one)) < MAX_VALUE_CHARACTERS + 1000 < MAX_HELLO_BYTES
 
 
-def test_a_path_that_is_not_text_travels_all_the_same() -> None:
-    """It is bytes, and stays different from others."""
+def test_path_that_is_not_utf8_is_sent() -> None:
+    """It stays different from others."""
     sent = [hello(1, should={"script": bounded_value(text)}) for text in ("\udcff", "\udcfe")]
     received = [FROM_MEMBERS.decode(encode(each)) for each in sent]
 

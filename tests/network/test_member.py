@@ -125,8 +125,8 @@ def answer(sent: float, at: float = 0.0) -> messages.HeartbeatAnswer:
 # The world that it is given.
 
 
-def test_its_part_in_a_world() -> None:
-    """Of all sizes that node 0 sends; a node may have services alone."""
+def test_matching_world_is_accepted() -> None:
+    """A node may have workers of services only."""
     settings, hello = job_terms(29500, max_restarts=7), ranked_hello(1)
 
     check_world(part(), hello, settings, -1)
@@ -161,8 +161,8 @@ def test_its_part_in_a_world() -> None:
     ],
     ids=str,
 )
-def test_a_world_in_which_it_has_no_place(wrong: dict[str, Any]) -> None:
-    """A world of 2^31 - 1 workers would keep it busy for ever."""
+def test_world_without_this_node_is_refused(wrong: dict[str, Any]) -> None:
+    """A world of 2^31 - 1 workers would keep the agent busy for ever."""
     hello, settings = ranked_hello(1, run_id="run"), job_terms(29500, max_restarts=2)
     check_world(part(attempt=1), hello, settings, 0)
 
@@ -170,8 +170,8 @@ def test_a_world_in_which_it_has_no_place(wrong: dict[str, Any]) -> None:
         check_world(replace(part(attempt=1), **wrong), hello, settings, 0)
 
 
-def test_attempts_are_counted() -> None:
-    """There are no more than the job allows, unless lost nodes may cause others."""
+def test_too_many_attempts_are_refused() -> None:
+    """Unless lost nodes may cause more of them."""
     hello = ranked_hello(1, run_id="run")
     check_world(part(attempt=3), hello, job_terms(29500, max_restarts=1, spares=1), 2)
 
@@ -196,8 +196,7 @@ MAIN_PROGRAM = ProgramWorld("main", 0, (on_node(0, 7000), on_node(1, 7000)))
 SERVER = ProgramWorld("server", 2, (on_node(1, 7002, 7003),))
 
 
-def test_a_program_that_runs_elsewhere() -> None:
-    """This node has none of its workers."""
+def test_program_without_workers_on_this_node_is_accepted() -> None:
     hello, settings = (
         ranked_hello(1, programs=OFFERS[1:], workers=0),
         job_terms(29500, services=(SERVICE,)),
@@ -224,8 +223,8 @@ def test_a_program_that_runs_elsewhere() -> None:
         (replace(MAIN_PROGRAM, nodes=(on_node(1, 7000),)), replace(SERVER, first=1)),
     ],
 )
-def test_programs_that_are_not_the_jobs(programs: tuple[ProgramWorld, ...]) -> None:
-    """A worker's plan needs its program, its place there and its port."""
+def test_programs_that_do_not_match_are_refused(programs: tuple[ProgramWorld, ...]) -> None:
+    """A worker's plan needs its program, its number there and its port."""
     hello, settings = ranked_hello(1, programs=OFFERS), job_terms(29500, services=(SERVICE,))
     world = replace(part(), programs=(MAIN_PROGRAM, SERVER))
     check_world(world, hello, settings, -1)
@@ -235,8 +234,7 @@ def test_programs_that_are_not_the_jobs(programs: tuple[ProgramWorld, ...]) -> N
 
 
 @pytest.mark.parametrize("of_attempt", [0, 1])
-def test_no_attempt_comes_twice(pair: Pair, of_attempt: int) -> None:
-    """Nor one that was before."""
+def test_repeated_or_earlier_attempt_is_refused(pair: Pair, of_attempt: int) -> None:
     pair.sends(replace(FORMED, world=part(attempt=1)))
 
     with pytest.raises(BadFrame, match="has no place"):
@@ -280,8 +278,8 @@ TAKEN = {
 }
 
 
-def test_each_message_of_node_zero_has_a_phase() -> None:
-    """One that is added later, too."""
+def test_each_message_is_allowed_in_some_phase() -> None:
+    """This includes messages that are added later."""
     kinds = {each.__name__ for each in get_args(messages.FromCoordinator)}
 
     assert kinds == {*SENT, "HeartbeatAnswer"}
@@ -290,8 +288,7 @@ def test_each_message_of_node_zero_has_a_phase() -> None:
 
 @pytest.mark.parametrize("phase", MemberPhase)
 @pytest.mark.parametrize("kind", SENT)
-def test_each_phase_has_its_messages(pair: Pair, phase: MemberPhase, kind: str) -> None:
-    """Another one shows that this is no node 0."""
+def test_message_of_wrong_phase_is_refused(pair: Pair, phase: MemberPhase, kind: str) -> None:
     pair.member.phase = phase
 
     if kind in TAKEN[phase]:
@@ -305,8 +302,8 @@ def test_each_phase_has_its_messages(pair: Pair, phase: MemberPhase, kind: str) 
     ("phase", "kind"),
     [(MemberPhase.JOINING, "KeepWaiting"), (MemberPhase.WORKING, "GivenUp")],
 )
-def test_what_only_a_job_that_outlives_nodes_has(phase: MemberPhase, kind: str) -> None:
-    """In any other, a node would wait for ever for a place."""
+def test_plain_job_refuses_to_wait(phase: MemberPhase, kind: str) -> None:
+    """A node would wait for ever to be admitted."""
     pair = Pair(spares=0)
     pair.member.phase = phase
 
@@ -315,8 +312,7 @@ def test_what_only_a_job_that_outlives_nodes_has(phase: MemberPhase, kind: str) 
     pair.close()
 
 
-def test_one_that_waits_and_works(pair: Pair) -> None:
-    """What it takes follows from what it has taken."""
+def test_waiting_member_becomes_working(pair: Pair) -> None:
     phases = [pair.member.phase]
     for each in (messages.KeepWaiting("n0"), FORMED, NEXT):
         pair.sends(each)
@@ -329,8 +325,8 @@ def test_one_that_waits_and_works(pair: Pair) -> None:
 # Heartbeats, and the lease of its workers.
 
 
-def test_a_heartbeat_in_each_interval(pair: Pair) -> None:
-    """With the time of sending, by the clock of leases; the Hello was the first."""
+def test_heartbeat_is_sent_in_each_interval(pair: Pair) -> None:
+    """With the time of sending by the clock of leases. The Hello was the first one."""
     pair.member.send_due_heartbeat(0.2)
     for at in (0.25, 0.3, 0.5):
         pair.now = 100.0 + at
@@ -341,8 +337,8 @@ def test_a_heartbeat_in_each_interval(pair: Pair) -> None:
     assert pair.member.due == 0.75
 
 
-def test_answers_renew_the_lease_from_the_time_of_sending(pair: Pair) -> None:
-    """However late they are read; none makes it shorter."""
+def test_answer_renews_the_lease_from_the_time_of_sending(pair: Pair) -> None:
+    """However late it is read; no answer makes the lease shorter."""
     pair.now = 101.5
     pair.sends(answer(100.0), answer(100.75), answer(100.5), FORMED)
     before = list(pair.leases)
@@ -355,14 +351,14 @@ def test_answers_renew_the_lease_from_the_time_of_sending(pair: Pair) -> None:
     assert pair.leases == [at + LEASE for at in (100.75, 101.0, 101.25)]
 
 
-def test_no_answer_to_what_was_not_sent_yet(pair: Pair) -> None:
-    """It would be a lease without an end."""
+def test_answer_from_the_future_extends_no_lease(pair: Pair) -> None:
+    """Otherwise a lease could be without end."""
     pair.sends(FORMED, answer(1e9))
 
     assert pair.leases == [100.0 + LEASE]
 
 
-def test_without_an_answer_no_worker_may_run(pair: Pair) -> None:
+def test_lease_before_the_first_answer_has_ended(pair: Pair) -> None:
     """Node 0 answers the Hello before it forms a world."""
     pair.sends(FORMED)
     pair.member.begin_work(0.0)
@@ -370,8 +366,8 @@ def test_without_an_answer_no_worker_may_run(pair: Pair) -> None:
     assert pair.leases == [0.0]
 
 
-def test_a_job_that_ends_with_a_node_has_no_leases() -> None:
-    """Nor does a fork server need to hold the connection."""
+def test_plain_job_has_no_leases() -> None:
+    """The fork server does not keep the connection open either."""
     pair = Pair(spares=0)
     pair.sends(answer(100.0), FORMED)
     pair.member.begin_work(0.0)
@@ -382,8 +378,8 @@ def test_a_job_that_ends_with_a_node_has_no_leases() -> None:
     pair.close()
 
 
-def test_dates_are_node_zeros(pair: Pair) -> None:
-    """By the quickest exchange: what remains is half the difference of its two ways."""
+def test_node_zero_time_uses_the_quickest_exchange(pair: Pair) -> None:
+    """The error is half the difference between the times of the two directions."""
     unknown = pair.member.node_zero_time(0.0)
     pair.now = 104.0
     pair.sends(answer(100.0, 1003.0))
@@ -413,17 +409,16 @@ def test_dates_are_node_zeros(pair: Pair) -> None:
         ),
     ],
 )
-def test_how_node_zero_is_lost(
+def test_closed_connection_is_a_loss_of_node_zero(
     pair: Pair, end: ChannelEnd | None, loss: NodeZeroLoss | None
 ) -> None:
-    """Its kernel has told of its end, or its host answers no more."""
     pair.member.channel.end = end
 
     assert pair.member.loss(0.0) == loss
 
 
-def test_a_silent_node_zero(pair: Pair) -> None:
-    """Whatever it sends is a sign of life."""
+def test_node_zero_is_lost_after_silence(pair: Pair) -> None:
+    """Any message is a sign of life."""
     losses: list[tuple[float, NodeZeroLoss]] = []
     while not losses:
         pair.at += 0.25
@@ -436,8 +431,8 @@ def test_a_silent_node_zero(pair: Pair) -> None:
     ]
 
 
-def test_a_slow_name_server_is_not_silence(pair: Pair) -> None:
-    """What node 0 has sent meanwhile was not read yet."""
+def test_slow_name_server_is_not_silence(pair: Pair) -> None:
+    """Messages that node 0 has sent meanwhile were not read yet."""
     [pair.member.loss(at * 0.25) for at in range(8)]
     pair.member.begin_work(1.75)
 
@@ -446,8 +441,8 @@ def test_a_slow_name_server_is_not_silence(pair: Pair) -> None:
     ]
 
 
-def test_a_paused_node_zero_is_not_silent(pair: Pair) -> None:
-    """Its user has paused it; it sends that it continues, and is asked for an answer at once."""
+def test_paused_node_zero_is_not_silent(pair: Pair) -> None:
+    """It sends a message when it continues, and then a heartbeat is due at once."""
     pair.member.set_paused(0.0, paused=True)
     while_paused = {pair.member.loss(at * 0.25) for at in range(100)}
     pair.sends(messages.Notice("came with it"))
@@ -464,7 +459,7 @@ def test_a_paused_node_zero_is_not_silent(pair: Pair) -> None:
     ]
 
 
-def test_the_kernel_gives_up_node_zeros_host_as_late(pair: Pair) -> None:
+def test_kernel_timeout_of_node_zero_equals_heartbeat_timeout(pair: Pair) -> None:
     """In milliseconds."""
     with socket.socket(fileno=os.dup(pair.member.channel.fileno())) as same:
         timeout = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
@@ -507,8 +502,8 @@ def member() -> Iterator[Leased]:
     made.close()
 
 
-def test_a_slow_name_server_makes_no_lease_longer() -> None:
-    """It is asked when all have joined: the heartbeat was sent before."""
+def test_slow_name_server_extends_no_lease() -> None:
+    """The name is looked up when all have joined, after the heartbeat was sent."""
 
     def slowly(*_: object) -> bool:
         time.sleep(0.4)
@@ -524,8 +519,8 @@ def test_a_slow_name_server_makes_no_lease_longer() -> None:
     member.close()
 
 
-def test_who_speaks_and_does_not_answer_renews_no_lease(member: Leased) -> None:
-    """The fork server ends the workers; that node 0 lives is known."""
+def test_node_zero_without_answers_extends_no_lease(member: Leased) -> None:
+    """The fork server ends the workers, although node 0 is known to be alive."""
     member.gets(answer(member.sent), FORMED)
     for number in range(20):
         member.node.ahead += 0.25
@@ -534,18 +529,18 @@ def test_who_speaks_and_does_not_answer_renews_no_lease(member: Leased) -> None:
     assert member.leases == [member.sent + LEASE]
 
 
-def test_what_ranks_have_left_runs_on_no_lease(member: Leased) -> None:
-    """The job has succeeded, and no member renews a lease any more."""
+def test_success_ends_the_lease(member: Leased) -> None:
+    """Processes that ranks have left may run on, and no member renews a lease any more."""
     member.gets(answer(member.sent), FORMED, messages.Verdict(outcome.Succeeded(), ""))
 
     assert member.leases == [member.sent + LEASE, None]
 
 
 @pytest.mark.parametrize("before", [(), (messages.KeepWaiting("n0"),)])
-def test_the_verdict_of_an_attempt_that_has_just_begun(
+def test_verdict_after_the_world_is_accepted(
     member: Leased, before: tuple[messages.FromCoordinator, ...]
 ) -> None:
-    """A node that was stopped while the others joined finds both: it is no stray message."""
+    """A node that was stopped while the others joined finds both."""
     verdict = messages.Verdict(outcome.NodeLost(1, "n1"), "")
 
     *_, begins, end = member.gets(*before, FORMED, verdict)
@@ -555,8 +550,8 @@ def test_the_verdict_of_an_attempt_that_has_just_begun(
     assert end.message == verdict
 
 
-def test_a_query_after_the_success_asks_no_node(member: Leased) -> None:
-    """What the workers of this node have left runs, and its user asks for its state."""
+def test_query_after_success_is_answered_by_this_node(member: Leased) -> None:
+    """Processes that workers have left still run, and the user may query them."""
     member.gets(FORMED, messages.Verdict(outcome.Succeeded(), ""))
 
     [end] = member.node.membership.send(queries.Query(3, queries.Topic.RANKS, 1.2))
@@ -574,10 +569,10 @@ def test_a_query_after_the_success_asks_no_node(member: Leased) -> None:
         ({"spares": 0}, FORMED, False),
     ],
 )
-def test_the_agent_of_a_silent_node_zero(
+def test_agent_learns_that_node_zero_is_silent(
     values: dict[str, Any], first: messages.FromCoordinator, *, at_once: bool
 ) -> None:
-    """Where others may go on, its workers get no grace period: their lease is over."""
+    """If other nodes may continue, there is no grace period, because the lease is over."""
     member = Leased(**values)
     member.gets(first)
 
@@ -588,8 +583,8 @@ def test_the_agent_of_a_silent_node_zero(
     member.close()
 
 
-def test_the_agent_of_a_paused_node_zero(member: Leased) -> None:
-    """It waits, without an end; then silence counts again."""
+def test_agent_waits_for_a_paused_node_zero(member: Leased) -> None:
+    """Afterwards silence counts again."""
     assert member.gets(FORMED, messages.Paused(paused=True))[1:] == []
     for _ in range(20):
         member.node.ahead += 0.25
@@ -601,8 +596,8 @@ def test_the_agent_of_a_paused_node_zero(member: Leased) -> None:
 
 @pytest.mark.parametrize("is_reset", [False, True])
 @pytest.mark.parametrize("spares", [0, 1])
-def test_the_agent_of_a_node_zero_that_is_gone(spares: int, *, is_reset: bool) -> None:
-    """No other goes on: its workers may save what they have."""
+def test_agent_learns_that_node_zero_is_gone(spares: int, *, is_reset: bool) -> None:
+    """No other node continues, so the workers may save."""
     member = Leased(spares=spares)
     member.gets(FORMED)
     if is_reset:
@@ -627,10 +622,10 @@ def test_the_agent_of_a_node_zero_that_is_gone(spares: int, *, is_reset: bool) -
         ),
     ],
 )
-def test_a_node_zero_that_contradicts_itself_is_lost(
+def test_wrong_message_of_node_zero_is_a_loss(
     member: Leased, sent: tuple[messages.FromCoordinator, ...], how: str
 ) -> None:
-    """The job ends for this node, and the reason says what it was."""
+    """The reason of the job's end says which message it was."""
     [*_, lost] = member.gets(*sent)
 
     assert isinstance(lost, events.CoordinatorLost)
@@ -639,8 +634,8 @@ def test_a_node_zero_that_contradicts_itself_is_lost(
     assert member.coordinator.end is ChannelEnd.CLOSED
 
 
-def test_lines_of_node_zero_without_end(stack: ExitStack, notices: Notices) -> None:
-    """A screen is not filled by another machine."""
+def test_printed_lines_of_node_zero_are_limited(stack: ExitStack, notices: Notices) -> None:
+    """Another machine must not fill the screen."""
     member = Leased(outside(notices))
     stack.callback(member.close)
     member.gets(FORMED, *[messages.Notice(f"line {number}") for number in range(1000)])
@@ -652,8 +647,8 @@ def test_lines_of_node_zero_without_end(stack: ExitStack, notices: Notices) -> N
 @pytest.mark.parametrize(
     "reason", [outcome.Succeeded(), outcome.Interrupted(15), outcome.OutputGone()]
 )
-def test_an_attempt_that_nothing_follows(reason: outcome.Reason) -> None:
-    """No text has words for another one after it."""
+def test_next_attempt_after_a_final_reason_is_refused(reason: outcome.Reason) -> None:
+    """There is no text for a restart after such a reason."""
     world = encode(NEXT.world)
     body = encode({"type": "NextAttempt", "world": Raw(world), "reason": reason})
 
@@ -670,10 +665,10 @@ def test_an_attempt_that_nothing_follows(reason: outcome.Reason) -> None:
     ],
     ids=["verdict", "given up", "no node 0"],
 )
-def test_the_fork_server_holds_the_connection(
+def test_fork_server_keeps_the_connection_open(
     stack: ExitStack, end: messages.FromCoordinator, *, is_orderly: bool
 ) -> None:
-    """Node 0 sees its end when no worker is left: at once after a verdict."""
+    """Node 0 sees it close when no worker is left; at once after a verdict."""
     held: list[int] = []
     where = outside()._replace(hold_connection=lambda number: held.append(os.dup(number)))
     member = Leased(where)
@@ -704,10 +699,10 @@ def test_the_fork_server_holds_the_connection(
         (messages.Paused(paused=True), "it sent a message that has no place here (Paused)"),
     ],
 )
-def test_an_agent_that_is_not_node_zero_is_dialled_again(
+def test_peer_that_is_not_node_zero_is_dialed_again(
     sent: messages.FromCoordinator, why: str, stack: ExitStack, notices: Notices
 ) -> None:
-    """Before it has found its job: another program may have had the port."""
+    """A different program may have had the port."""
     member = Leased(outside(notices, seconds_to_answer=600.0), rdzv_timeout=600.0)
     stack.callback(member.close)
     place = member.socket.getsockname()

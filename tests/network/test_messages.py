@@ -22,21 +22,20 @@ from tests.plans import world
 
 
 @pytest.mark.parametrize("message", OF_THE_COORDINATOR)
-def test_what_the_coordinator_says_arrives_as_it_was(message: messages.FromCoordinator) -> None:
-    """Every field, through msgpack and back; ``test_channel`` has those of members."""
+def test_coordinator_message_is_decoded_unchanged(message: messages.FromCoordinator) -> None:
+    """``test_channel`` has the messages of members."""
     assert received(FROM_COORDINATOR, framed(message)) == [message]
 
 
-def test_nesting_without_end_is_refused() -> None:
-    """A deep value must not exhaust the stack of the decoder."""
+def test_deeply_nested_message_is_refused() -> None:
+    """It must not exhaust the decoder's stack."""
     body = b"\x82\xa4type\xa5Hello\xa1x" + b"\x91" * 60_000
 
     with pytest.raises(BadFrame):
         received(FROM_MEMBERS, as_frame(body))
 
 
-def test_a_member_can_not_speak_as_the_coordinator() -> None:
-    """Each direction has its own messages."""
+def test_coordinator_message_of_a_member_is_refused() -> None:
     with pytest.raises(BadFrame):
         received(FROM_MEMBERS, framed(messages.Stop(0, "because")))
 
@@ -88,10 +87,10 @@ def of_member(
         of_member(messages.Heartbeat(1.0), at=float("nan")),
     ],
 )
-def test_members_can_not_say_what_can_not_be(
+def test_impossible_message_of_a_member_is_refused(
     message: messages.FromMember, wrong: dict[str, object]
 ) -> None:
-    """A rank below 0, a time that no calendar has, a name that plays with the terminal."""
+    """A rank below 0, a time out of range, a name with control characters."""
     fields = msgspec.to_builtins(message)
     inner = fields.get("result", {})
     fields |= {name: value for name, value in wrong.items() if name not in inner}
@@ -114,8 +113,8 @@ def test_members_can_not_say_what_can_not_be(
         {"size": 0},
     ],
 )
-def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, object]) -> None:
-    """The run id names a folder of logs; an address becomes a variable of the workers."""
+def test_impossible_world_is_refused(wrong: dict[str, object]) -> None:
+    """The run id is the name of a folder of logs, and an address becomes a variable of the workers."""
     fields = msgspec.to_builtins(messages.WorldFormed(world(2), "n0"))
     fields["world"] |= wrong
 
@@ -136,8 +135,10 @@ def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, o
         queries.EndOfAnswers(0, (queries.MissingNode(0, CLEAR_SCREEN, ""),)),
     ],
 )
-def test_the_coordinator_can_not_play_with_a_terminal(message: messages.FromCoordinator) -> None:
-    """All that it says for people is printed as it comes."""
+def test_coordinator_message_with_control_characters_is_refused(
+    message: messages.FromCoordinator,
+) -> None:
+    """Its texts are printed as they come."""
     with pytest.raises(BadFrame):
         received(FROM_COORDINATOR, framed(message))
 
@@ -192,8 +193,8 @@ def is_loose(kind: inspect.Type) -> bool:
         *answers.BodyT.__constraints__,
     ],
 )
-def test_every_value_has_bounds(message: type) -> None:
-    """A field that is added later, too."""
+def test_every_field_has_bounds(message: type) -> None:
+    """This includes fields that are added later."""
     assert list(loose_fields(message)) == []
 
 
@@ -201,8 +202,7 @@ anything = st.text(st.characters(exclude_categories=()), max_size=60)
 
 
 @given(anything, anything, st.floats(allow_nan=False))
-def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) -> None:
-    """Its own values are made to fit before they travel."""
+def test_any_own_value_is_made_to_fit(text: str, other: str, number: float) -> None:
     ended = result(
         0, ending=outcome.NotStarted(text, other), host=other, tail=text, log=other, error=text
     )

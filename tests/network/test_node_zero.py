@@ -51,7 +51,7 @@ def rankless(stack: ExitStack, port: int, host: str, resolve: Resolve = all_addr
         ("127.0.1.1", True),
     ],
 )
-def test_the_owner_of_the_address_is_node_zero(stack: ExitStack, host: str, *, own: bool) -> None:
+def test_owner_of_the_address_is_node_zero(stack: ExitStack, host: str, *, own: bool) -> None:
     """Its network interfaces decide."""
     node = rankless(stack, port := free_port(), host)
 
@@ -60,7 +60,7 @@ def test_the_owner_of_the_address_is_node_zero(stack: ExitStack, host: str, *, o
     assert listens(port, host if host.startswith("127") else "127.0.0.1") is own
 
 
-def test_one_of_several_addresses_is_enough(stack: ExitStack) -> None:
+def test_one_own_address_is_enough(stack: ExitStack) -> None:
     """A name may stand for all interfaces of a machine."""
     node = rankless(stack, port := free_port(), "head", lambda _: (THERE, HERE))
 
@@ -68,10 +68,10 @@ def test_one_of_several_addresses_is_enough(stack: ExitStack) -> None:
 
 
 @pytest.mark.parametrize("rank", [None, 1])
-def test_an_unknown_name(
+def test_unknown_name_is_a_notice_and_then_an_error(
     stack: ExitStack, notices: Notices, tmp_path: Path, rank: int | None
 ) -> None:
-    """It is a notice, and an error at the timeout."""
+    """At the timeout."""
     asked = tmp_path / "asked"
     asked.touch()
 
@@ -100,8 +100,8 @@ def test_an_unknown_name(
     )
 
 
-def test_a_port_of_other_jobs_is_an_error_after_a_moment(stack: ExitStack) -> None:
-    """Also if their nodes 0 answer: none of them is this job's."""
+def test_ports_of_other_jobs_are_an_error(stack: ExitStack) -> None:
+    """Even if their nodes 0 answer, because they refuse this one."""
     ports = [free_port(), free_port()]
     others = [Node(job_terms(port), ranked_hello(0, run_id="other")) for port in ports]
     for each in others:
@@ -179,10 +179,10 @@ def checked(stack: ExitStack, notices: Notices) -> Iterator[Check]:
         ),
     ],
 )
-def test_an_own_address_ends_the_check(
+def test_own_address_ends_the_duplicate_check(
     checked: Check, notices: Notices, addresses: tuple[Address, ...], master_addr: str
 ) -> None:
-    """It finds MASTER_ADDR."""
+    """It sets MASTER_ADDR."""
     made = checked(*addresses)
 
     made.goes_on(lambda: made.due == NEVER)
@@ -191,8 +191,8 @@ def test_an_own_address_ends_the_check(
     assert notices == []
 
 
-def test_a_foreign_name_is_a_notice_after_some_seconds(checked: Check, notices: Notices) -> None:
-    """Not at once: a service's address belongs to no machine either, and leads here."""
+def test_address_of_no_interface_is_a_late_notice(checked: Check, notices: Notices) -> None:
+    """Not at once: the address of a Kubernetes service is on no machine either, and reaches this node."""
     made = checked(THERE)
     made.goes_on(lambda: made.due < made.loop.clock() + 5.0)
     at_once = list(notices)

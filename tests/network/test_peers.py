@@ -126,8 +126,8 @@ def job(stack: ExitStack) -> Job:
     return made
 
 
-def test_a_failure_on_one_node_stops_all(job: Job) -> None:
-    """And all report the same."""
+def test_failure_on_one_node_stops_all(job: Job) -> None:
+    """All nodes report the same."""
     cause = result(1, 7, tail="ValueError: it", clock=100.0)
     job.nodes[1].sends(messages.FirstFailure(0, cause, None))
     orders = [job.receives(number)[0] for number in range(3)]
@@ -141,8 +141,8 @@ def test_a_failure_on_one_node_stops_all(job: Job) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"fewest_nodes": 1}])
-def test_without_node_zero_the_job_is_over(stack: ExitStack, values: dict[str, Any]) -> None:
-    """A part of it must not go on alone, also of a job that outlives other nodes."""
+def test_loss_of_node_zero_ends_the_job(stack: ExitStack, values: dict[str, Any]) -> None:
+    """The other nodes must not continue alone, even if the job survives the loss of other nodes."""
     job = Job(3, job_terms(free_port(), 3, keeps_rendezvous_port=True, **values))
     stack.callback(job.close)
     job.nodes[0].leaves()
@@ -154,8 +154,8 @@ def test_without_node_zero_the_job_is_over(stack: ExitStack, values: dict[str, A
     assert job.nodes[2].go_on(0.1) == []
 
 
-def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> None:
-    """Where the coordinator keeps its endpoint."""
+def test_late_node_is_refused(stack: ExitStack) -> None:
+    """If the coordinator keeps its port."""
     settings = job_terms(free_port(), 2, keeps_rendezvous_port=True)
     job = Job(2, settings)
     stack.callback(job.close)
@@ -172,8 +172,7 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
     assert job.reasons() == [outcome.Succeeded()] * 2
 
 
-def test_workers_meet_at_another_port_than_their_agents(stack: ExitStack) -> None:
-    """If the coordinator keeps its own."""
+def test_master_port_differs_from_a_kept_rendezvous_port(stack: ExitStack) -> None:
     settings = job_terms(free_port(), 2, keeps_rendezvous_port=True)
     job = Job(2, settings)
     stack.callback(job.close)
@@ -187,8 +186,8 @@ def test_workers_meet_at_another_port_than_their_agents(stack: ExitStack) -> Non
         other.bind(("", port or 0))
 
 
-def test_what_came_with_the_world_is_not_forgotten(stack: ExitStack) -> None:
-    """A job may be stopped as soon as it begins."""
+def test_message_after_the_world_is_not_lost(stack: ExitStack) -> None:
+    """A job may be stopped as soon as it starts."""
     member = Played()
     stack.callback(member.close)
 
@@ -201,16 +200,15 @@ def test_what_came_with_the_world_is_not_forgotten(stack: ExitStack) -> None:
     assert stop.message == messages.Stop(0, "because", outcome.Interrupted(15))
 
 
-def test_leaving_twice_does_no_harm(job: Job) -> None:
-    """The agent's way out has several doors."""
+def test_leaving_twice_is_harmless(job: Job) -> None:
     job.nodes[1].leaves()
     job.nodes[1].leaves()
 
     assert job.receives(0) == [messages.Stop(0, "node 1 (n1) is gone")]
 
 
-def test_long_last_words_reach_all(stack: ExitStack) -> None:
-    """Messages larger than what a socket takes at once."""
+def test_long_messages_reach_all_nodes(stack: ExitStack) -> None:
+    """They are larger than what a socket takes at once."""
     job = Job(3, workers=64)
     stack.callback(job.close)
     tail = "x" * (16 << 10)
@@ -224,8 +222,8 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
     assert others == [first] * 2
 
 
-def test_last_words_that_no_frame_has_room_for(job: Job) -> None:
-    """Node 0's own agent sends as much of them as the others do: they get the verdict with them."""
+def test_too_long_results_are_cut(job: Job) -> None:
+    """Those of node 0's own agent are cut in the same way, because the verdict contains them."""
     cause = result(0, 1, tail="x" * (MAX_FRAME_BYTES + 1))
     job.nodes[0].sends(messages.FirstFailure(0, cause, 0.0))
     for number in range(3):
@@ -240,8 +238,8 @@ def test_last_words_that_no_frame_has_room_for(job: Job) -> None:
     assert others == [first] * 2
 
 
-def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
-    """Each with the world of the next attempt: a chosen port is fresh, the address stays."""
+def test_all_nodes_restart_together(stack: ExitStack) -> None:
+    """A chosen port is different in the next attempt, the address stays."""
     job = Job(2, job_terms(free_port(), 2, keeps_rendezvous_port=True, max_restarts=1))
     stack.callback(job.close)
     before = job.worlds
@@ -265,8 +263,8 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     assert job.reasons() == [outcome.Succeeded()] * 2
 
 
-def test_all_nodes_date_by_node_zeros_clock(stack: ExitStack) -> None:
-    """As soon as a heartbeat was answered, which the Hello was; before that none knows it."""
+def test_all_nodes_use_node_zeros_clock(stack: ExitStack) -> None:
+    """As soon as a heartbeat or the Hello was answered; before that the offset is not known."""
     alone = Node(job_terms(free_port()), ranked_hello(1))
     stack.callback(alone.leaves)
     job = Job(3)
@@ -283,7 +281,7 @@ def test_all_nodes_date_by_node_zeros_clock(stack: ExitStack) -> None:
     assert all(each is not None and abs(own - 1000.0 - each) < PATIENCE for each in dates)
 
 
-def test_what_ranks_have_left_runs_on_no_lease(stack: ExitStack) -> None:
+def test_success_ends_the_lease_of_members(stack: ExitStack) -> None:
     """The job has succeeded, and node 0 sees the others leave."""
     settings = job_terms(free_port(), 3, fewest_nodes=1, keeps_rendezvous_port=True)
     job = Job(3, settings)
@@ -298,7 +296,7 @@ def test_what_ranks_have_left_runs_on_no_lease(stack: ExitStack) -> None:
     assert [leases[-1] for leases in job.leases] == [None] * 3
 
 
-def test_a_given_port_is_kept(stack: ExitStack) -> None:
+def test_set_port_is_kept(stack: ExitStack) -> None:
     """A port that the user sets never changes."""
     port = free_port()
     job = Job(2, job_terms(port, 2, max_restarts=1))
@@ -315,8 +313,8 @@ def test_a_given_port_is_kept(stack: ExitStack) -> None:
     }
 
 
-def test_the_coordinators_messages_to_its_own_agent_keep_their_order(job: Job) -> None:
-    """An answer to what the agent sends comes after what was sent to it before."""
+def test_messages_to_node_zeros_agent_stay_in_order(job: Job) -> None:
+    """The answer to a message comes after what was sent before."""
     node_zero = job.nodes[0]
     before = events.CoordinatorSent(messages.Stop(0, "before"), 0.0)
     node_zero.loop.add([before])
@@ -329,15 +327,15 @@ def test_the_coordinators_messages_to_its_own_agent_keep_their_order(job: Job) -
     assert second.message == messages.Stop(0, "rank 0 on n0 failed")
 
 
-def test_node_zero_ends_in_the_moment_in_which_the_world_forms(job: Job) -> None:
-    """Its user's signal was read first, and ends the job of all."""
+def test_signal_at_the_moment_the_world_forms_ends_the_job(job: Job) -> None:
+    """Node 0 reads its signal first, and ends the job of all."""
     job.nodes[0].membership.abandon(outcome.Interrupted(15))
 
     assert job.receives(1) == [messages.Stop(0, "n0 got SIGTERM", outcome.Interrupted(15))]
 
 
-def test_a_chosen_port_is_held_for_the_whole_job(stack: ExitStack) -> None:
-    """Also while a process listens there that the last attempt has left."""
+def test_chosen_port_is_reserved_for_the_whole_job(stack: ExitStack) -> None:
+    """Even while a process that the previous attempt has left listens there."""
     port = free_port()
     chosen = Setting[int | None](port, "--master-port")
     settings = job_terms(

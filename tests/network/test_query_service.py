@@ -63,8 +63,8 @@ def service() -> Service:
     return Service()
 
 
-def test_answers_without_end(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node 0 may send any number; so much is kept."""
+def test_size_of_kept_answers_is_limited(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 0 may send any number."""
     monkeypatch.setattr(query_service, "MAX_ANSWER_BYTES", 10 * query_service.ANSWER_OVERHEAD)
     service.asks()
     for _ in range(100):
@@ -76,8 +76,8 @@ def test_answers_without_end(service: Service, monkeypatch: pytest.MonkeyPatch) 
     assert 2 <= len(reply.answers) <= 10
 
 
-def test_a_query_has_the_answers_of_all_nodes(service: Service) -> None:
-    """In the order of their ranks; what other nodes lack is named."""
+def test_query_gets_the_answers_of_all_nodes(service: Service) -> None:
+    """In the order of their ranks; missing nodes are listed."""
     end = queries.EndOfAnswers(1, MISSING, 0, ("n7",))
     service.asks()
     service.answers()
@@ -91,8 +91,7 @@ def test_a_query_has_the_answers_of_all_nodes(service: Service) -> None:
     assert service.service.due == NEVER
 
 
-def test_this_node_may_answer_last(service: Service) -> None:
-    """It is waited for, and needs no longer than the others."""
+def test_own_answer_is_waited_for(service: Service) -> None:
     service.asks()
     service.takes(queries.EndOfAnswers(1))
     before = list(service.replies)
@@ -102,8 +101,8 @@ def test_this_node_may_answer_last(service: Service) -> None:
     assert [each.answers for each in service.replies] == [(of_node(1),)]
 
 
-def test_a_query_that_does_not_concern_this_node(service: Service) -> None:
-    """About a rank that is elsewhere, for instance."""
+def test_query_about_other_nodes_gets_no_own_answer(service: Service) -> None:
+    """For example about a rank that runs on another node."""
     service.concerned = False
     service.asks()
     service.takes(queries.EndOfAnswers(1))
@@ -112,8 +111,8 @@ def test_a_query_that_does_not_concern_this_node(service: Service) -> None:
     assert [each.answers for each in service.replies] == [()]
 
 
-def test_a_query_about_a_rank_of_this_node_alone(service: Service) -> None:
-    """The coordinator is not asked: it may be stopped, and the user would wait for it."""
+def test_query_about_an_own_rank_is_not_sent_on(service: Service) -> None:
+    """The coordinator may be stopped, and the user would wait for it."""
     query = queries.Query(1, queries.Topic.NCCL, 22.0, rank=3)
 
     service.asks(query=query)
@@ -125,7 +124,7 @@ def test_a_query_about_a_rank_of_this_node_alone(service: Service) -> None:
     assert service.service.due == NEVER
 
 
-def test_another_nodes_query_is_answered_to_the_coordinator(service: Service) -> None:
+def test_query_of_another_node_is_answered_to_the_coordinator(service: Service) -> None:
     """Under the coordinator's number."""
     service.takes(queries.Query(9, queries.Topic.RANKS, 1.2))
     service.answers()
@@ -134,8 +133,8 @@ def test_another_nodes_query_is_answered_to_the_coordinator(service: Service) ->
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_what_does_not_answer_is_not_waited_for(service: Service, answers: bool) -> None:
-    """Neither the coordinator, which is named, nor this node; what comes later is dropped."""
+def test_query_finishes_at_its_deadline(service: Service, answers: bool) -> None:
+    """A coordinator that does not answer is listed as missing; later answers are dropped."""
     service.asks()
     if answers:
         service.answers()
@@ -151,7 +150,7 @@ def test_what_does_not_answer_is_not_waited_for(service: Service, answers: bool)
 
 
 def test_equal_queries_share_one_answer(service: Service) -> None:
-    """However many ask: one question to this node and one to the coordinator."""
+    """There is one query to this node and one to the coordinator."""
     for _ in range(1000):
         service.asks()
     service.answers()
@@ -160,7 +159,7 @@ def test_equal_queries_share_one_answer(service: Service) -> None:
     assert (len(service.sent), len(service.asked), len(service.replies)) == (1, 1, 1000)
 
 
-def test_queries_that_follow_each_other_wait(service: Service) -> None:
+def test_queries_in_quick_succession_wait(service: Service) -> None:
     """For a tenth of a second, and until others have ended."""
     for number in range(1, query_service.MAX_OPEN_QUERIES + 1):
         service.asks(number * 0.01)
@@ -173,7 +172,7 @@ def test_queries_that_follow_each_other_wait(service: Service) -> None:
     assert len(service.sent) == 2
 
 
-def test_different_queries_at_a_time_are_bounded(service: Service) -> None:
+def test_number_of_open_queries_is_limited(service: Service) -> None:
     """Others wait for one to end."""
     service.concerned = False
     for rank in range(query_service.MAX_OPEN_QUERIES + 1):

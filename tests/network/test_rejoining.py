@@ -50,8 +50,8 @@ def freeze(job: Job, number: int) -> None:
     take_turns(lambda: job.notices[0].has(SILENT.why) or job.received(0), *others)
 
 
-def test_a_spare_that_was_stopped(job: Job) -> None:
-    """It has nothing to end: its agent does not get to know of it."""
+def test_given_up_spare_rejoins(job: Job) -> None:
+    """It has no workers to end, so its agent is not informed."""
     [before] = waiting(job)
     freeze(job, 2)
     given_up = waiting(job)
@@ -70,8 +70,8 @@ def test_a_spare_that_was_stopped(job: Job) -> None:
     ]
 
 
-def test_a_node_that_was_stopped_while_it_worked(job: Job) -> None:
-    """Its agent ends the workers, then lets it join again; the spare has its place by then."""
+def test_given_up_node_rejoins_after_its_workers_have_ended(job: Job) -> None:
+    """A spare has replaced it by then."""
     leases = job.leases[1]
     freeze(job, 1)
     job.nodes[0].sends(done(0, []))
@@ -98,8 +98,7 @@ def test_a_node_that_was_stopped_while_it_worked(job: Job) -> None:
     assert isinstance(job.nodes[1].received[-1], events.WaitListed)
 
 
-def test_it_works_again(job: Job) -> None:
-    """As soon as a place is free: from the world on, it has a lease again."""
+def test_readmitted_node_has_a_lease_again(job: Job) -> None:
     freeze(job, 1)
     take_turns(lambda: job.received(1), job.nodes[1])
     job.nodes[1].membership.rejoin()
@@ -153,10 +152,10 @@ class GivenUp(Played):
 
 @pytest.mark.parametrize("works", [False, True])
 @pytest.mark.parametrize("rdzv_timeout", [PATIENT / 2, 600.0])
-def test_no_agent_is_there_to_let_it_in(
+def test_rejoining_stops_when_nothing_answers(
     stack: ExitStack, rdzv_timeout: float, *, works: bool
 ) -> None:
-    """For T, for which a process may be stopped at no cost; no line tells of each call."""
+    """After T, for which a process may be stopped at no cost. No line is printed for each attempt."""
     made = GivenUp(free_port(), works=works, rdzv_timeout=rdzv_timeout)
     stack.callback(made.close)
 
@@ -174,8 +173,8 @@ def given_up(stack: ExitStack, request: pytest.FixtureRequest) -> GivenUp:
     return made
 
 
-def test_it_is_not_let_in(stack: ExitStack, given_up: GivenUp) -> None:
-    """A node 0 that refuses it may let it in a moment later: it calls again, for the same time."""
+def test_rejoining_stops_when_node_zero_refuses(stack: ExitStack, given_up: GivenUp) -> None:
+    """Node 0 might admit the node a moment later, so it retries for T."""
     full = Job(2, job_terms(given_up.port, 2, keeps_rendezvous_port=True))
     stack.callback(full.close)
 
@@ -183,8 +182,10 @@ def test_it_is_not_let_in(stack: ExitStack, given_up: GivenUp) -> None:
 
 
 @pytest.mark.parametrize("is_clusterrun", [False, True])
-def test_who_answers_nothing(stack: ExitStack, given_up: GivenUp, *, is_clusterrun: bool) -> None:
-    """Another program, or a node 0 that is frozen when it has introduced itself: for the same time."""
+def test_rejoining_stops_when_the_peer_is_silent(
+    stack: ExitStack, given_up: GivenUp, *, is_clusterrun: bool
+) -> None:
+    """A different program, or a node 0 that freezes after the handshake."""
     listener = stack.enter_context(socket.create_server(("127.0.0.1", given_up.port)))
     take_turns(lambda: select.select([listener], [], [], 0)[0], given_up.node)
     theirs, where = listener.accept()[0], listener.getsockname()
@@ -197,8 +198,7 @@ def test_who_answers_nothing(stack: ExitStack, given_up: GivenUp, *, is_clusterr
     assert PATIENT <= given_up.loses() < PATIENT + 2.0
 
 
-def test_what_is_sent_meanwhile_is_dropped(given_up: GivenUp) -> None:
-    """There is no node 0 for it."""
+def test_messages_while_rejoining_are_dropped(given_up: GivenUp) -> None:
     membership = given_up.node.membership
 
     assert membership.send(messages.RequestSuspension("SIGUSR1")) == ()

@@ -97,8 +97,8 @@ class Job:
             node.leaves()
 
 
-def test_a_relay_that_changes_nothing_is_refused_on_node_zeros_host(stack: ExitStack) -> None:
-    """It might drop or delay what it likes."""
+def test_relay_on_node_zeros_host_is_refused(stack: ExitStack) -> None:
+    """It changes nothing, but could drop or delay messages."""
     job = Job(stack)
 
     with pytest.raises(RendezvousError, match="through another program on its host") as caught:
@@ -111,15 +111,15 @@ def test_a_relay_that_changes_nothing_is_refused_on_node_zeros_host(stack: ExitS
     assert job.notices[0] == f"refused 127.0.0.1: it connected to 127.0.0.1:{job.relay.port}, {how}"
 
 
-def test_another_port_of_node_zero_is_tried(stack: ExitStack) -> None:
-    """The program may have taken the first of them before node 0 began."""
+def test_next_port_is_tried_after_a_relay(stack: ExitStack) -> None:
+    """The program may have taken the first port before node 0 started."""
     job = Job(stack)
 
     assert job.member_joins(NODE_ZERO, job.port).master_addr == NODE_ZERO
 
 
 def test_address_translation_is_not_a_relay(stack: ExitStack) -> None:
-    """The address is none of node 0's host: it may lead there through a service."""
+    """The dialed address does not belong to node 0's host."""
     job = Job(stack)
 
     assert job.member_joins(ELSEWHERE).nodes == 2

@@ -80,7 +80,7 @@ def test_members_of_both_families_connect(rendezvous_port: RendezvousPort, port:
 
 
 @pytest.mark.parametrize(("at", "elsewhere"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1")])
-def test_a_job_on_one_host_listens_at_one_address(port: int, at: str, elsewhere: str) -> None:
+def test_job_at_loopback_listens_at_one_address(port: int, at: str, elsewhere: str) -> None:
     """No other machine can connect, but the port is in use at all addresses."""
     rendezvous_port = opened(port, at=at)
     with call(port, at):
@@ -98,8 +98,8 @@ def test_a_job_on_one_host_listens_at_one_address(port: int, at: str, elsewhere:
     assert len(callers) == 1
 
 
-def test_an_address_that_this_machine_lacks() -> None:
-    """The error names it, as no node could ever connect."""
+def test_address_of_another_machine_is_an_error() -> None:
+    """No node could ever connect."""
     nowhere = Address(socket.AF_INET, "192.0.2.1", 0)
     number = free_port()
 
@@ -108,7 +108,7 @@ def test_an_address_that_this_machine_lacks() -> None:
 
 
 @pytest.mark.parametrize("at", ["", "127.0.0.1"])
-def test_a_closed_port_is_held(port: int, at: str) -> None:
+def test_closed_port_stays_reserved(port: int, at: str) -> None:
     """The kernel does not choose it, and a store can listen on it."""
     rendezvous_port = opened(port, at=at)
     rendezvous_port.close()
@@ -125,7 +125,6 @@ def test_a_closed_port_is_held(port: int, at: str) -> None:
 
 
 def test_connections_outlive_the_listener(rendezvous_port: RendezvousPort, port: int) -> None:
-    """The job uses them until its end."""
     with call(port) as member:
         ((ours, _),) = rendezvous_port.accepted()
         rendezvous_port.close()
@@ -137,8 +136,8 @@ def test_connections_outlive_the_listener(rendezvous_port: RendezvousPort, port:
     assert received == b"hello"
 
 
-def test_torchs_store_listens_on_the_joining_port(port: int) -> None:
-    """It works while our connections are open and a late node connects to it."""
+def test_torchs_store_listens_on_the_rendezvous_port(port: int) -> None:
+    """While agents' connections are open and a late node connects to it."""
     pytest.importorskip("torch")
 
     done = subprocess.run(
@@ -153,15 +152,14 @@ def test_torchs_store_listens_on_the_joining_port(port: int) -> None:
     assert printed == ["libuv value still here", "tcp value still here"], done.stderr
 
 
-def test_a_released_port(port: int) -> None:
-    """The next job can open it."""
+def test_released_port_can_be_opened(port: int) -> None:
     opened(port).release()
 
     opened(port).release()
 
 
-def test_a_port_of_another_program(port: int) -> None:
-    """The error names the program, so that the user can stop it."""
+def test_port_of_other_program_is_an_error(port: int) -> None:
+    """The error names the program."""
     with socket.create_server(("", port)), pytest.raises(PortInUse) as caught:
         opened(port)
 
@@ -171,16 +169,15 @@ def test_a_port_of_another_program(port: int) -> None:
     assert "--master-port" in caught.value.hint
 
 
-def test_a_port_of_another_jobs_workers(rendezvous_port: RendezvousPort, port: int) -> None:
-    """It is in use, though nothing listens until the store starts."""
+def test_port_of_other_jobs_workers_is_an_error(rendezvous_port: RendezvousPort, port: int) -> None:
+    """Even before the store of that job listens."""
     rendezvous_port.close()
 
     with pytest.raises(PortInUse, match="is in use on n0 by another job"):
         opened(port)
 
 
-def test_the_first_free_port_of_a_list(rendezvous_port: RendezvousPort, port: int) -> None:
-    """The coordinator uses it; all nodes have the same list."""
+def test_first_free_port_of_a_list_is_used(rendezvous_port: RendezvousPort, port: int) -> None:
     other = free_port()
 
     taken = opened(port, other)
@@ -189,7 +186,7 @@ def test_the_first_free_port_of_a_list(rendezvous_port: RendezvousPort, port: in
     taken.release()
 
 
-def test_a_list_without_a_free_port(port: int) -> None:
+def test_list_without_a_free_port_is_an_error(port: int) -> None:
     """The error names every port and the program that uses it."""
     other = free_port()
     with (

@@ -61,8 +61,7 @@ def answered(lookup: Lookup, loop: Loop[None]) -> Lookup:
     return lookup
 
 
-def test_a_numeric_address_needs_no_lookup(loop: Loop[None]) -> None:
-    """No child process is started."""
+def test_numeric_address_starts_no_child(loop: Loop[None]) -> None:
     before = children()
 
     lookup = Lookup("10.0.0.1", loop, nothing, 0.0)
@@ -71,8 +70,7 @@ def test_a_numeric_address_needs_no_lookup(loop: Loop[None]) -> None:
     assert children() == before
 
 
-def test_a_name_of_this_machine(loop: Loop[None]) -> None:
-    """The resolver of this machine knows ``localhost``."""
+def test_localhost_is_resolved(loop: Loop[None]) -> None:
     lookup = answered(Lookup("localhost", loop, nothing, time.monotonic()), loop)
 
     assert all(address.is_loopback for address in lookup.addresses)
@@ -81,15 +79,15 @@ def test_a_name_of_this_machine(loop: Loop[None]) -> None:
 @pytest.mark.parametrize(
     ("own_name", "resolves"), [("10.0.0.5", True), ("10.9.9.9", False), ("127.0.1.1", False)]
 )
-def test_an_own_name_that_leads_elsewhere(own_name: str, *, resolves: bool) -> None:
+def test_own_name_may_resolve_to_unreachable_address(own_name: str, *, resolves: bool) -> None:
     """In a pod with hostNetwork, or behind a VPN: libraries could not listen there."""
     interfaces = {"lo": ("127.0.0.1", "127.0.1.1"), "eth0": ("10.0.0.5",)}
 
     assert resolves_for_others(own_name, time.monotonic, interfaces) is resolves
 
 
-def test_all_addresses_of_a_name(loop: Loop[None]) -> None:
-    """They keep the resolver's order and their scopes."""
+def test_all_addresses_are_returned_in_order(loop: Loop[None]) -> None:
+    """With their scopes."""
     lookup = answered(Lookup("n0", loop, nothing, time.monotonic(), lambda _: ADDRESSES), loop)
 
     assert lookup.addresses == ADDRESSES
@@ -101,7 +99,7 @@ def refuse(_: str) -> tuple[Address, ...]:
     raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
-def test_an_unknown_name_is_looked_up_again(loop: Loop[None]) -> None:
+def test_unknown_name_is_looked_up_again(loop: Loop[None]) -> None:
     """The name of a pod exists only some time after the pod has started."""
     lookup = answered(Lookup("n0", loop, nothing, time.monotonic(), refuse), loop)
     first = lookup.due
@@ -114,8 +112,7 @@ def test_an_unknown_name_is_looked_up_again(loop: Loop[None]) -> None:
     assert children() == []
 
 
-def test_a_name_that_exists_later(loop: Loop[None], tmp_path: Path) -> None:
-    """The first answer ends the lookups."""
+def test_first_success_ends_the_lookups(loop: Loop[None], tmp_path: Path) -> None:
     known = tmp_path / "known"
 
     def resolve(host: str) -> tuple[Address, ...]:
@@ -135,8 +132,8 @@ def keep_silent(_: str) -> tuple[Address, ...]:
     return ()
 
 
-def test_a_silent_name_server(loop: Loop[None]) -> None:
-    """The child that waits for its answer is killed after the limit."""
+def test_silent_name_server_times_out(loop: Loop[None]) -> None:
+    """The child is killed after the limit."""
     lookup = Lookup("n0", loop, nothing, 0.0, keep_silent)
     asking = children()
     lookup.turn(SECONDS_FOR_AN_ANSWER - 1.0)
@@ -158,8 +155,8 @@ HOLD = (
 )
 
 
-def test_a_child_that_cannot_be_reaped(loop: Loop[None]) -> None:
-    """``close`` does not wait for it. A debugger holds the child, as state D would."""
+def test_close_does_not_wait_for_an_unkillable_child(loop: Loop[None]) -> None:
+    """A debugger stops the child, as state D would."""
     lookup = Lookup("n0", loop, nothing, 0.0, keep_silent)
     (pid,) = children()
     with subprocess.Popen(
@@ -179,9 +176,7 @@ def test_a_child_that_cannot_be_reaped(loop: Loop[None]) -> None:
     os.waitpid(pid, 0)
 
 
-def test_a_child_that_dies(loop: Loop[None]) -> None:
-    """The lookup has failed."""
-
+def test_dead_child_is_an_error(loop: Loop[None]) -> None:
     def die(_: str) -> tuple[Address, ...]:
         os._exit(1)
 
@@ -191,7 +186,7 @@ def test_a_child_that_dies(loop: Loop[None]) -> None:
     assert lookup.error == "the lookup process died"
 
 
-def test_the_child_has_no_descriptor_of_the_agent(loop: Loop[None], tmp_path: Path) -> None:
+def test_child_has_no_descriptor_of_the_agent(loop: Loop[None], tmp_path: Path) -> None:
     """The agent's connections must close when the agent ends."""
     seen = tmp_path / "seen"
 
@@ -210,8 +205,8 @@ def test_the_child_has_no_descriptor_of_the_agent(loop: Loop[None], tmp_path: Pa
     assert len([link for link in held if link.startswith("pipe:")]) == 1
 
 
-def test_a_second_lookup(loop: Loop[None]) -> None:
-    """A name may have new addresses; a numeric address stays the same."""
+def test_second_lookup_finds_new_addresses(loop: Loop[None]) -> None:
+    """A numeric address stays the same."""
     lookup = answered(Lookup("n0", loop, nothing, time.monotonic(), lambda _: ADDRESSES), loop)
     numeric = Lookup("10.0.0.1", loop, nothing, 0.0)
 
@@ -223,8 +218,8 @@ def test_a_second_lookup(loop: Loop[None]) -> None:
     assert answered(lookup, loop).addresses == ADDRESSES
 
 
-def test_too_many_open_files(loop: Loop[None]) -> None:
-    """The lookup is repeated, as another job may have opened the files."""
+def test_lookup_without_free_descriptors_is_retried(loop: Loop[None]) -> None:
+    """Other jobs may have reached the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     began = time.monotonic()

@@ -92,8 +92,8 @@ def job(stack: ExitStack) -> RunningJob:
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage(garbage: bytes, job: RunningJob) -> None:
-    """From many at once, cut off in the middle or not."""
+def test_garbage_is_refused(garbage: bytes, job: RunningJob) -> None:
+    """From many connections at once, cut off in the middle or not."""
     strangers = [job.calls().sends_bytes(garbage) for _ in range(5)]
     for stranger in strangers:
         stranger.socket.shutdown(socket.SHUT_WR)
@@ -105,8 +105,8 @@ def test_garbage(garbage: bytes, job: RunningJob) -> None:
     assert job.succeeds()
 
 
-def test_a_port_scanner(job: RunningJob) -> None:
-    """It connects and goes, many times: that is not worth a line."""
+def test_port_scanner_is_not_reported(job: RunningJob) -> None:
+    """It connects and disconnects many times."""
     for _ in range(200):
         job.calls().socket.close()
         job.node_zero.go_on()
@@ -116,8 +116,8 @@ def test_a_port_scanner(job: RunningJob) -> None:
     assert job.succeeds()
 
 
-def test_a_thousand_idle_connections(job: RunningJob) -> None:
-    """The oldest make room, and node 1 is answered all the while."""
+def test_idle_connections_are_closed_for_new_ones(job: RunningJob) -> None:
+    """The oldest are closed first, and node 1 is served all the while."""
     raise_descriptor_limit(3000)
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
         pytest.skip("may not have so many open files")
@@ -134,8 +134,8 @@ def test_a_thousand_idle_connections(job: RunningJob) -> None:
     assert job.succeeds()
 
 
-def test_a_slow_writer(job: RunningJob) -> None:
-    """One byte now and then gives a caller no more time for its hello."""
+def test_slow_hello_times_out(job: RunningJob) -> None:
+    """One byte now and then does not extend the time limit."""
     slow = job.calls()
     for byte in OPENING[:20]:
         slow.sends_bytes(bytes([byte]))
@@ -157,8 +157,8 @@ class Recorded(socket.socket):
         return sent
 
 
-def test_a_replay_proves_nothing(stack: ExitStack) -> None:
-    """A recorded connection is useless: each has its own nonces."""
+def test_replayed_connection_is_refused(stack: ExitStack) -> None:
+    """Each connection has its own nonces."""
     node_zero = running(stack, token=b"secret", keeps_rendezvous_port=True)
     sock = stack.enter_context(Recorded())
     sock.connect(("127.0.0.1", node_zero.port))
@@ -179,8 +179,8 @@ def test_a_replay_proves_nothing(stack: ExitStack) -> None:
     )
 
 
-def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
-    """It receives that the job is complete; its other messages are ignored."""
+def test_messages_of_a_refused_node_are_ignored(job: RunningJob) -> None:
+    """It learns that the job is complete."""
     stranger = job.calls().sends_bytes(OPENING)
     stranger.reads(len(OPENING))
     stranger.sends_bytes(
@@ -194,8 +194,7 @@ def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
     assert job.succeeds()
 
 
-def test_signs_of_life_without_end(job: RunningJob) -> None:
-    """From a caller without a hello."""
+def test_heartbeats_without_hello_are_refused(job: RunningJob) -> None:
     flood = job.calls().sends_bytes(OPENING + framed(messages.Heartbeat(0.0)) * 200)
 
     assert flood.is_disconnected()
@@ -203,8 +202,8 @@ def test_signs_of_life_without_end(job: RunningJob) -> None:
     assert job.node_zero.notices == ["refused 127.0.0.1: it sent another message before its Hello"]
 
 
-def test_a_member_that_does_not_read(job: RunningJob) -> None:
-    """Its answers wait within bounds; the others are served."""
+def test_member_that_does_not_read_is_disconnected(job: RunningJob) -> None:
+    """The others are served."""
     for _ in range(50):
         with suppress(BlockingIOError):
             job.member.sends_bytes(framed(messages.Heartbeat(0.0)) * 500)
@@ -214,8 +213,8 @@ def test_a_member_that_does_not_read(job: RunningJob) -> None:
     assert stranger.is_disconnected()
 
 
-def test_a_member_that_raves_ends_the_job(stack: ExitStack) -> None:
-    """Its words can't be trusted any more, and there is no going on without it."""
+def test_invalid_message_of_a_member_ends_the_job(stack: ExitStack) -> None:
+    """Its messages can't be trusted any more, and the job can't continue without it."""
     node_zero = running(stack, nodes=3, keeps_rendezvous_port=True)
     members = [caller(stack, node_zero).joins(hello(number, 3)) for number in (1, 2)]
     assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
@@ -233,19 +232,22 @@ positions = st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 255)), ma
 
 
 @given(st.sampled_from(FROM_A_MEMBER), positions, st.integers(0, 40))
-def test_no_mutation_is_too_strange(frame: bytes, changes: list[tuple[int, int]], cut: int) -> None:
-    """It is a message, or a reason to hang up, or not whole: never anything else."""
+def test_mutated_member_frame_is_decoded_or_refused(
+    frame: bytes, changes: list[tuple[int, int]], cut: int
+) -> None:
+    """There is no other exception."""
     assert messages_in(FROM_MEMBERS, mutated(frame, changes, cut)) in {-1, 0, 1}
 
 
 @given(st.sampled_from(FROM_A_COORDINATOR), positions, st.integers(0, 40))
-def test_nor_to_a_member(frame: bytes, changes: list[tuple[int, int]], cut: int) -> None:
-    """The same in the other direction."""
+def test_mutated_coordinator_frame_is_decoded_or_refused(
+    frame: bytes, changes: list[tuple[int, int]], cut: int
+) -> None:
     assert messages_in(FROM_COORDINATOR, mutated(frame, changes, cut)) in {-1, 0, 1}
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_are_too_strange(data: bytes) -> None:
+def test_random_bytes_are_decoded_or_refused(data: bytes) -> None:
     """On either side, before and after the handshake."""
     messages_in(FROM_MEMBERS, data, MAX_HELLO_BYTES)
     for steps in (coordinator_handshake(b""), member_handshake(b"token")):
@@ -265,7 +267,7 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(FROM_A_MEMBER), positions, st.integers(0, 9)), max_size=5)
 )
-def test_a_coordinator_survives_any_message(
+def test_coordinator_survives_any_message(
     frames: list[tuple[bytes, list[tuple[int, int]], int]],
 ) -> None:
     """And answers its members as before."""
@@ -316,10 +318,10 @@ class Watch:
     [(FROM_MEMBERS, FROM_A_MEMBER), (FROM_COORDINATOR, FROM_A_COORDINATOR)],
     ids=["from members", "from a coordinator"],
 )
-def test_a_million_frames_leave_nothing_behind(
+def test_million_frames_use_no_more_memory(
     decoder: Decoder[Any], valid: list[bytes], seed: int
 ) -> None:
-    """Random and mutated ones, all of them decoded: no crash, no hang, no growth."""
+    """Random and mutated ones, without a crash or a hang."""
     dice, watch = random.Random(seed), Watch()
     found = Counter(
         messages_in(decoder, frame) for frame in watch.bunches(1_000_000, strange(dice, valid))
@@ -333,8 +335,8 @@ def test_a_million_frames_leave_nothing_behind(
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", numbers(1))
-def test_a_million_frames_of_strangers(stack: ExitStack, seed: int) -> None:
-    """To a coordinator at its port, fifty on each connection: the job goes on."""
+def test_million_unauthenticated_frames_do_not_disturb_the_job(stack: ExitStack, seed: int) -> None:
+    """Fifty on each connection."""
     job = RunningJob(stack).begins()
     dice, watch = random.Random(seed), Watch()
     bunches = watch.bunches(20_000, strange(dice, FROM_A_MEMBER), size=50)
@@ -354,8 +356,8 @@ def test_a_million_frames_of_strangers(stack: ExitStack, seed: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", numbers(1))
-def test_a_hundred_thousand_frames_of_members(seed: int) -> None:
-    """Whatever a member sends: it is read up to its first invalid message, at most."""
+def test_hundred_thousand_member_frames_do_not_crash_the_server(seed: int) -> None:
+    """Each member is read up to its first invalid message, at most."""
     dice, watch = random.Random(seed), Watch()
     understood = (
         frame for frame in strange(dice, FROM_A_MEMBER) if messages_in(FROM_MEMBERS, frame) == 1
@@ -394,8 +396,8 @@ def has_a_world(member: Played) -> bool:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", numbers(1))
-def test_a_hundred_thousand_frames_of_a_coordinator(seed: int) -> None:
-    """Whatever node 0 says: a member makes events of it, or has lost node 0."""
+def test_hundred_thousand_coordinator_frames_do_not_crash_a_member(seed: int) -> None:
+    """It produces events, or has lost node 0."""
     dice, watch = random.Random(seed), Watch()
     understood = (
         frame
