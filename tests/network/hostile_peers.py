@@ -1,7 +1,7 @@
 """Members that send node 0 anything, and a node 0 that sends a member anything: see ``hostile_sessions``.
 
-Most of what they send is right, so that jobs get far; the rest has a wrong field, is a message that does not
-fit, or none at all, is sent a hundred times, or is the end of the connection.
+Most messages are valid, so jobs make progress. The others have a wrong field, are not allowed now, are
+garbage, or are sent a hundred times; or the connection is closed.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,8 +18,8 @@ from clusterrun.policy.stacks import StackGroup
 from clusterrun.signals import SignalReceived
 from msgspec.msgpack import Encoder
 from msgspec.structs import replace
-
 from tests.network.callers import OPENING
+
 from tests.network.frames import FROM_A_COORDINATOR, FROM_A_MEMBER, as_frame, strange
 from tests.network.hostile_sessions import (
     MAX_PRINTED,
@@ -37,7 +37,7 @@ from tests.network.random_messages import changed, drawing
 
 SIGQUIT = 3
 MANY = 200
-"""Times that a message is repeated, unless it is long."""
+"""How often a message is repeated, unless it is long."""
 
 MAX_BYTES = 1 << 17
 
@@ -47,18 +47,18 @@ FAILURE = "Traceback (most recent call last):\nValueError: it"
 
 
 def hostile(
-    dice: Random, right: Callable[[], Any], kind: Any, frames: list[bytes]
+    dice: Random, valid: Callable[[], Any], kind: Any, frames: list[bytes]
 ) -> Iterator[bytes]:
-    """Yield the bytes that another sends at once; "" ends its connection."""
+    """Yield the bytes that a peer sends at once; b"" closes its connection."""
     what = dice.random()
     if what < 0.66:
-        body = ENCODER.encode(right())
+        body = ENCODER.encode(valid())
     elif what < 0.81:
-        body = ENCODER.encode(changed(dice, changed(dice, right())))
+        body = ENCODER.encode(changed(dice, changed(dice, valid())))
     elif what < 0.92:
         body = ENCODER.encode(drawing(kind)(dice))
     elif what < 0.95:
-        message = right() if dice.random() < 0.5 else drawing(kind)(dice)
+        message = valid() if dice.random() < 0.5 else drawing(kind)(dice)
         frame = as_frame(ENCODER.encode(message))
         yield frame * max(1, min(MANY, MAX_BYTES // len(frame)))
         return
@@ -72,21 +72,21 @@ def hostile(
 
 
 class Member(Peer):
-    """One that has called node 0."""
+    """A member that has connected to node 0."""
 
-    def __init__(self, session: "OfNodeZero", number: int, end: End) -> None:
+    def __init__(self, session: "NodeZeroSession", number: int, end: End) -> None:
         super().__init__(session, end, FROM_COORDINATOR)
         self.number = number
         self.world: World | None = None
-        self.is_stopped = self.is_done = self.has_called = self.has_ended = False
+        self.is_stopped = self.is_done = self.has_sent_hello = self.has_ended = False
         self.asked: list[queries.Query] = []
         self.orders: list[Any] = []
         self.notices = 0
         self.skips = len(OPENING)
-        self.sends(OPENING)
+        self.send(OPENING)
 
-    def reads(self) -> None:
-        for each in self.hears():
+    def handle_messages(self) -> None:
+        for each in self.receive():
             match each:
                 case messages.WorldFormed(world) | messages.NextAttempt(world):
                     self.world, self.is_stopped, self.is_done = world, False, False
@@ -106,11 +106,11 @@ class Member(Peer):
                 case _:
                     pass
 
-    def right(self) -> Any:
+    def valid_message(self) -> Any:
         """Return what an agent could send now."""
         dice, world = self.session.dice, self.world
-        if not self.has_called:
-            self.has_called = True
+        if not self.has_sent_hello:
+            self.has_sent_hello = True
             own = hello_of_kind(self.session.kind, self.number)
             if dice.random() < 0.1:
                 return replace(own, programs=drawing(tuple[messages.ProgramOffer, ...])(dice))
@@ -121,7 +121,7 @@ class Member(Peer):
         if self.asked:
             return self._answer(self.asked.pop())
         if self.orders:
-            return self._obeys(self.orders.pop())
+            return self._obey(self.orders.pop())
         ranks = range(world.first_rank, world.first_rank + min(world.local_size, 8))
         if self.is_stopped and not self.is_done:
             return self._done(ranks, outcome.Killed(15), stopped_by_us=True)
@@ -133,7 +133,7 @@ class Member(Peer):
             return self._done(ranks, ending, stopped_by_us=False)
         tail = SLOW_TO_SEARCH if dice.random() < 0.03 else FAILURE
         code = 0 if dice.random() < 0.15 else 1
-        failed = self._fate(rank, outcome.Exited(code), tail=tail)
+        failed = self._result(rank, outcome.Exited(code), tail=tail)
         asks = queries.Query(dice.randrange(9), dice.choice(list(queries.Topic)), 1.2)
         return dice.choice(
             [
@@ -155,7 +155,7 @@ class Member(Peer):
             ]
         )
 
-    def _fate(self, rank: int, ending: outcome.Ending, **values: Any) -> outcome.WorkerResult:
+    def _result(self, rank: int, ending: outcome.Ending, **values: Any) -> outcome.WorkerResult:
         return result(rank, ending=ending, host=f"n{self.number}", **values)
 
     def _done(
@@ -164,7 +164,7 @@ class Member(Peer):
         self.is_done = True
         assert self.world is not None
         results = (
-            messages.DatedResult(self._fate(it, ending, stopped_by_us=stopped_by_us), None)
+            messages.DatedResult(self._result(it, ending, stopped_by_us=stopped_by_us), None)
             for it in ranks
         )
         return messages.Done(self.world.attempt, tuple(results), None)
@@ -178,7 +178,7 @@ class Member(Peer):
             query.number, self.world.node_rank, f"n{self.number}", ENCODER.encode(body)
         )
 
-    def _obeys(self, order: Any) -> messages.FromMember:
+    def _obey(self, order: Any) -> messages.FromMember:
         match order:
             case messages.HoldRanks(attempt):
                 return messages.Held(attempt, 3)
@@ -188,7 +188,7 @@ class Member(Peer):
                 return messages.Checked("")
 
 
-class OfNodeZero(Session):
+class NodeZeroSession(Session):
     """A session of node 0 with such members."""
 
     rank = 0
@@ -200,75 +200,75 @@ class OfNodeZero(Session):
         self.members: list[Member] = []
         self._tokens = 0
 
-    def has_caller(self) -> bool:
-        return bool(self.port.callers) and self.port.is_open
+    def has_pending_connection(self) -> bool:
+        return bool(self.port.pending) and self.port.is_open
 
     def step(self) -> None:
         dice = self.dice
         missing = self.settings.nodes - 1 - sum(it.end.is_open for it in self.members)
         if missing > 0 and self.port.is_open and dice.random() < 0.7:
-            self._calls()
+            self._connect_member()
             return
         for each in self.members:
-            each.reads()
+            each.handle_messages()
         what = dice.random()
         if what < 0.12:
-            self.fails_or_exits()
+            self.end_a_worker()
         elif what < 0.14:
             self.loop.add([SignalReceived(SIGQUIT, self.now)])
         elif what < 0.15:
             query = queries.Query(1, queries.Topic.RANKS, 1.2)
-            self.loop.add(self.commands.service.ask(query, self.is_answered, self.now))
+            self.loop.add(self.commands.service.ask(query, self.record_answer, self.now))
         else:
             for each in self.members:
                 if each.end.is_open:
-                    self._acts(each)
+                    self._send_hostile(each)
 
-    def has_ended(self, ended: outcome.Outcome) -> None:
+    def check_outcome(self, ended: outcome.Outcome) -> None:
         failed = any(not it.ending.succeeded for it in ended.results if not it.service)
         is_suspended = isinstance(ended.reason, outcome.Suspended)
         if ended.exit_code == 0 and failed and not (is_suspended and self.seen["SaveAt"]):
             raise Unsafe(f"succeeds by {ended.reason}, though a rank has failed")
 
-    def _calls(self) -> None:
+    def _connect_member(self) -> None:
         one, other = End.pair(self.numbers)
         self.ends[one.number] = one
-        self.port.callers.append(one)
+        self.port.pending.append(one)
         taken = {it.number for it in self.members if it.end.is_open}
         number = next(it for it in range(1, 99) if it not in taken)
         self.members.append(Member(self, number, other))
 
-    def _acts(self, member: Member) -> None:
-        for data in hostile(self.dice, member.right, messages.FromMember, FROM_A_MEMBER):
+    def _send_hostile(self, member: Member) -> None:
+        for data in hostile(self.dice, member.valid_message, messages.FromMember, FROM_A_MEMBER):
             if data:
-                member.sends(data)
+                member.send(data)
             else:
                 member.close()
 
-    def leaves_alone(self) -> None:
+    def end_peers(self) -> None:
         for each in self.members:
-            each.reads()
+            each.handle_messages()
             each.close()
 
-    def runs(self) -> None:
-        super().runs()
+    def run(self) -> None:
+        super().run()
         for each in self.members:
             if each.notices > MAX_PRINTED:
                 raise Unsafe(f"{each.notices} lines for node {each.number}")
 
 
 class NodeZero(Peer):
-    """One that the member has called."""
+    """A node 0 to which the member has connected."""
 
-    def __init__(self, session: "OfMember", end: End) -> None:
+    def __init__(self, session: "MemberSession", end: End) -> None:
         super().__init__(session, end, FROM_MEMBERS)
         self.attempt = -1
         self.waits = self.is_stopped = self.is_done = False
         self.beats: list[float] = []
         self.asked: list[int] = []
 
-    def reads(self) -> None:
-        for each in self.hears():
+    def handle_messages(self) -> None:
+        for each in self.receive():
             match each:
                 case messages.Hello(at=at) | messages.Heartbeat(at):
                     self.beats.append(at)
@@ -315,7 +315,7 @@ class NodeZero(Peer):
             if each.name == name
         )
 
-    def right(self) -> Any:
+    def valid_message(self) -> Any:
         """Return what node 0 could send now."""
         dice, job = self.session.dice, self.session.settings.job
         if self.beats and dice.random() < 0.5:
@@ -367,7 +367,7 @@ class NodeZero(Peer):
         )
 
 
-class OfMember(Session):
+class MemberSession(Session):
     """A session of a member with such a node 0."""
 
     rank = 1
@@ -375,10 +375,10 @@ class OfMember(Session):
     def __init__(self, seed: int, kind: str, steps: int = 30) -> None:
         super().__init__(seed, kind, steps)
         self.node_zero: NodeZero | None = None
-        self._is_alone = False
+        self._has_no_peers = False
 
-    def is_called(self) -> End | None:
-        if self._is_alone:
+    def accept(self) -> End | None:
+        if self._has_no_peers:
             return None
         one, other = End.pair(self.numbers)
         self.ends[one.number] = one
@@ -389,22 +389,22 @@ class OfMember(Session):
         dice, node_zero = self.dice, self.node_zero
         what = dice.random()
         if what < 0.1:
-            self.fails_or_exits()
+            self.end_a_worker()
         elif what < 0.12:
             self.loop.add([SignalReceived(SIGQUIT, self.now)])
         elif what < 0.16 and self.attempt is not None:
             query = queries.Query(1, queries.Topic.RANKS, 1.2)
-            self.loop.add(self.commands.service.ask(query, self.is_answered, self.now))
+            self.loop.add(self.commands.service.ask(query, self.record_answer, self.now))
         elif node_zero is not None and node_zero.end.is_open:
-            node_zero.reads()
+            node_zero.handle_messages()
             kind = messages.FromCoordinator
-            for data in hostile(dice, node_zero.right, kind, FROM_A_COORDINATOR):
+            for data in hostile(dice, node_zero.valid_message, kind, FROM_A_COORDINATOR):
                 if data:
-                    node_zero.sends(data)
+                    node_zero.send(data)
                 else:
                     node_zero.close()
 
-    def leaves_alone(self) -> None:
-        self._is_alone = True
+    def end_peers(self) -> None:
+        self._has_no_peers = True
         if self.node_zero is not None:
             self.node_zero.close()

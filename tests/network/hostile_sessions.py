@@ -1,8 +1,8 @@
-"""An agent, and others that send it anything: without sockets and processes, hours in milliseconds.
+"""An agent and peers that send it anything, without sockets and processes: hours take milliseconds.
 
-The agent is the product's own: its loop and channels, its membership or node 0's server, the policies of
-the job and of the attempt, plans, queries and reports. In place of sockets there are buffers, and in place
-of workers what ends when it is told to.
+The agent is the product's: its loop and channels, its membership or node 0's server, the policies of the job
+and of the attempt, plans, queries and reports. Sockets are replaced by buffers, and workers by objects that
+end when they are told to.
 """
 
 import socket
@@ -57,17 +57,17 @@ WORKERS = 2
 """Of the main program on each node."""
 
 MAX_POLLS = 4000
-"""Of one session: with more, its agent spins."""
+"""Of one session; with more, its agent spins."""
 
 MAX_PRINTED = 150
-"""Lines, in all: a screen is not filled by others."""
+"""Lines in total, because peers must not fill the screen."""
 
 MAX_SECONDS = 3.0
-"""Of a processor, for one session: most take some milliseconds."""
+"""CPU time of one session; most take some milliseconds."""
 
 LISTENER = 3
-ROOM = 1 << 20
-"""Bytes that wait between two ends."""
+BUFFER_BYTES = 1 << 20
+"""Bytes that fit into the buffer between two ends."""
 
 MACHINE = machine({0: "0-7"})
 ADDRESS = Address(socket.AF_INET, "10.0.0.0", 0)
@@ -91,11 +91,11 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Unsafe(AssertionError):
-    """What others must never bring about."""
+    """A failure that peers must never cause."""
 
 
 def replace_sockets(patch: pytest.MonkeyPatch) -> None:
-    """Let agents connect by the buffers of their sessions."""
+    """Have agents connect through the buffers of their sessions."""
     patch.setattr(membership, "Dialer", Dialer)
     patch.setattr(membership, "open_ports", lambda _node: (Port.opened.pop(), None))
     patch.setattr(membership, "SECONDS_FOR_VERDICT", 0.0)
@@ -106,7 +106,7 @@ def replace_sockets(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ask(of: Any, local_rank: LocalRank, _attempt: Attempt) -> None:
-    """Take a worker of a service for one that is ready soon."""
+    """Report the worker of a service as ready after a second."""
     loop = of._loop  # noqa: SLF001 - in place of a method of it
     loop.at(local_rank, loop.clock() + 1.0, partial(events.WorkerReady, local_rank))
 
@@ -153,7 +153,7 @@ def _of_job(kind: str) -> dict[str, Any]:
 
 @cache
 def hello_of_kind(kind: str, number: int) -> messages.Hello:
-    """Return what the agent of a node sends first."""
+    """Return the ``Hello`` of a node."""
     settings = terms_of_kind(kind)
     workers = workers_of_kind(kind, number)
     programs: tuple[messages.ProgramOffer, ...] = ()
@@ -166,7 +166,7 @@ def hello_of_kind(kind: str, number: int) -> messages.Hello:
 
 
 def workers_of_kind(kind: str, number: int) -> int:
-    """Return how many of the main program a node has."""
+    """Return the number of the main program's workers on a node."""
     return 0 if kind == "apart" and number else WORKERS
 
 
@@ -206,11 +206,11 @@ class End:
     def send(self, data: bytes, _flags: int = 0) -> int:
         if not self.other.is_open:
             raise BrokenPipeError
-        room = max(0, ROOM - len(self.other.inbox))
-        if not room:
+        free = max(0, BUFFER_BYTES - len(self.other.inbox))
+        if not free:
             raise BlockingIOError
-        self.other.inbox += data[:room]
-        return min(room, len(data))
+        self.other.inbox += data[:free]
+        return min(free, len(data))
 
     def close(self) -> None:
         self.is_open = False
@@ -221,17 +221,17 @@ class End:
 
     @property
     def is_writable(self) -> bool:
-        return not self.other.is_open or len(self.other.inbox) < ROOM
+        return not self.other.is_open or len(self.other.inbox) < BUFFER_BYTES
 
 
 class Port:
-    """In place of the port at which node 0 listens."""
+    """Replaces the rendezvous port."""
 
-    opened: list["Port"] = []  # noqa: RUF012 - that of the session that begins
+    opened: list["Port"] = []  # noqa: RUF012 - the port of the session that starts
     number = 29500
 
     def __init__(self) -> None:
-        self.callers: list[End] = []
+        self.pending: list[End] = []
         self.is_open = True
 
     @property
@@ -239,8 +239,8 @@ class Port:
         return (LISTENER,) if self.is_open else ()
 
     def accepted(self) -> Iterable[tuple[End, tuple[str, int]]]:
-        while self.callers:
-            yield self.callers.pop(0), ("10.0.0.9", 5000)
+        while self.pending:
+            yield self.pending.pop(0), ("10.0.0.9", 5000)
 
     def close(self) -> None:
         self.is_open = False
@@ -249,7 +249,7 @@ class Port:
 
 
 class SessionLoop(Loop[events.Event]):
-    """The product's loop, which never waits: others act in the meantime."""
+    """The product's loop, which never waits; peers act instead."""
 
     def __init__(self, session: "Session") -> None:
         super().__init__(lambda: session.now)
@@ -266,7 +266,7 @@ class OutgoingOfSession(Channel[messages.FromCoordinator]):
 
 
 class Dialer:
-    """In place of what looks up node 0 and connects to it."""
+    """Replaces the product's dialer."""
 
     addresses = (ADDRESS,)
 
@@ -288,7 +288,7 @@ class Dialer:
         if now >= self._gives_up:
             raise RendezvousError("node 0 does not answer")
         self.due = now + 0.5
-        end = self._session.is_called()
+        end = self._session.accept()
         return None if end is None else OutgoingOfSession(FROM_COORDINATOR, cast("Any", end))
 
     def reject(self, outgoing: OutgoingOfSession, _why: str, now: float) -> None:
@@ -300,7 +300,7 @@ class Dialer:
 
 
 class Workers:
-    """In place of the fork server and the relay."""
+    """Replaces the fork server and the relay."""
 
     foreground = False
 
@@ -309,8 +309,8 @@ class Workers:
         self.alive: set[LocalRank] = set()
         self.plan: NodePlan | None = None
 
-    def _happens(self, happened: Callable[..., events.Event], *args: Any) -> None:
-        self._session.loop.add([happened(*args, at=self._session.now)])
+    def _report(self, event: Callable[..., events.Event], *args: Any) -> None:
+        self._session.loop.add([event(*args, at=self._session.now)])
 
     def start(self, plan: NodePlan, ranks: Iterable[LocalRank]) -> None:
         self.plan = plan
@@ -321,41 +321,41 @@ class Workers:
     def _begin(self, ranks: Iterable[LocalRank]) -> None:
         for rank in sorted(ranks):
             self.alive.add(rank)
-            self._happens(events.WorkerStarted, rank, 100 + rank, "")
+            self._report(events.WorkerStarted, rank, 100 + rank, "")
 
-    def ends(self, rank: LocalRank, ending: outcome.Ending) -> None:
+    def end(self, rank: LocalRank, ending: outcome.Ending) -> None:
         if rank in self.alive:
             self.alive.discard(rank)
-            self._happens(events.WorkerEnded, rank, ending)
+            self._report(events.WorkerEnded, rank, ending)
 
     def perform(self, action: actions.Action) -> None:
         match action:
             case actions.SignalWorkers(ranks, number):
                 for rank in sorted(ranks):
-                    self.ends(rank, outcome.Killed(number))
+                    self.end(rank, outcome.Killed(number))
             case actions.StartWorkers(ranks):
                 self._begin(ranks)
             case actions.RestartWorker(rank):
                 self._begin([rank])
             case actions.CollectOutput(rank):
-                self._happens(events.OutputEnded, rank, "ValueError: it", "")
+                self._report(events.OutputEnded, rank, "ValueError: it", "")
             case actions.CleanUp():
-                self._happens(events.CleanedUp, ())
+                self._report(events.CleanedUp, ())
             case actions.AwaitLeftovers():
-                self._happens(events.NoLeftovers)
+                self._report(events.NoLeftovers)
             case actions.PrintNotice(text):
-                self._session.prints(text)
+                self._session.print_line(text)
             case actions.HoldRanks():
-                self._happens(events.RanksHeld, 1)
+                self._report(events.RanksHeld, 1)
             case actions.ReleaseRanks(mark) if mark:
                 for rank in sorted(self.alive):
-                    self._happens(events.RankSaved, rank, mark)
+                    self._report(events.RankSaved, rank, mark)
             case _:
                 pass
 
     def print_stacks(self, text: str) -> None:
         self._session.seen["stacks"] += 1
-        self._session.prints(text)
+        self._session.print_line(text)
 
     def reap(self) -> None:
         pass
@@ -367,7 +367,7 @@ class Workers:
 
 
 class Attempts:
-    """In place of what needs a machine: plans, texts and records are the product's."""
+    """Replaces ``JobAttempts``; plans, texts and records are the product's."""
 
     def __init__(self, session: "Session", node: LocalNode) -> None:
         self._session, self._node = session, node
@@ -394,14 +394,14 @@ class Attempts:
 
     def attempt_failed(self, ended: Outcome) -> None:
         self._log.attempt_failed(ended)
-        self._session.prints(restart_text(ended, 3))
+        self._session.print_line(restart_text(ended, 3))
 
     def job_ended(self, ended: Outcome) -> None:
         self._log.job_ended(ended)
 
 
 class Commands:
-    """The product's service of queries, in a node whose answers are known."""
+    """The product's query service on a node with fixed answers."""
 
     def __init__(self, session: "Session") -> None:
         ports = query_service.AgentCallbacks(
@@ -427,7 +427,7 @@ class Commands:
 
 
 class Session:
-    """One agent from its start to its end, and what others do; in place of epoll, too."""
+    """One agent from its start to its end, and its peers; also replaces epoll."""
 
     rank = 0
     """The node rank of the agent."""
@@ -439,52 +439,50 @@ class Session:
         self.now = 100.0
         self.printed: list[str] = []
         self.seen = Counter[str]()
-        """The states that were reached."""
+        """How often each state was reached."""
         self.attempt: Attempt | None = None
         self.numbers = count(10)
         self.ends: dict[int, End] = {}
-        """Those of the agent."""
-        self.told: list[str] = []
-        """What others have done."""
+        """The agent's ends of connections."""
         self._watched: dict[int, int] = {}
         self._polls = 0
         self._steps = steps
-        self._endings = iter([self.leaves_alone, self.is_ended])
+        self._final_steps = iter([self.end_peers, self.end_agent])
         self.loop = SessionLoop(self)
         self.workers = Workers(self)
         self.nodes: Membership
         self.commands: Commands
 
-    # What happens in it.
+    # What the peers do.
 
     def step(self) -> None:
-        """Have another do something."""
+        """Have a peer do something."""
 
-    def leaves_alone(self) -> None:
-        """Have all others end."""
+    def end_peers(self) -> None:
+        """Have all peers disconnect."""
 
-    def is_called(self) -> End | None:
-        """Let the agent connect to node 0."""
+    def accept(self) -> End | None:
+        """Return the agent's end of a new connection to node 0, if node 0 accepts it."""
 
-    def is_ended(self) -> None:
+    def end_agent(self) -> None:
         """Have its user end the agent."""
         self.loop.add([SignalReceived(SIGTERM, self.now)])
 
-    # Its life.
+    # The agent.
 
-    def runs(self) -> None:
-        """Let it live to its end.
+    def run(self) -> None:
+        """Run the agent to its end.
 
         Raises:
-            Unsafe: others bring about what they must not.
+            Unsafe: the agent spins, or prints too much.
 
         """
         began = process_time()
         try:
-            self._lives()
+            self._run_agent()
         except LauncherError as error:
             self.seen["refused"] += 1
-            self.prints(str(error))
+            self.print_line(str(error))
         self.nodes.leave()
         if process_time() - began > MAX_SECONDS:
             raise Unsafe(f"is busy for {process_time() - began:.1f} s")
@@ -493,9 +491,9 @@ class Session:
                 f"prints {len(self.printed)} lines: {Counter(self.printed).most_common(2)}"
             )
 
-    def _lives(self) -> None:
+    def _run_agent(self) -> None:
         where = JoinContext(
-            notice=self.prints,
+            notice=self.print_line,
             lease_clock=lambda: self.now,
             interfaces=dict,
             resolves_for_others=lambda *_: True,
@@ -518,23 +516,23 @@ class Session:
             if outcome_of_job is not None:
                 self.seen["done"] += 1
                 attempts.job_ended(outcome_of_job)
-                self.has_ended(outcome_of_job)
-                self.prints(text_of(Report(outcome_of_job)))
+                self.check_outcome(outcome_of_job)
+                self.print_line(text_of(Report(outcome_of_job)))
                 return
             self.nodes.rejoin()
             joined = wait_for_world(self.nodes, self.loop, None)
-        self.prints(text_of(report_before_start(joined)))
+        self.print_line(text_of(report_before_start(joined)))
 
-    def is_answered(self, body: bytes) -> None:
+    def record_answer(self, body: bytes) -> None:
         self.seen["query"] += bool(body)
 
-    def has_ended(self, ended: Outcome) -> None:
-        """Check how the job has ended, as the agent knows it."""
+    def check_outcome(self, ended: Outcome) -> None:
+        """Check the outcome of the job."""
 
-    def prints(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.printed.append(text)
 
-    def fails_or_exits(self) -> None:
+    def end_a_worker(self) -> None:
         """Let a worker of the agent end."""
         if self.workers.alive:
             rank = self.dice.choice(sorted(self.workers.alive))
@@ -545,9 +543,9 @@ class Session:
             ]
             ending = self.dice.choice(endings)
             self.seen["failure"] += not ending.succeeded
-            self.workers.ends(rank, ending)
+            self.workers.end(rank, ending)
 
-    # In place of epoll.
+    # Replacement of epoll.
 
     def register(self, descriptor: int, mask: int) -> None:
         self._watched[descriptor] = mask
@@ -561,7 +559,7 @@ class Session:
         pass
 
     def poll(self, seconds: float | None, _most: int) -> list[tuple[int, int]]:
-        """Return what is ready; have others act while nothing is."""
+        """Return ready descriptors; have peers act while none is ready."""
         self._polls += 1
         if self._polls > MAX_POLLS:
             raise Unsafe("spins")
@@ -572,7 +570,7 @@ class Session:
             self.step()
             passes = self.dice.choice([0.0, 0.0, 0.0, 0.01, 0.3, 1.0, 1.0, 7.0])
             self.now += passes if seconds is None else min(seconds, passes)
-        elif (ending := next(self._endings, None)) is not None:
+        elif (ending := next(self._final_steps, None)) is not None:
             ending()
         elif seconds is None:
             raise Unsafe("waits for ever")
@@ -588,29 +586,29 @@ class Session:
     def _is_ready(self, number: int, mask: int) -> bool:
         end = self.ends.get(number)
         if end is None:
-            return self.has_caller()
+            return self.has_pending_connection()
         return bool((mask & EPOLLIN and end.is_readable) or (mask & EPOLLOUT and end.is_writable))
 
-    def has_caller(self) -> bool:
+    def has_pending_connection(self) -> bool:
         return False
 
 
 class Peer:
-    """One of the others: its end of a connection, and what it has read."""
+    """A peer: its end of a connection, and the messages that it has received."""
 
     def __init__(self, session: Session, end: End, decoder: Decoder[Any]) -> None:
         self.session = session
         self.end = end
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
         self._decoder = decoder
         self.skips = 0
-        """Bytes of a handshake that are to come."""
+        """Bytes of the handshake that have not come yet."""
 
-    def hears(self) -> list[Any]:
-        """Read all that has come; return the messages.
+    def receive(self) -> list[Any]:
+        """Return the messages that have come.
 
         Raises:
-            Unsafe: no agent takes such a message.
+            Unsafe: no agent accepts such a message.
 
         """
         inbox = self.end.inbox
@@ -621,15 +619,15 @@ class Peer:
             came = list(taken(self._decoder, inbox))
         except Exception as error:
             raise Unsafe(f"the agent sends what no other takes: {error}") from error
-        self.heard += came
+        self.received += came
         return came
 
-    def sends(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         if self.end.is_open and self.end.other.is_open:
             self.end.other.inbox += data
 
-    def sends_body(self, body: bytes) -> None:
-        self.sends(as_frame(body))
+    def send_body(self, body: bytes) -> None:
+        self.send(as_frame(body))
 
     def close(self) -> None:
         self.end.close()

@@ -1,4 +1,4 @@
-"""A channel: what is sent arrives, nothing else does, and the end of the other side has a name."""
+"""Channels: messages arrive, everything else is refused, and each kind of end is reported."""
 
 import select
 import socket

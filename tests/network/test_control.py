@@ -1,4 +1,4 @@
-"""The socket of a running agent: commands find it, ask it, and no other user does."""
+"""The socket of a running agent: commands of its user find it and are answered."""
 
 import os
 import resource

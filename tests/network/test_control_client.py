@@ -1,4 +1,4 @@
-"""Agents as a command asks them: all at once, and none that hangs holds it up."""
+"""How a command asks all agents at once, and does not wait long for one that hangs."""
 
 import os
 import socket

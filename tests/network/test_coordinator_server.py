@@ -1,4 +1,4 @@
-"""The coordinator on a real port: strangers and broken members do no harm to the job."""
+"""The coordinator on a real port: unauthenticated connections and broken members do no harm."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""The handshake: an agent and its coordinator accept each other, and no other caller."""
+"""The handshake: members and the coordinator of one job accept each other and nothing else."""
 
 import socket
 import struct

@@ -1,4 +1,4 @@
-"""The port where workers meet: held for them alone."""
+"""MASTER_PORT: reserved for the workers."""
 
 import errno
 import os

@@ -1,8 +1,8 @@
-"""Whatever members send node 0, and node 0 a member: an agent of ours ends in order, and soon.
+"""Whatever members send node 0, and node 0 sends a member, the agent ends in order and soon.
 
-Right messages, some with wrong fields, any others, and garbage, in sessions that get far: many have a world,
-failures and further attempts. An exception, a loop without end, a message that no other agent takes, and
-lines without end are failures.
+Peers send valid messages, messages with wrong fields, random messages and garbage. Many sessions have a world,
+failures and further attempts. A test fails on an exception, an endless loop, a message that no other agent
+accepts, and too many printed lines.
 """
 
 import gc
@@ -17,7 +17,7 @@ from clusterrun.policy import cause, joining, suspension
 from clusterrun.policy.members import Node
 from clusterrun.policy.notices import LineLimit
 
-from tests.network.hostile_peers import OfMember, OfNodeZero
+from tests.network.hostile_peers import MemberSession, NodeZeroSession
 from tests.network.hostile_sessions import KINDS, Session, Unsafe, replace_sockets
 from tests.rounds import in_all_rounds, numbers
 
@@ -39,7 +39,7 @@ def reached(sessions: Callable[[int, str], Session], seeds: Iterable[int]) -> Co
     for seed in seeds:
         session = sessions(seed, kinds[seed % len(kinds)])
         try:
-            session.runs()
+            session.run()
         except Exception as error:
             raise Unsafe(f"session {seed}: {error!r}") from error
         found.update(state for state, times in session.seen.items() if times)
@@ -50,7 +50,7 @@ def test_node_zero_survives_members_that_send_anything() -> None:
     """Most sessions reach a world, and some a second attempt."""
     seeds = numbers(SESSIONS)
 
-    found = reached(OfNodeZero, seeds)
+    found = reached(NodeZeroSession, seeds)
 
     assert found["world"] > 0.6 * len(seeds)
     assert min(found["restart"], found["failure"]) > 0.08 * len(seeds)
@@ -61,7 +61,7 @@ def test_member_survives_a_node_zero_that_sends_anything() -> None:
     """Most sessions reach a world and an end."""
     seeds = numbers(SESSIONS)
 
-    found = reached(OfMember, seeds)
+    found = reached(MemberSession, seeds)
 
     assert min(found["world"], found["done"]) > 0.8 * len(seeds)
     assert min(found["restart"], found["failure"]) > 0.2 * len(seeds)
@@ -69,7 +69,7 @@ def test_member_survives_a_node_zero_that_sends_anything() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(in_all_rounds(3000))
-@pytest.mark.parametrize("sessions", [OfNodeZero, OfMember])
+@pytest.mark.parametrize("sessions", [NodeZeroSession, MemberSession])
 def test_fifty_thousand_sessions_use_no_more_memory(
     sessions: Callable[[int, str], Session],
 ) -> None:
@@ -127,14 +127,14 @@ def searches_whole_lines(patch: Patch) -> None:
 @pytest.mark.parametrize(
     ("sessions", "fault"),
     [
-        (OfMember, fits_any_world),
-        (OfMember, takes_anything_at_any_time),
-        (OfMember, prints_without_end),
-        (OfNodeZero, prints_without_end),
-        (OfNodeZero, takes_any_programs),
-        (OfNodeZero, saves_at_any_mark),
-        (OfNodeZero, searches_whole_lines),
-        (OfNodeZero, believes_any_rank),
+        (MemberSession, fits_any_world),
+        (MemberSession, takes_anything_at_any_time),
+        (MemberSession, prints_without_end),
+        (NodeZeroSession, prints_without_end),
+        (NodeZeroSession, takes_any_programs),
+        (NodeZeroSession, saves_at_any_mark),
+        (NodeZeroSession, searches_whole_lines),
+        (NodeZeroSession, believes_any_rank),
     ],
 )
 def test_missing_check_is_detected(

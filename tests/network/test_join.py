@@ -1,4 +1,4 @@
-"""Nodes join on loopback: each in a thread, with sockets and signals as an agent has them."""
+"""Nodes join on loopback, each in a thread with real sockets and signals."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""A member that joins: late names, dead addresses, other programs on the port."""
+"""Members that join: late names, dead addresses, different programs on the port."""
 
 import socket
 import time

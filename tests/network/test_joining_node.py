@@ -1,4 +1,4 @@
-"""The hello of a node: what travels to node 0."""
+"""A node's ``Hello``: the values that are sent to node 0."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A member of a job: what it takes of node 0, the lease of its workers, and how node 0 is lost."""
+"""Members: which messages of node 0 they accept, the lease of workers, the loss of node 0."""
 
 import os
 import socket

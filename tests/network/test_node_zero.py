@@ -1,4 +1,4 @@
-"""Which node is node 0: without a rank the owner of its address, and never two of them."""
+"""Which node is node 0: without ranks the owner of its address, and never two of them."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""A running job on loopback: what one node tells, all the others hear."""
+"""A running job on loopback: messages of one node reach all others."""
 
 import socket
 import time

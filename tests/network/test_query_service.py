@@ -1,4 +1,4 @@
-"""Queries of this node and of others are answered in a bounded time, with bounded work."""
+"""Queries of this node and of others are answered in bounded time with bounded work."""
 
 from collections.abc import Iterable
 

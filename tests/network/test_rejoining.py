@@ -1,4 +1,4 @@
-"""A node that node 0 has given up ends its workers, and joins again as one that waits for a place."""
+"""A node that node 0 has declared lost ends its workers and rejoins."""
 
 import select
 import socket

@@ -1,4 +1,4 @@
-"""A program between a member and node 0: with a token, it takes no job over."""
+"""A program that forwards connections between a member and node 0 of a job with a token."""
 
 import socket
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""The coordinator listens on the joining port, and then holds it for the workers' store."""
+"""The rendezvous port: the coordinator listens there, then it is reserved for the workers' store."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""A child process looks names up, repeatedly, and never longer than the limit."""
+"""A child process resolves names, with retries and a time limit."""
 
 import fcntl
 import os

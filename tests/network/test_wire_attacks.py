@@ -1,4 +1,4 @@
-"""The wire under attack while a job runs: strangers are refused, with one notice and no effect."""
+"""Attacks while a job runs: they are refused with one notice, and the job is not affected."""
 
 import random
 import resource

@@ -33,14 +33,14 @@ from clusterrun.run.agent import Agent
 
 from tests.plans import job as described
 from tests.plans import plan_of, world
-from tests.run.happenings import (
+from tests.run.attempt_events import (
     FORK_SERVER_LOST,
+    cleaned_up,
     exited,
-    got,
     killed,
     printed,
+    signal_received,
     started,
-    swept,
 )
 
 GRACE = 25.0
@@ -171,7 +171,7 @@ class ScriptedJob:
             case actions.AwaitLeftovers():
                 self.loop.report(NoLeftovers(at=10.0))
             case actions.CleanUp():
-                self.loop.report(*(self._cleanups.popleft() if self._cleanups else [swept()]))
+                self.loop.report(*(self._cleanups.popleft() if self._cleanups else [cleaned_up()]))
 
     def reap(self) -> None:
         pytest.fail("no child has ended")
@@ -214,9 +214,9 @@ def job() -> Iterator[ScriptedJob]:
     made.loop.close()
 
 
-def test_a_signal_between_two_attempts(job: ScriptedJob) -> None:
-    """It meets the next attempt, whose workers are asked to end at once."""
-    job.between_attempts = [got(signal.SIGTERM)]
+def test_signal_between_attempts_stops_the_next_one(job: ScriptedJob) -> None:
+    """Its workers are asked to end at once."""
+    job.between_attempts = [signal_received(signal.SIGTERM)]
 
     job.run(BADLY, RUNS, ends=[DIES, BOTH_DIE], answers=[[AGAIN], [OVER]])
 
@@ -225,24 +225,24 @@ def test_a_signal_between_two_attempts(job: ScriptedJob) -> None:
     assert each.number == signal.SIGTERM
 
 
-def test_a_job_that_ends_while_this_agent_was_frozen(job: ScriptedJob) -> None:
-    """It reads the restart and the verdict at once: it does not wait for what will not come."""
+def test_restart_and_verdict_at_once_end_the_job(job: ScriptedJob) -> None:
+    """The agent was frozen; it does not wait for messages that will not come."""
     outcome = job.run(WELL, RUNS, ends=[BOTH_DIE], answers=[[AGAIN, STOP, OVER], []])
 
     assert (outcome.attempt, outcome.reason) == (1, Succeeded())
 
 
-def test_an_order_to_stop_may_arrive_with_the_order_to_restart(job: ScriptedJob) -> None:
-    """It is for the next attempt, and must not be dropped with the one before."""
+def test_stop_of_the_next_attempt_is_kept(job: ScriptedJob) -> None:
+    """It arrives together with the restart, and must not be dropped with the messages before."""
     outcome = job.run(BADLY, RUNS, ends=[DIES, BOTH_DIE], answers=[[AGAIN, STOP], [OVER]])
 
     assert outcome.attempt == 1
     assert len(job.signalled) == 1
 
 
-def test_a_helper_lost_between_two_attempts(job: ScriptedJob) -> None:
-    """Its loss is reported once, with the last events of the attempt before."""
-    cleanup: Reported = [printed(0), printed(1), swept(), FORK_SERVER_LOST]
+def test_helper_lost_between_attempts_ends_the_next_one(job: ScriptedJob) -> None:
+    """The loss is reported only once, with the last events of the previous attempt."""
+    cleanup: Reported = [printed(0), printed(1), cleaned_up(), FORK_SERVER_LOST]
 
     job.run(BADLY, [], ends=[DIES], cleanups=[cleanup], answers=[[AGAIN], [OVER]])
 
@@ -253,9 +253,9 @@ def test_a_helper_lost_between_two_attempts(job: ScriptedJob) -> None:
     assert [first.attempt, lost.attempt, second.attempt] == [0, 1, 1]
 
 
-def test_late_news_of_the_attempt_before(job: ScriptedJob) -> None:
+def test_late_event_of_the_previous_attempt_is_ignored(job: ScriptedJob) -> None:
     """A worker that could not be killed dies at last, and is not mistaken for its successor."""
-    cleanup: Reported = [printed(1), swept("pid 100"), killed(0, signal.SIGKILL)]
+    cleanup: Reported = [printed(1), cleaned_up("pid 100"), killed(0, signal.SIGKILL)]
 
     outcome = job.run(
         *(BADLY, WELL),
@@ -279,10 +279,10 @@ def test_late_news_of_the_attempt_before(job: ScriptedJob) -> None:
     ],
     ids=["exit code", "signal", "after a success"],
 )
-def test_the_oom_counters_are_read_at_the_first_failure(
+def test_oom_counters_are_read_at_the_first_failure(
     job: ScriptedJob, start: Reported, ends: Sequence[Reported]
 ) -> None:
-    """Later they may count other kills."""
+    """Later they may include other kills."""
     outcome = job.run(start, ends=ends)
 
     assert job.kills_read == 1
@@ -292,8 +292,8 @@ def test_the_oom_counters_are_read_at_the_first_failure(
     ]
 
 
-def test_other_nodes_receive_failure_and_end(job: ScriptedJob) -> None:
-    """The failure at once, by node 0's clock; the end when all is known."""
+def test_failure_and_end_are_sent_with_node_zeros_time(job: ScriptedJob) -> None:
+    """The failure at once, the end when all results are known."""
     job.run(BADLY, ends=[DIES])
 
     failure, end = job.sent
@@ -304,8 +304,8 @@ def test_other_nodes_receive_failure_and_end(job: ScriptedJob) -> None:
     assert not end.lease_expired
 
 
-def test_an_agent_that_node_zero_has_given_up(job: ScriptedJob) -> None:
-    """There is no outcome of the job yet: this node rejoins."""
+def test_given_up_agent_returns_no_outcome(job: ScriptedJob) -> None:
+    """It rejoins, and the job has no outcome yet."""
     given_up = GivenUp("has been silent for 18 s")
     start: Reported = [started(0), exited(1), killed(0, signal.SIGKILL, by_lease=True)]
 
@@ -315,8 +315,8 @@ def test_an_agent_that_node_zero_has_given_up(job: ScriptedJob) -> None:
     assert end.lease_expired
 
 
-def test_stacks_are_shown_before_what_came_after_them(job: ScriptedJob) -> None:
-    """A hang ends the job: its stacks are above the line that says so."""
+def test_stacks_are_printed_before_later_events(job: ScriptedJob) -> None:
+    """The stacks of a hang are above the line that says so."""
     stop = CoordinatorSent(Stop(0, "no rank has printed or exited for 60 s"), at=10.0)
 
     job.run([*RUNS, QueryReceived(PrintStacks("in train"), 10.0), stop], ends=[BOTH_DIE])

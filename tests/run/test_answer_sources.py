@@ -1,4 +1,4 @@
-"""What an answer waits for: a relay that may hang, and child processes that may take too long."""
+"""Sources of answers: a relay that may hang, and child processes that may take too long."""
 
 import os
 import time
@@ -49,7 +49,7 @@ def relay() -> Relay:
     return Relay()
 
 
-def test_a_relay_that_answers(relay: Relay) -> None:
+def test_answer_of_the_relay_is_passed_on(relay: Relay) -> None:
     relay.asks()
     assert relay.questions.due == 0.4
     relay.answers(1, 0.1)
@@ -59,8 +59,8 @@ def test_a_relay_that_answers(relay: Relay) -> None:
     assert relay.questions.due == NEVER
 
 
-def test_a_relay_that_hangs_is_not_waited_for(relay: Relay) -> None:
-    """What comes too late is dropped."""
+def test_relay_query_times_out(relay: Relay) -> None:
+    """A late answer is dropped."""
     relay.asks()
     list(relay.questions.events(0.3))
     before = list(relay.seen)
@@ -70,8 +70,8 @@ def test_a_relay_that_hangs_is_not_waited_for(relay: Relay) -> None:
     assert (before, relay.seen) == ([], [None])
 
 
-def test_a_relay_that_hangs_is_not_asked_for_ever(relay: Relay) -> None:
-    """Questions would pile up; it is asked again once it has answered, or after some time."""
+def test_hanging_relay_is_not_queried(relay: Relay) -> None:
+    """Queries would pile up; it is queried again once it has answered, or after some time."""
     for _ in range(100):
         relay.asks()
     hanging = len(relay.asked)
@@ -124,8 +124,8 @@ def asked() -> Iterator[Asked]:
             os.waitpid(-1, 0)
 
 
-def test_a_child_finds_a_body(asked: Asked) -> None:
-    """However long it is, as long as a message has room for it; a text says why there is none."""
+def test_result_of_the_child_is_the_body(asked: Asked) -> None:
+    """If it fits into a message; a str says why there is none."""
     asked.asks(["x" * 900_000])
     asked.waits()
     asked.asks("has no py-spy")
@@ -138,8 +138,8 @@ def fails() -> NoReturn:
     raise AssertionError("a fault of ours")
 
 
-def test_a_child_that_fails(asked: Asked) -> None:
-    """Also with an answer that is too long for a message."""
+def test_failed_child_has_no_result(asked: Asked) -> None:
+    """Or its answer is too long for a message."""
     asked.asks(fails)
     asked.waits()
     asked.asks(lambda: bytes(MAX_BODY))
@@ -149,8 +149,8 @@ def test_a_child_that_fails(asked: Asked) -> None:
     assert asked.answers == [(None, failed), (None, "has too long an answer")]
 
 
-def test_a_child_that_takes_too_long(asked: Asked) -> None:
-    """It is killed, and holds no descriptor of ours."""
+def test_child_times_out(asked: Asked) -> None:
+    """It is killed, and has no descriptor of the agent."""
     held = len(list(Path("/proc/self/fd").iterdir()))
     asked.asks(lambda: time.sleep(600), seconds=2.0)
     asked.now = asked.children.due
@@ -160,8 +160,7 @@ def test_a_child_that_takes_too_long(asked: Asked) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == held
 
 
-def test_one_child_for_each_topic(asked: Asked) -> None:
-    """Others are told so."""
+def test_second_query_of_a_topic_is_refused(asked: Asked) -> None:
     asked.asks(os.getppid)
     asked.asks(os.getppid)
     asked.asks(os.getppid, Topic.RANKS)
@@ -171,8 +170,7 @@ def test_one_child_for_each_topic(asked: Asked) -> None:
     assert asked.answers == [busy, (os.getpid(), ""), (os.getpid(), "")]
 
 
-def test_the_end_of_the_job_ends_them(asked: Asked) -> None:
-    """At once, before they have answered."""
+def test_close_kills_the_children(asked: Asked) -> None:
     asked.asks(lambda: time.sleep(600))
     began = time.monotonic()
 

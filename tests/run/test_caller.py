@@ -1,4 +1,4 @@
-"""A program that starts the command: its signals, its end, and the lines that it gets."""
+"""A program that starts the command: its signals, its end, and the lines that are sent to it."""
 
 import os
 import signal
@@ -54,12 +54,12 @@ def called() -> Iterator[Called]:
     made.loop.close()
 
 
-def test_no_worker_has_its_lifeline(called: Called) -> None:
+def test_standard_input_of_workers_is_dev_null(called: Called) -> None:
     assert called.stdin == Path(os.devnull).stat().st_rdev
 
 
-def test_each_byte_is_a_signal(called: Called) -> None:
-    """Except one that would end this process."""
+def test_byte_on_lifeline_is_a_signal(called: Called) -> None:
+    """Except signals that would end this process."""
     called.caller.send(bytes([signal.SIGKILL, signal.SIGINT, signal.SIGUSR1, 200]))
 
     numbers = [
@@ -71,8 +71,8 @@ def test_each_byte_is_a_signal(called: Called) -> None:
 
 
 @pytest.mark.parametrize("ends", [socket.socket.close, lambda it: it.shutdown(socket.SHUT_WR)])
-def test_its_end_is_a_sigterm_once(called: Called, ends: object) -> None:
-    """The end of a file stays readable: a loop that went on watching would never wait again."""
+def test_end_of_lifeline_is_one_sigterm(called: Called, ends: object) -> None:
+    """A descriptor at its end stays readable: the loop would never wait again."""
     assert callable(ends)
     ends(called.caller)
 
@@ -85,7 +85,7 @@ def test_its_end_is_a_sigterm_once(called: Called, ends: object) -> None:
     assert time.monotonic() - began >= 0.19
 
 
-def test_output_is_shown_when_it_asks(called: Called) -> None:
+def test_byte_0_shows_the_output(called: Called) -> None:
     asked: list[float] = []
 
     def show(then: object, now: float) -> list[Event]:
@@ -102,8 +102,8 @@ def test_output_is_shown_when_it_asks(called: Called) -> None:
     assert called.caller.recv(100) == end_report.output_shown_line(MARK)
 
 
-def test_a_report_that_is_not_read(called: Called) -> None:
-    """Nothing is raised: the command ends by its own exit code."""
+def test_report_without_reader_raises_nothing(called: Called) -> None:
+    """The command still ends with its exit code."""
     called.caller.close()
     outcome = Outcome(Succeeded(), attempt=0, results=(), survivors=())
 
@@ -112,8 +112,8 @@ def test_a_report_that_is_not_read(called: Called) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "0", "0:", "1:ab", "x:ab", "0:a b"])
-def test_a_variable_that_no_caller_has_set(value: str) -> None:
-    """It names the variable, and starts nothing; standard input stays."""
+def test_invalid_variable_is_an_error(value: str) -> None:
+    """Nothing is started, and standard input is unchanged."""
     done = subprocess.run(
         [sys.executable, "-m", "clusterrun", "--no-python", "cat"],
         env={**os.environ, "CLUSTERRUN_CALLER": value},

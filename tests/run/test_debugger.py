@@ -1,4 +1,4 @@
-"""How the debugger of the launcher is put into a worker's command, whatever its version."""
+"""How the launcher's debugger, of any version, is added to a worker's command."""
 
 import sys
 from collections.abc import Callable
@@ -17,14 +17,14 @@ def patched_by(monkeypatch: pytest.MonkeyPatch, **functions: Callable[..., objec
     monkeypatch.setitem(sys.modules, "_pydev_bundle.pydev_monkey", monkey)
 
 
-def test_the_command_of_the_debugger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_is_edited_by_the_debugger(monkeypatch: pytest.MonkeyPatch) -> None:
     patched_by(monkeypatch, patch_args=lambda words: [*words[:2], "pydevd.py", *words[2:]])
 
     assert attached(COMMAND) == ("/usr/bin/python", "-u", "pydevd.py", "train.py", "--lr", "1")
 
 
-def test_modules_are_not_frozen_if_ours_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As debugpy executes us; the option stays one word, as the fork server takes it."""
+def test_option_of_frozen_modules_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debugpy runs this process with it. The options stay one word, as the fork server expects."""
     patched_by(monkeypatch, patch_args=lambda words: [*words[:2], "pydevd.py", *words[2:]])
     monkeypatch.setitem(sys._xoptions, "frozen_modules", "off")  # noqa: SLF001 - documented
 
@@ -45,7 +45,7 @@ def test_modules_are_not_frozen_if_ours_are_not(monkeypatch: pytest.MonkeyPatch)
         (lambda words: words.remove("-m"), "patch_args of pydevd: ValueError: "),
     ],
 )
-def test_a_function_that_has_changed(
+def test_changed_function_does_not_attach(
     monkeypatch: pytest.MonkeyPatch, patch_args: Callable[..., object], why: str
 ) -> None:
     patched_by(monkeypatch, patch_args=patch_args)
@@ -56,14 +56,14 @@ def test_a_function_that_has_changed(
     assert str(raised.value).startswith(why)
 
 
-def test_a_function_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_function_does_not_attach(monkeypatch: pytest.MonkeyPatch) -> None:
     patched_by(monkeypatch)
 
     with pytest.raises(NotAttached, match=r"^this version of pydevd has no patch_args$"):
         attached(COMMAND)
 
 
-def test_a_module_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_module_does_not_attach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "_pydev_bundle.pydev_monkey", raising=False)
 
     with pytest.raises(NotAttached, match=r"^this version of pydevd has no patch_args$"):

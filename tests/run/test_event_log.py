@@ -28,15 +28,15 @@ from msgspec.structs import replace
 
 from tests.network.nodes import result
 from tests.plans import job, plan_of
-from tests.run.happenings import (
+from tests.run.attempt_events import (
     FORK_SERVER_LOST,
+    cleaned_up,
     exited,
-    got,
     killed,
     printed,
     sent,
+    signal_received,
     started,
-    swept,
     verdict,
 )
 
@@ -76,9 +76,9 @@ def written(state: Attempt, *events: Event) -> list[dict[str, Any]]:
     ]
 
 
-def test_workers_that_end_well() -> None:
-    """Each starts and exits, by its global rank."""
-    assert written(workers(2), started(0), started(1), exited(1), exited(0), swept()) == [
+def test_exited_workers_have_two_records() -> None:
+    """Started and exited, with the global rank."""
+    assert written(workers(2), started(0), started(1), exited(1), exited(0), cleaned_up()) == [
         {"event": "started", "rank": 4, "local_rank": 0, "pid": 100},
         {"event": "started", "rank": 5, "local_rank": 1, "pid": 101},
         {"event": "exited", "rank": 5, "local_rank": 1, "pid": 101, "code": 0, "ran_for": 9.0},
@@ -86,8 +86,8 @@ def test_workers_that_end_well() -> None:
     ]
 
 
-def test_a_failure_and_who_is_stopped_for_it() -> None:
-    """The first has failed, some time before it exited; the other was stopped."""
+def test_failed_and_stopped_workers_are_recorded() -> None:
+    """The first one has failed some time before it exited; the other was stopped."""
     fails = WorkerEnded(LocalRank(0), Exited(3), at=10.0, since_failure=2.5)
 
     assert written(workers(2), started(0), started(1), fails, killed(1, signal.SIGTERM))[2:] == [
@@ -112,8 +112,8 @@ def test_a_failure_and_who_is_stopped_for_it() -> None:
     ]
 
 
-def test_a_worker_that_never_ran() -> None:
-    """The step says why; a path in it may be no text."""
+def test_worker_that_could_not_start_is_recorded() -> None:
+    """With the step; a path in it may not be valid text."""
     broken = WorkerEnded(LocalRank(0), NotStarted("execute \udcff", "Permission denied"), at=1.0)
 
     assert written(workers(1), broken) == [
@@ -127,8 +127,7 @@ def test_a_worker_that_never_ran() -> None:
     ]
 
 
-def test_a_lost_fork_server_ends_its_workers() -> None:
-    """It has one line, and so has each of them."""
+def test_lost_fork_server_and_its_workers_are_recorded() -> None:
     assert written(workers(1), started(0), FORK_SERVER_LOST, printed(0))[1:] == [
         {"event": "lost", "what": "fork server", "how": "was killed by SIGKILL"},
         {
@@ -143,7 +142,7 @@ def test_a_lost_fork_server_ends_its_workers() -> None:
     ]
 
 
-def test_a_hang_is_recorded() -> None:
+def test_hang_is_recorded() -> None:
     """As the reason of the end."""
     lines = Lines()
     lines.log.attempt_started(PLAN)
@@ -153,8 +152,8 @@ def test_a_hang_is_recorded() -> None:
     assert (lines.written[-1]["reason"], lines.written[-1]["code"]) == ("hung", 7)
 
 
-def test_a_suspension_is_recorded() -> None:
-    """When the step is agreed on; at the end with all that the report says."""
+def test_suspension_is_recorded() -> None:
+    """When the step is known; at the end with all details of the report."""
     state = workers(1)
     lines = Lines()
     lines.log.attempt_started(PLAN)
@@ -186,19 +185,19 @@ def test_a_suspension_is_recorded() -> None:
     assert (lines.written[2]["unsaved"], lines.written[2]["silent"]) == ([1], [2])
 
 
-def test_a_lost_node_is_named_once() -> None:
+def test_lost_node_is_recorded_once() -> None:
     """With the verdict, or by a node that loses node 0."""
     lost = NodeLost(3, "node9", "has been silent for 15 s")
     of_another = {"event": "lost", "what": "node", "node_rank": 3, "host": "node9", "how": lost.how}
     node_0_lost = CoordinatorLost(NodeLost(0, "node0"), at=10.0)
     of_node_0 = {"event": "lost", "what": "node", "host": "node0", "how": "is gone"}
 
-    assert written(workers(1), started(0), verdict(lost), got(2))[1:] == [of_another]
-    assert written(workers(1), started(0), node_0_lost, got(2))[1:] == [of_node_0]
+    assert written(workers(1), started(0), verdict(lost), signal_received(2))[1:] == [of_another]
+    assert written(workers(1), started(0), node_0_lost, signal_received(2))[1:] == [of_node_0]
 
 
-def test_from_joining_to_the_end() -> None:
-    """What all nodes have in common has the reason and its cause."""
+def test_joining_restart_and_end_are_recorded() -> None:
+    """The records of the job have the reason and its cause."""
     lines = Lines()
     cause = result(1, 3, host="node9", pid=77)
     failed = WorkerFailed(cause)
@@ -216,8 +215,8 @@ def test_from_joining_to_the_end() -> None:
     ]
 
 
-def test_the_end_has_what_the_report_says() -> None:
-    """The exception, why no restart follows, and what could not be killed."""
+def test_end_has_the_details_of_the_report() -> None:
+    """The exception, why there is no restart, and processes that could not be killed."""
     traceback = (
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: boom\n'
     )
@@ -236,8 +235,8 @@ def test_the_end_has_what_the_report_says() -> None:
     assert ended["survivors"] == list(left)
 
 
-def test_a_replaced_node_is_named_with_its_successor() -> None:
-    """Before the attempt in which that one has its place."""
+def test_replaced_node_is_recorded_with_its_successor() -> None:
+    """Before the attempt in which it was replaced."""
     lines, lost = Lines(), NodeLost(1, "node9")
     lines.log.attempt_started(PLAN)
     progress = RestartProgress(losses=1, replacements=(Replacement(lost, "node7"),))
@@ -250,8 +249,8 @@ def test_a_replaced_node_is_named_with_its_successor() -> None:
     assert (restarted["event"], restarted["reason"]) == ("restarted", "node lost")
 
 
-def test_a_launcher_that_can_t_go_on() -> None:
-    """Its own error is an end, too; before the job has begun no line is written."""
+def test_error_of_the_launcher_is_recorded() -> None:
+    """As the end of the job; before the job has started no line is written."""
     lines = Lines()
     lines.log.launcher_failed(RendezvousError("port 1 is in use"))
     lines.log.attempt_started(PLAN)
@@ -263,5 +262,5 @@ def test_a_launcher_that_can_t_go_on() -> None:
 
 
 def test_every_reason_has_a_name() -> None:
-    """A reason that is added later, too."""
+    """This includes reasons that are added later."""
     assert REASON_NAMES.keys() == set(get_args(Reason))

@@ -1,4 +1,4 @@
-"""The end of a job: the exit code, and what the relay could not print."""
+"""The end of a job: the exit code, and the text that the relay could not print."""
 
 import signal
 from typing import NamedTuple, cast
@@ -34,13 +34,13 @@ def ended(reason: Reason, losses: tuple[LostOutput, ...] | None) -> tuple[int, s
 @pytest.mark.parametrize(
     ("reason", "code"), [(Succeeded(), 0), (Failed(result(0, 3)), 3), (Interrupted(15), 143)]
 )
-def test_nothing_is_left_to_print(reason: Reason, code: int) -> None:
+def test_nothing_is_left_to_print_after_a_report(reason: Reason, code: int) -> None:
     """The relay has printed everything."""
     assert ended(reason, ()) == (code, "")
 
 
-def test_output_that_could_not_be_written() -> None:
-    """It makes a success a failure of the machine; a failure keeps its exit code."""
+def test_lost_output_fails_a_successful_job() -> None:
+    """A failed job keeps its exit code."""
     losses = (LostOutput("standard output", 10, "No space left on device"),)
 
     assert ended(Succeeded(), losses)[0] == ExitCode.MACHINE
@@ -50,7 +50,7 @@ def test_output_that_could_not_be_written() -> None:
     assert REPORT not in rest
 
 
-def test_a_closed_output_makes_a_success_end_as_by_sigpipe() -> None:
+def test_closed_output_ends_a_successful_job_as_sigpipe() -> None:
     """The reader may have gone after the last worker exited."""
     relay = cast("RelayClient", EndedRelay((), output_closed=True))
 
@@ -59,8 +59,8 @@ def test_a_closed_output_makes_a_success_end_as_by_sigpipe() -> None:
     assert code == 128 + signal.SIGPIPE
 
 
-def test_a_relay_that_did_not_answer() -> None:
-    """The report may not have been printed; a lost relay is in the report already."""
+def test_report_is_printed_again_without_answer_of_the_relay() -> None:
+    """It may not have been printed. If the relay is the cause, the report says so already."""
     assert ended(Failed(result(0, 3)), None)[1].endswith(f"\n{REPORT}")
     code, rest = ended(LOST_RELAY, None)
     assert code == ExitCode.INTERNAL

@@ -1,4 +1,4 @@
-"""The loop: what it waits for, in which order it serves, and how events leave it."""
+"""The loop: descriptors, timers, the order in which they are served, and the order of events."""
 
 import os
 import time
@@ -57,8 +57,8 @@ def loop(stack: ExitStack) -> Loop[str]:
     return made
 
 
-def test_a_turn_serves_by_rank(loop: Loop[str], stack: ExitStack) -> None:
-    """Signals first, strangers last, whatever was ready or registered first."""
+def test_turn_serves_by_priority(loop: Loop[str], stack: ExitStack) -> None:
+    """Signals first, unauthenticated connections last, whatever became ready or was registered first."""
     for rank in reversed(Priority):
         pipe = Pipe(stack)
         loop.watch(pipe.reads, pipe.says(rank.name), rank)
@@ -72,7 +72,7 @@ def test_a_turn_serves_by_rank(loop: Loop[str], stack: ExitStack) -> None:
 
 
 def test_signals_are_read_in_each_turn(loop: Loop[str], stack: ExitStack) -> None:
-    """Also if their descriptor was not ready yet when the loop woke up."""
+    """Even if their descriptor was not ready when the loop woke up."""
     inbox, other = Pipe(stack), Pipe(stack)
     loop.watch(inbox.reads, lambda _now: ["signal"], Priority.SIGNALS)
     loop.watch(other.reads, other.says("other"))
@@ -80,8 +80,10 @@ def test_signals_are_read_in_each_turn(loop: Loop[str], stack: ExitStack) -> Non
     assert [loop.next_event(), loop.next_event()] == ["signal", "other"]
 
 
-def test_few_strangers_are_served_in_a_turn(loop: Loop[str], stack: ExitStack) -> None:
-    """The others wait, and are served in the turns that follow."""
+def test_unauthenticated_connections_per_turn_are_limited(
+    loop: Loop[str], stack: ExitStack
+) -> None:
+    """The others are served in the turns that follow."""
     for number in range(40):
         pipe = Pipe(stack)
         loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Priority.UNAUTHENTICATED)
@@ -98,7 +100,7 @@ def test_few_strangers_are_served_in_a_turn(loop: Loop[str], stack: ExitStack) -
 def test_no_connection_is_accepted_while_many_are_unauthenticated(
     loop: Loop[str], stack: ExitStack
 ) -> None:
-    """Those that are here first: a crowd that calls at once does not slow itself down."""
+    """Open connections come first: a flood of new ones does not slow them down."""
     listener = Pipe(stack)
     loop.watch(listener.reads, listener.says("accepted"), Priority.LISTENERS)
     for number in range(17):
@@ -111,7 +113,7 @@ def test_no_connection_is_accepted_while_many_are_unauthenticated(
     assert happened[-1] == "stranger 16"
 
 
-def test_strangers_take_turns(loop: Loop[str], stack: ExitStack) -> None:
+def test_unauthenticated_connections_take_turns(loop: Loop[str], stack: ExitStack) -> None:
     """Those that are always ready do not keep others from being served."""
     for number in range(20):
         pipe = Pipe(stack)
@@ -122,8 +124,8 @@ def test_strangers_take_turns(loop: Loop[str], stack: ExitStack) -> None:
     assert len({loop.next_event() for _ in range(5 * 16)}) == 20
 
 
-def test_what_is_due_acts_after_all_that_was_ready(loop: Loop[str], stack: ExitStack) -> None:
-    """Who seems silent may have sent something."""
+def test_timers_run_after_ready_descriptors(loop: Loop[str], stack: ExitStack) -> None:
+    """A member that seems silent may have sent something."""
     pipe = Pipe(stack)
     loop.watch(pipe.reads, pipe.says("ready"))
     loop.time(Timer(time.monotonic()))
@@ -131,7 +133,7 @@ def test_what_is_due_acts_after_all_that_was_ready(loop: Loop[str], stack: ExitS
     assert [loop.next_event(), loop.next_event()] == ["ready", "due"]
 
 
-def test_the_loop_wakes_for_what_is_due(loop: Loop[str]) -> None:
+def test_loop_wakes_for_a_timer(loop: Loop[str]) -> None:
     """A member sends heartbeats although nothing arrives."""
     timed = Timer(due := time.monotonic() + 0.05)
     loop.time(timed)
@@ -140,8 +142,8 @@ def test_the_loop_wakes_for_what_is_due(loop: Loop[str]) -> None:
     assert time.monotonic() >= due
 
 
-def test_a_moment_can_be_moved(loop: Loop[str]) -> None:
-    """The newest with one key counts, and it happens once."""
+def test_deadline_can_be_moved(loop: Loop[str]) -> None:
+    """The newest one with a key replaces the others, and happens once."""
     now = time.monotonic()
     loop.at("deadline", now, lambda _at: "early")
     loop.at("deadline", now + 0.02, lambda _at: "deadline")
@@ -152,8 +154,8 @@ def test_a_moment_can_be_moved(loop: Loop[str]) -> None:
     assert [loop.next_event(), loop.next_event()] == ["deadline", "other"]
 
 
-def test_a_moment_comes_after_what_has_happened(loop: Loop[str]) -> None:
-    """What is decided about that may move it."""
+def test_deadline_comes_after_queued_events(loop: Loop[str]) -> None:
+    """Handling those may move it."""
     loop.at("deadline", 0.0, lambda _at: "deadline")
     loop.add(["worker ended"])
 
@@ -163,8 +165,8 @@ def test_a_moment_comes_after_what_has_happened(loop: Loop[str]) -> None:
     assert loop.next_event() == "due"
 
 
-def test_events_can_come_first(loop: Loop[str]) -> None:
-    """An answer that is known at once comes before signals that came later."""
+def test_events_can_be_queued_first(loop: Loop[str]) -> None:
+    """An immediate answer comes before signals that arrived later."""
     loop.add(["signal"])
     loop.add_first(["answer", "and more"])
     loop.keep(lambda event: event != "signal")
@@ -172,10 +174,9 @@ def test_events_can_come_first(loop: Loop[str]) -> None:
     assert [loop.next_event(), loop.next_event()] == ["answer", "and more"]
 
 
-def test_a_descriptor_is_watched_for_writing_while_that_is_wanted(
+def test_descriptor_is_watched_for_writing_while_data_is_queued(
     loop: Loop[str], stack: ExitStack
 ) -> None:
-    """What is queued leaves as soon as there is room."""
     pipe = Pipe(stack)
     loop.watch(pipe.writes, lambda _now: ["writable"], reads=False)
     loop.at("quiet", time.monotonic() + 0.02, lambda _at: "quiet")

@@ -1,4 +1,4 @@
-"""The ports of NCCL's RAS: each worker has its own, and nobody else gets it."""
+"""Ports of NCCL's RAS: each worker has its own, and no other program gets it."""
 
 import socket
 import subprocess
@@ -58,8 +58,8 @@ def port_of(address: str) -> int:
     return int(port)
 
 
-def test_each_worker_has_its_own(ports: RasPorts) -> None:
-    """Those that need none get none; the rest of the plan is as it was."""
+def test_each_gpu_worker_gets_its_own_port(ports: RasPorts) -> None:
+    """Workers that need none get none; the rest of the plan is unchanged."""
     planned = with_gpus(4, without=1)
     found = ports.with_addresses(planned)
 
@@ -69,8 +69,8 @@ def test_each_worker_has_its_own(ports: RasPorts) -> None:
     assert replace(found, workers=planned.workers) == planned
 
 
-def test_another_attempt_has_other_ports(ports: RasPorts) -> None:
-    """What an attempt has left may still listen at its port, and must not answer for the new ranks."""
+def test_next_attempt_gets_different_ports(ports: RasPorts) -> None:
+    """A process of the previous attempt may still listen at its port, and must not answer for the new ranks."""
     first = ports.with_addresses(with_gpus(20))
     left = socket.create_server(("127.0.0.1", port_of(addresses(first)[0])), reuse_port=True)
 
@@ -82,8 +82,8 @@ def test_another_attempt_has_other_ports(ports: RasPorts) -> None:
     assert addresses(first)[0] not in addresses(third)
 
 
-def test_jobs_of_one_user_have_different_ports(ports: RasPorts) -> None:
-    """The kernel chooses none that another process holds, although both share ports."""
+def test_jobs_of_one_user_get_different_ports(ports: RasPorts) -> None:
+    """The kernel does not choose a port of another process, although both set SO_REUSEPORT."""
     others = RasPorts()
     both = [*addresses(ports.with_addresses(with_gpus(200)))]
     both += addresses(others.with_addresses(with_gpus(200)))
@@ -92,8 +92,8 @@ def test_jobs_of_one_user_have_different_ports(ports: RasPorts) -> None:
     assert len(set(both)) == 400
 
 
-def test_the_worker_gets_the_connections(ports: RasPorts) -> None:
-    """The agent holds the port and does not listen."""
+def test_worker_gets_the_connections(ports: RasPorts) -> None:
+    """The agent has the port bound but does not listen."""
     (address,) = addresses(ports.with_addresses(with_gpus(1)))
     where = ("127.0.0.1", port_of(address))
     with pytest.raises(ConnectionRefusedError):
@@ -111,7 +111,7 @@ def test_the_worker_gets_the_connections(ports: RasPorts) -> None:
 
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("how", ["as NCCL", "plainly"])
-def test_another_user_does_not_get_the_port(ports: RasPorts, how: str) -> None:
+def test_other_user_can_not_bind_the_port(ports: RasPorts, how: str) -> None:
     (address,) = addresses(ports.with_addresses(with_gpus(1)))
 
     tried = run_as_another_user(BIND, str(port_of(address)), how)
@@ -120,8 +120,8 @@ def test_another_user_does_not_get_the_port(ports: RasPorts, how: str) -> None:
     assert tried.stdout == ""
 
 
-def test_a_job_goes_on_without_a_port(ports: RasPorts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NCCL then listens at its default."""
+def test_job_continues_without_a_port(ports: RasPorts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL then listens at its default port."""
 
     def fails(*_: object) -> socket.socket:
         raise OSError
@@ -131,7 +131,7 @@ def test_a_job_goes_on_without_a_port(ports: RasPorts, monkeypatch: pytest.Monke
     assert ports.with_addresses(with_gpus(2)) == with_gpus(2)
 
 
-def test_each_attempt_of_a_job_has_ports() -> None:
+def test_each_attempt_of_a_job_gets_ports() -> None:
     """On a node with NVIDIA GPUs; they are released at the end."""
     node = machine({0: "0-7"}, [0, 0])
     here = LocalNode(job(), (), {}, {}, node, worker_slots_for(job(), node, 2))

@@ -1,4 +1,4 @@
-"""Asking a service whether it is ready: a real loop and real sockets, and a clock that tests move."""
+"""Readiness probes with a real loop and real sockets, and a clock that tests set."""
 
 import socket
 import struct
@@ -169,8 +169,8 @@ def port_of(listener: socket.socket) -> int:
     return number
 
 
-def test_tcp_needs_a_connection_only(listen: Listen, ask: Ask) -> None:
-    """Nothing is sent: the program may speak anything."""
+def test_tcp_probe_needs_only_a_connection(listen: Listen, ask: Ask) -> None:
+    """Nothing is sent, because the program may speak any protocol."""
     listener = listen()
     asking = ask(listener, "tcp")
     asking.begin_a_try()
@@ -183,8 +183,8 @@ def test_tcp_needs_a_connection_only(listen: Listen, ask: Ask) -> None:
         assert connection.recv(100) == b""
 
 
-def test_the_request(listen: Listen, ask: Ask) -> None:
-    """What a browser or curl would ask, at the path of the job file."""
+def test_request_is_http_get(listen: Listen, ask: Ask) -> None:
+    """With the path of the job file."""
     listener = listen()
 
     asked = ask(listener, "/health/").answer(listener, OK).decode()
@@ -206,8 +206,7 @@ def test_the_request(listen: Listen, ask: Ask) -> None:
     ],
     ids=["200", "204", "no reason phrase", "closed before the line's end", "in pieces"],
 )
-def test_ready(listen: Listen, ask: Ask, parts: tuple[bytes, ...]) -> None:
-    """Any status from 200 to 299."""
+def test_status_2xx_is_ready(listen: Listen, ask: Ask, parts: tuple[bytes, ...]) -> None:
     listener = listen()
     asking = ask(listener)
 
@@ -231,8 +230,8 @@ def test_ready(listen: Listen, ask: Ask, parts: tuple[bytes, ...]) -> None:
     ],
     ids=["503", "redirect", "404", "1200", "no status", "ssh", "no HTTP", "binary", "nothing"],
 )
-def test_not_ready(listen: Listen, ask: Ask, answer: bytes, why: str) -> None:
-    """What the port has answered is the reason; a redirect leads to another path."""
+def test_other_answer_is_not_ready(listen: Listen, ask: Ask, answer: bytes, why: str) -> None:
+    """The answer is the reason; a redirect leads to a different path."""
     listener = listen()
     asking = ask(listener)
 
@@ -242,7 +241,7 @@ def test_not_ready(listen: Listen, ask: Ask, answer: bytes, why: str) -> None:
     assert asking.reason() == f"GET http://127.0.0.1:{port_of(listener)}/health: {why}"
 
 
-def test_a_long_answer_is_cut(listen: Listen, ask: Ask) -> None:
+def test_long_answer_is_cut(listen: Listen, ask: Ask) -> None:
     """The reason is one line of a report."""
     listener = listen()
     asking = ask(listener)
@@ -252,7 +251,7 @@ def test_a_long_answer_is_cut(listen: Listen, ask: Ask) -> None:
     assert asking.reason().endswith(f"/health: {'x' * 200}")
 
 
-def test_a_connection_is_reset(listen: Listen, ask: Ask) -> None:
+def test_reset_is_not_ready(listen: Listen, ask: Ask) -> None:
     """As by a program that ends."""
     listener = listen()
     asking = ask(listener)
@@ -262,8 +261,8 @@ def test_a_connection_is_reset(listen: Listen, ask: Ask) -> None:
     assert asking.reason().endswith("/health: Connection reset by peer")
 
 
-def test_busy_until_its_model_is_loaded(listen: Listen, ask: Ask) -> None:
-    """It is asked again soon at first, then each second, and no more once it is ready."""
+def test_probe_is_repeated_until_ready(listen: Listen, ask: Ask) -> None:
+    """Soon at first, then every second."""
     listener = listen()
     asking, waited = ask(listener), []
     for _ in range(6):
@@ -278,8 +277,8 @@ def test_busy_until_its_model_is_loaded(listen: Listen, ask: Ask) -> None:
     assert asking.readiness.due == NEVER
 
 
-def test_refused_until_it_listens(listen: Listen, ask: Ask, held_port: int) -> None:
-    """A held port refuses connections; the server can still listen there."""
+def test_refused_probe_is_repeated(listen: Listen, ask: Ask, held_port: int) -> None:
+    """A reserved port refuses connections; the server can still listen there."""
     asking = ask(held_port)
     for _ in range(3):
         asking.begin_a_try()
@@ -292,8 +291,8 @@ def test_refused_until_it_listens(listen: Listen, ask: Ask, held_port: int) -> N
     assert asking.is_ready
 
 
-def test_a_server_that_accepts_and_is_silent(listen: Listen, ask: Ask) -> None:
-    """A try has its time; the next one may be answered."""
+def test_silent_server_times_out(listen: Listen, ask: Ask) -> None:
+    """The next try may be answered."""
     listener = listen()
     asking = ask(listener)
     asking.begin_a_try()
@@ -311,8 +310,7 @@ def test_a_server_that_accepts_and_is_silent(listen: Listen, ask: Ask) -> None:
     assert asking.is_ready
 
 
-def test_silence_is_the_reason(listen: Listen, ask: Ask) -> None:
-    """Nothing else was known of it."""
+def test_silence_of_the_first_try_is_the_reason(listen: Listen, ask: Ask) -> None:
     listener = listen()
     asking = ask(listener)
     asking.begin_a_try()
@@ -322,8 +320,10 @@ def test_silence_is_the_reason(listen: Listen, ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("refused", [0, 1], ids=["the first try", "a later try"])
-def test_its_time_ends_during_a_try(listen: Listen, ask: Ask, held_port: int, refused: int) -> None:
-    """The reason is that it has not answered this one."""
+def test_timeout_during_a_try_has_a_reason(
+    listen: Listen, ask: Ask, held_port: int, refused: int
+) -> None:
+    """Silence of this try, or the failure of the one before."""
     asking = ask(held_port)
     for _ in range(refused):
         asking.begin_a_try()
@@ -342,8 +342,10 @@ def test_its_time_ends_during_a_try(listen: Listen, ask: Ask, held_port: int, re
 @pytest.mark.parametrize(
     ("ready", "asked"), [("tcp", "127.0.0.1:{}"), ("/health", "GET http://127.0.0.1:{}/health")]
 )
-def test_refused_to_the_end(ask: Ask, held_port: int, ready: str, asked: str) -> None:
-    """The reason has what was asked and what has come of it."""
+def test_refusal_is_the_reason_at_the_timeout(
+    ask: Ask, held_port: int, ready: str, asked: str
+) -> None:
+    """With what was probed."""
     asking = ask(held_port, ready)
     asking.begin_a_try()
     asking.turn()
@@ -353,7 +355,7 @@ def test_refused_to_the_end(ask: Ask, held_port: int, ready: str, asked: str) ->
     assert asking.readiness.due == NEVER
 
 
-def test_a_reason_is_one_line(ask: Ask, held_port: int) -> None:
+def test_reason_is_one_line(ask: Ask, held_port: int) -> None:
     """Whatever the path: nodes send each other no other texts."""
     asking = ask(held_port, "/a\nb")
     asking.begin_a_try()
@@ -365,8 +367,8 @@ def test_a_reason_is_one_line(ask: Ask, held_port: int) -> None:
 
 
 @pytest.mark.parametrize("answer", [OK, BUSY], ids=["ready", "not ready"])
-def test_ipv6(listen: Listen, ask: Ask, answer: bytes) -> None:
-    """An address has brackets in what is asked, and in the reason."""
+def test_ipv6_address_has_brackets(listen: Listen, ask: Ask, answer: bytes) -> None:
+    """In the request and in the reason."""
     listener = listen("::1")
     asking = ask(listener, host="::1")
 
@@ -381,10 +383,10 @@ def test_ipv6(listen: Listen, ask: Ask, answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("loopback", ["127.0.0.1", "127.0.0.2", "::1"])
-def test_it_listens_on_loopback_only(
+def test_server_on_loopback_only_gets_advice(
     listen: Listen, ask: Ask, own_address: str, loopback: str
 ) -> None:
-    """The default of some servers: other nodes could not reach it, and the reason has the cure."""
+    """Other nodes could not reach it. It is the default of some servers."""
     asking = ask(listener := listen(loopback), host=own_address)
     asking.begin_a_try()
     asking.turn()
@@ -395,8 +397,8 @@ def test_it_listens_on_loopback_only(
     )
 
 
-def test_it_listens_nowhere(ask: Ask, own_address: str, held_port: int) -> None:
-    """Nothing is said of an address."""
+def test_missing_listener_gets_advice(ask: Ask, own_address: str, held_port: int) -> None:
+    """The advice is not about an address."""
     asking = ask(held_port, host=own_address)
     asking.begin_a_try()
     asking.turn()
@@ -406,8 +408,9 @@ def test_it_listens_nowhere(ask: Ask, own_address: str, held_port: int) -> None:
     )
 
 
-def test_it_listens_everywhere_and_is_busy(listen: Listen, ask: Ask, own_address: str) -> None:
-    """That it listens on 127.0.0.1, too, is no fault."""
+def test_server_that_also_listens_on_loopback_gets_no_advice(
+    listen: Listen, ask: Ask, own_address: str
+) -> None:
     listener = listen("")
     asking = ask(listener, host=own_address)
 
@@ -416,8 +419,8 @@ def test_it_listens_everywhere_and_is_busy(listen: Listen, ask: Ask, own_address
     assert asking.reason().endswith("/health: HTTP/1.1 503 Service Unavailable")
 
 
-def test_a_node_that_is_known_by_name(listen: Listen, ask: Ask) -> None:
-    """No name server is asked, for that may take minutes: it is this machine's name."""
+def test_own_name_is_not_resolved(listen: Listen, ask: Ask) -> None:
+    """A name server may take minutes; the name is this machine's."""
     listener = listen("")
     asking = ask(listener, host="no-such-host.invalid")
 
@@ -427,10 +430,10 @@ def test_a_node_that_is_known_by_name(listen: Listen, ask: Ask) -> None:
     assert f"Host: no-such-host.invalid:{port_of(listener)}".encode() in asked
 
 
-def test_a_connection_to_itself_is_not_a_server(
+def test_connection_to_itself_is_not_ready(
     monkeypatch: pytest.MonkeyPatch, ask: Ask, held_port: int
 ) -> None:
-    """The kernel may give a try the very port that it asks at, and TCP connects a socket to itself."""
+    """The kernel may use the probed port for this side, and TCP connects a socket to itself."""
 
     class FromThatPort(socket.socket):
         def connect_ex(self, address: object) -> int:
@@ -450,8 +453,8 @@ def test_a_connection_to_itself_is_not_a_server(
 
 
 @pytest.mark.parametrize("is_accepted", [False, True], ids=["asked", "accepted"])
-def test_closed_in_the_middle(listen: Listen, ask: Ask, *, is_accepted: bool) -> None:
-    """The worker has ended: the connection is given up, and nothing more is asked or reported."""
+def test_close_ends_the_probe(listen: Listen, ask: Ask, *, is_accepted: bool) -> None:
+    """The worker has ended: nothing more is probed or reported."""
     listener = listen()
     asking = ask(listener)
     asking.begin_a_try()

@@ -1,4 +1,4 @@
-"""The ports of a job's programs: nobody else gets them, and a server can listen there."""
+"""Reserved ports of a job's programs: no other program gets them, and a server can listen there."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -46,8 +46,8 @@ def hold() -> Iterator[Hold]:
         yield made
 
 
-def test_every_worker_and_every_program_has_one(hold: Hold) -> None:
-    """All differ: those of workers, and one for each program where its workers meet."""
+def test_every_worker_and_every_program_gets_a_port(hold: Hold) -> None:
+    """All are different."""
     main, server, judge = hold(2, workers_of("server", 3), workers_of("judge", 1)).offers
 
     assert [(each.name, len(each.ports)) for each in (main, server, judge)] == [
@@ -59,21 +59,20 @@ def test_every_worker_and_every_program_has_one(hold: Hold) -> None:
     assert len(set(numbers)) == len(numbers) == 9
 
 
-def test_a_node_without_the_main_program(hold: Hold) -> None:
-    """It has no port there."""
+def test_node_without_the_main_program_has_no_port_for_it(hold: Hold) -> None:
     assert [each.name for each in hold(0, workers_of("server", 1)).offers] == ["server"]
 
 
-def test_a_server_listens_at_a_held_port(hold: Hold) -> None:
-    """With SO_REUSEADDR, as nearly all servers do."""
+def test_server_can_listen_on_a_reserved_port(hold: Hold) -> None:
+    """With SO_REUSEADDR, which nearly all servers set."""
     ((port,),) = [each.ports for each in hold(0, workers_of("server", 1)).offers]
 
     with socket.create_server(("127.0.0.1", port)):
         socket.create_connection(("127.0.0.1", port)).close()
 
 
-def test_a_port_that_is_set(hold: Hold) -> None:
-    """The next workers have the next ones, and they are not held: a server may bind as it likes."""
+def test_set_port_is_followed_by_the_next_ones(hold: Hold) -> None:
+    """They are not reserved, because a server may bind without SO_REUSEADDR."""
     port = free_port()
     (offer,) = hold(0, workers_of("server", 1, port)).offers
 
@@ -83,8 +82,8 @@ def test_a_port_that_is_set(hold: Hold) -> None:
         server.listen()
 
 
-def test_a_port_that_is_in_use(hold: Hold) -> None:
-    """It is found before anything has started, and who has it is named."""
+def test_set_port_in_use_is_an_error(hold: Hold) -> None:
+    """Before anything has started; the error names the program."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 

@@ -38,7 +38,7 @@ def run(code: str) -> str:
 
 
 def test_every_signal_is_an_event() -> None:
-    """Also realtime signals; none of them ends the process."""
+    """Including realtime signals; none of them ends the process."""
     printed = run("""
         inbox = Signals()
         for number in (*OUR_OWN, *FORWARDED_SIGNALS):
@@ -52,7 +52,7 @@ def test_every_signal_is_an_event() -> None:
     ]
 
 
-def test_the_end_of_a_child_is_an_event_of_its_own() -> None:
+def test_end_of_a_child_is_an_event() -> None:
     """It is recorded for reaping."""
     printed = run("""
         inbox = Signals()
@@ -63,12 +63,11 @@ def test_the_end_of_a_child_is_an_event_of_its_own() -> None:
     assert printed == "[ChildEnded(at=7.0)]\n"
 
 
-def test_without_signals() -> None:
-    """Reading without need does not block."""
+def test_reading_without_signals_does_not_block() -> None:
     assert run("print(list(Signals().events(1.0)))") == "[]\n"
 
 
-def test_ends_of_children_are_received_though_ignored_at_the_start() -> None:
+def test_ends_of_children_are_received_though_sigchld_was_ignored() -> None:
     """Otherwise the kernel would reap them, and their exit codes would be lost."""
     printed = run("""
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -81,8 +80,8 @@ def test_ends_of_children_are_received_though_ignored_at_the_start() -> None:
     assert printed == "[ChildEnded(at=7.0)] 3\n"
 
 
-def test_a_flood_of_signals_is_survived() -> None:
-    """More than the pipe holds: some are lost, nothing blocks, nothing is printed."""
+def test_flood_of_signals_does_not_block() -> None:
+    """There are more than the pipe holds: some are lost, and nothing is printed."""
     printed = run(f"""
         inbox = Signals()
         for _ in range(70_000):
@@ -93,7 +92,7 @@ def test_a_flood_of_signals_is_survived() -> None:
     assert printed == "{10}\n"
 
 
-def test_a_signal_with_a_handler_of_other_code_is_not_an_event() -> None:
+def test_signal_with_other_handler_is_not_an_event() -> None:
     printed = run("""
         signal.signal(signal.SIGURG, lambda *_: print("handled", flush=True))
         inbox = Signals()

@@ -1,4 +1,4 @@
-"""A job on one machine: its world, and the answers of its coordinator."""
+"""A single-node job: its world, and the answers of its coordinator."""
 
 import socket
 from collections.abc import Iterable, Iterator
@@ -119,8 +119,8 @@ def ports(worlds: Iterable[World]) -> list[int | None]:
     return [each.master_port for each in worlds]
 
 
-def test_all_there_is_to_know(node: Told) -> None:
-    """One node that has all ranks, and meets itself on loopback."""
+def test_world_of_a_single_node(node: Told) -> None:
+    """It has all ranks, and MASTER_ADDR is the loopback address."""
     for _ in range(3):
         node.fails()
 
@@ -141,8 +141,8 @@ def test_all_there_is_to_know(node: Told) -> None:
     assert node.node.node_zero == "n0"
 
 
-def test_a_chosen_port_is_fresh_in_every_attempt(node: Told) -> None:
-    """What is left of the attempt before can't meet the next one; and only the last is held."""
+def test_chosen_port_differs_in_every_attempt(node: Told) -> None:
+    """Processes of the previous attempt can't connect to the next one. Only the last port is reserved."""
     for _ in range(5):
         node.fails()
 
@@ -151,8 +151,8 @@ def test_a_chosen_port_is_fresh_in_every_attempt(node: Told) -> None:
     assert [is_free(port) for port in of_attempts] == [True] * 5 + [False]
 
 
-def test_a_given_port_is_kept(given: Told) -> None:
-    """Firewalls know it. It is held from the beginning, so that no other program gets it."""
+def test_set_port_is_kept(given: Told) -> None:
+    """A firewall may allow it. It is reserved from the start."""
     held = not is_free(given.world.master_port)
     for _ in range(2):
         given.fails()
@@ -163,8 +163,8 @@ def test_a_given_port_is_kept(given: Told) -> None:
     assert not is_free(given.world.master_port)
 
 
-def test_a_given_port_where_a_process_is_left(given: Told) -> None:
-    """It is let go and held again for each attempt: what listens there is an error."""
+def test_set_port_in_use_by_a_left_process_is_an_error(given: Told) -> None:
+    """It is released and reserved again for each attempt."""
     port = given.world.master_port
     with socket.socket() as left:
         # As torch's store, beside what holds the port for it.
@@ -175,16 +175,16 @@ def test_a_given_port_where_a_process_is_left(given: Told) -> None:
             given.fails()
 
 
-def test_leaving(node: Told) -> None:
-    """The port is free again; leaving twice is leaving."""
+def test_leaving_releases_the_port(node: Told) -> None:
+    """Leaving twice is harmless."""
     node.node.leave()
     node.node.leave()
 
     assert is_free(node.world.master_port)
 
 
-def test_the_whole_output_of_a_failed_worker_is_kept(node: Told) -> None:
-    """It travels nowhere, and needs no bounds."""
+def test_output_of_a_failed_worker_is_not_cut(node: Told) -> None:
+    """It is not sent to another node."""
     failed = result(1, 3, "x" * 100_000)
     node.sends(messages.FirstFailure(0, failed, 0.0))
     [again] = node.sends(done(0, failed))

@@ -1,12 +1,12 @@
-"""Remarks on a plan, as people read them."""
+"""Warnings about a plan, as they are printed."""
 
 from msgspec.structs import replace
 
 from tests.plans import plan_of
 
 
-def test_equal_remarks_are_printed_once() -> None:
-    """With the ranks that they are about; those on the node come first."""
+def test_equal_warnings_are_printed_once() -> None:
+    """With the ranks that they are about; those about the node come first."""
     plan = plan_of(3, first_rank=4)
     remarks = ("no GPU", "too few CPUs", "no GPU")
     workers = tuple(

@@ -34,12 +34,12 @@ def killed(local_rank: int, number: int, *, by_lease: bool = False) -> WorkerEnd
     return WorkerEnded(LocalRank(local_rank), Killed(number), at=10.0, by_lease=by_lease)
 
 
-def got(number: int) -> SignalReceived:
+def signal_received(number: int) -> SignalReceived:
     """The agent gets a signal."""
     return SignalReceived(number, at=10.0)
 
 
-def swept(*survivors: str) -> Event:
+def cleaned_up(*survivors: str) -> Event:
     """Nothing is left but the survivors."""
     return CleanedUp(survivors, at=10.0)
 
