@@ -18,8 +18,8 @@ from clusterrun.policy.stacks import StackGroup
 from clusterrun.signals import SignalReceived
 from msgspec.msgpack import Encoder
 from msgspec.structs import replace
-from tests.network.callers import OPENING
 
+from tests.network.clients import OPENING
 from tests.network.frames import FROM_A_COORDINATOR, FROM_A_MEMBER, as_frame, strange
 from tests.network.hostile_sessions import (
     MAX_PRINTED,

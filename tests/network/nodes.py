@@ -123,7 +123,7 @@ def done(
     return messages.Done(attempt, tuple(messages.DatedResult(it, None) for it in results), cause)
 
 
-def part(attempt: int = 0) -> World:
+def world_of_node_1(attempt: int = 0) -> World:
     """Return the part of node 1 in a job of two nodes, each with one worker."""
     one = world(2, attempt=attempt)
     second = GlobalRank(1)
@@ -132,7 +132,7 @@ def part(attempt: int = 0) -> World:
     )
 
 
-class QuietInbox:
+class EventInbox:
     """An inbox into which a test puts signals."""
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ def ranked_hello(number: int, **values: Any) -> messages.Hello:
     return hello(number, **{"rank": number, **values})
 
 
-def outside(
+def join_context(
     notices: list[str] | None = None,
     *,
     interfaces: Interfaces | None = None,
@@ -218,7 +218,7 @@ class Node:
         token: bytes = b"",
         where: JoinContext | None = None,
         *,
-        inbox: QuietInbox | None = None,
+        inbox: EventInbox | None = None,
     ) -> None:
         """Begin to join; ``inbox`` has this node's signals, and what else happens to it."""
         self.ahead = 0.0
@@ -226,16 +226,16 @@ class Node:
         self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
         if inbox is not None:
             self.loop.watch(inbox.fileno(), inbox.events, Priority.SIGNALS)
-        node = JoiningNode(settings, introduction, token, where or outside())
+        node = JoiningNode(settings, introduction, token, where or join_context())
         self.membership = Membership(node, self.loop)
         self.received: list[events.Event] = []
         """What has happened, as this node's agent learns it."""
 
-    def joins(self) -> World | WaitResult:
+    def join(self) -> World | WaitResult:
         """Wait until all nodes have joined, or the wait has another end."""
-        self.loop.at("patience", self.loop.clock() + PATIENCE, TimeIsOver)
+        self.loop.at("patience", self.loop.clock() + PATIENCE, raise_timeout)
         end = wait_for_world(self.membership, self.loop, None)
-        self.loop.at("patience", NEVER, TimeIsOver)
+        self.loop.at("patience", NEVER, raise_timeout)
         return end
 
     @property
@@ -249,7 +249,7 @@ class Node:
                     return world
         return None
 
-    def go_on(self, seconds: float = 0.0) -> list[events.Event]:
+    def run_for(self, seconds: float = 0.0) -> list[events.Event]:
         """Let it do what there is to do for so long; return what has happened."""
         happened = list[events.Event]()
         self.loop.at("pause", self.loop.clock() + seconds, events.ForkServerPrepared)
@@ -258,32 +258,32 @@ class Node:
         self.received += happened
         return happened
 
-    def sends(self, message: messages.AgentMessage) -> None:
+    def send(self, message: messages.AgentMessage) -> None:
         """Send a message of its agent; what it answers at once has happened."""
         self.received += self.membership.send(message)
 
-    def fails(self) -> RendezvousError:
+    def join_error(self) -> RendezvousError:
         """Return why it can't join."""
         with pytest.raises(RendezvousError) as caught:
-            take_turns(lambda: False, self)
+            run_until(lambda: False, self)
         return caught.value
 
-    def leaves(self) -> None:
+    def leave(self) -> None:
         self.membership.leave()
 
 
-def TimeIsOver(_now: float) -> events.Event:  # noqa: N802 - in place of an event
+def raise_timeout(_now: float) -> events.Event:
     raise TimeoutError
 
 
-class TakesTurns(Protocol):
+class Runnable(Protocol):
     """A node, or what stands for one."""
 
-    def go_on(self, seconds: float) -> object:
+    def run_for(self, seconds: float) -> object:
         """Let it do what there is to do for so long."""
 
 
-def take_turns(until: Callable[[], object], *nodes: TakesTurns) -> None:
+def run_until(until: Callable[[], object], *nodes: Runnable) -> None:
     """Let the nodes do what there is to do until ``until`` holds.
 
     Raises:
@@ -295,7 +295,7 @@ def take_turns(until: Callable[[], object], *nodes: TakesTurns) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError
         for each in nodes:
-            each.go_on(0.002)
+            each.run_for(0.002)
 
 
 def listens(port: int, host: str = "127.0.0.1") -> bool:
@@ -309,7 +309,7 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-class Played:
+class MemberHarness:
     """A member whose node 0 is the test."""
 
     def __init__(self, where: JoinContext | None = None, *, port: int = 0, **values: Any) -> None:
@@ -325,27 +325,27 @@ class Played:
                     calls.append(listener.accept()[0])
                 return bool(calls)
 
-            take_turns(is_called, self.node)
+            run_until(is_called, self.node)
         [self.socket] = calls
         """Node 0's end of the connection."""
         own_end = packed_address(self.socket.getsockname())
         handshake = coordinator_handshake(b"", own_end)
         self.coordinator = Channel(FROM_MEMBERS, self.socket, handshake)
-        self.heard: list[messages.FromMember] = []
+        self.received: list[messages.FromMember] = []
         """What node 0 has received."""
-        take_turns(lambda: self.hears() and self.heard, self.node)
+        run_until(lambda: self.receive() and self.received, self.node)
 
-    def hears(self) -> bool:
-        self.heard += self.coordinator.receive()
+    def receive(self) -> bool:
+        self.received += self.coordinator.receive()
         return True
 
-    def gets(self, *sent: messages.FromCoordinator) -> list[events.Event]:
+    def deliver(self, *sent: messages.FromCoordinator) -> list[events.Event]:
         """Let node 0 send messages; return what the agent learns."""
         for message in sent:
             self.coordinator.send(message)
-        return self.node.go_on(0.01)
+        return self.node.run_for(0.01)
 
     def close(self) -> None:
-        self.node.leaves()
+        self.node.leave()
         self.node.loop.close()
         self.coordinator.close()

@@ -62,14 +62,14 @@ class Agent:
         self.replies.append(reply)
         return ()
 
-    def go_on(self, seconds: float = 0.0) -> list[events.Event]:
+    def run_for(self, seconds: float = 0.0) -> list[events.Event]:
         """Let it take a turn; return what has happened."""
         return events_of_turn(self.loop, seconds)
 
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether nothing wakes it."""
         began = time.monotonic()
-        return self.go_on(0.05) == [] and time.monotonic() - began > 0.04
+        return self.run_for(0.05) == [] and time.monotonic() - began > 0.04
 
     def close(self) -> None:
         self.control.close()
@@ -88,7 +88,7 @@ class RunningAgent(Agent):
 
     def _live(self) -> None:
         while not self._ends.is_set() and not self.events:
-            self.events += self.go_on(0.01)
+            self.events += self.run_for(0.01)
         self.control.close()
 
     def close(self) -> None:
@@ -114,30 +114,30 @@ class Command:
         )
         self._agent = agent
 
-    def asks(self, request: StopJob | queries.Query | Describe) -> list[events.Event]:
+    def ask(self, request: StopJob | queries.Query | Describe) -> list[events.Event]:
         """Send a request; return what it causes, once it has arrived."""
         self.channel.send(request)
         happened = []
         for _ in range(4):
-            happened += self._agent.go_on()
+            happened += self._agent.run_for()
             self.channel.flush()
             if not self.channel.is_ready:
                 assert self.channel.receive() == []
         return happened
 
-    def says_no_more(self) -> None:
+    def shut_down_writing(self) -> None:
         """End its half of the connection, as one may that has asked."""
         with socket.socket(fileno=os.dup(self.channel.fileno())) as sock:
             sock.shutdown(socket.SHUT_WR)
 
-    def reads_all(self) -> int:
+    def read_all(self) -> int:
         """Return how many bytes the agent sends before it closes the connection."""
         count = 0
         with socket.socket(fileno=os.dup(self.channel.fileno())) as sock:
             sock.settimeout(5.0)
             while data := sock.recv(1 << 20):
                 count += len(data)
-                assert self._agent.go_on() == []
+                assert self._agent.run_for() == []
         return count
 
 
@@ -264,7 +264,7 @@ def test_stop_is_requested_and_answered(call: Callable[[], Command]) -> None:
     """The answer describes the job; then the connection is closed."""
     command = call()
 
-    assert command.asks(StopJob(at_once=True)) == [
+    assert command.ask(StopJob(at_once=True)) == [
         events.StopRequested("clusterrun stop --now", True, 0.0)
     ]
     (described,) = command.channel.receive()
@@ -281,7 +281,7 @@ def test_invalid_request_is_dropped(agent: Agent, sent: bytes) -> None:
         happened: list[events.Event] = []
 
         def is_dropped() -> bool:
-            happened.extend(agent.go_on())
+            happened.extend(agent.run_for())
             return bool(closed.poll(0))
 
         closed = select.poll()
@@ -292,7 +292,7 @@ def test_invalid_request_is_dropped(agent: Agent, sent: bytes) -> None:
             assert connection.recv(1) == b""
 
     assert (happened, agent.replies, agent.control.due) == ([], [], NEVER)
-    assert agent.rests()
+    assert agent.is_idle()
 
 
 def send_all(connection: socket.socket, data: bytes) -> None:
@@ -305,13 +305,13 @@ def test_client_without_request_times_out(agent: Agent) -> None:
     """The loop wakes for it."""
     with connect_to(agent.path, 5.0) as connection:
         agent.now = 1.0
-        agent.go_on()
+        agent.run_for()
         assert agent.control.due == 1.0 + control.SECONDS_TO_ASK
         agent.now = agent.control.due
-        agent.go_on()
+        agent.run_for()
 
         assert connection.recv(1) == b""
-    assert agent.rests()
+    assert agent.is_idle()
 
 
 def test_accepting_pauses_without_free_descriptors(
@@ -321,12 +321,12 @@ def test_accepting_pauses_without_free_descriptors(
     command = call()
     agent.now = 10.0
     with no_descriptors():
-        agent.go_on()
+        agent.run_for()
 
-    assert agent.rests()
+    assert agent.is_idle()
     assert agent.control.due == 10.0 + control.SECONDS_WITHOUT_DESCRIPTORS
     agent.now = agent.control.due
-    assert len(command.asks(StopJob(at_once=True))) == 1
+    assert len(command.ask(StopJob(at_once=True))) == 1
     assert agent.control.due == NEVER
 
 
@@ -334,16 +334,16 @@ def test_waiting_client_does_not_wake_the_loop(agent: Agent, call: Callable[[], 
     """The loop sleeps until there is an answer or the client disconnects."""
     commands = [call(), call()]
     for command in commands:
-        assert command.asks(QUERY) == []
-    commands[0].says_no_more()
-    rests = agent.rests()
+        assert command.ask(QUERY) == []
+    commands[0].shut_down_writing()
+    rests = agent.is_idle()
     agent.replies[0](b"\x80")
-    answered = commands[0].reads_all()
+    answered = commands[0].read_all()
     commands[1].channel.close()
-    wakes = not agent.rests()
+    wakes = not agent.is_idle()
 
     assert (rests, answered, wakes, agent.control.due) == (True, 5, True, NEVER)
-    assert agent.rests()
+    assert agent.is_idle()
     # The command may end before its answer.
     agent.replies[1](b"\x80")
 
@@ -354,36 +354,36 @@ def test_client_may_disconnect_at_any_time(
 ) -> None:
     """The next client, which gets the same descriptor, is served."""
     command = call()
-    agent.go_on()
+    agent.run_for()
     if when != "before it asks":
-        command.asks(QUERY)
+        command.ask(QUERY)
     if when == "while it is answered":
         agent.replies[0](bytes(LONG))
     command.channel.close()
     for _ in range(2):
-        agent.go_on()
+        agent.run_for()
 
     assert agent.control.due == NEVER
-    assert agent.rests()
-    assert len(call().asks(StopJob(at_once=False))) == 1
+    assert agent.is_idle()
+    assert len(call().ask(StopJob(at_once=False))) == 1
 
 
 def test_long_answer_is_sent_as_it_is_read(agent: Agent, call: Callable[[], Command]) -> None:
     """A client that stops reading is disconnected."""
     reader, idle = call(), call()
     for command in (reader, idle):
-        command.asks(QUERY)
+        command.ask(QUERY)
     agent.now = 2.0
     for reply in agent.replies:
         reply(bytes(LONG))
 
-    assert reader.reads_all() == 4 + LONG
-    assert agent.rests()
+    assert reader.read_all() == 4 + LONG
+    assert agent.is_idle()
     assert agent.control.due == 2.0 + control.SECONDS_TO_READ
     agent.now = agent.control.due
-    agent.go_on()
+    agent.run_for()
     assert agent.control.due == NEVER
-    assert 0 < idle.reads_all() < LONG
+    assert 0 < idle.read_all() < LONG
 
 
 def test_number_of_clients_is_limited(agent: Agent, call: Callable[[], Command]) -> None:
@@ -391,15 +391,15 @@ def test_number_of_clients_is_limited(agent: Agent, call: Callable[[], Command])
     for _ in range(control.MAX_CLIENTS + 1):
         call()
     before = open_descriptors()
-    agent.go_on()
+    agent.run_for()
     accepted = open_descriptors() - before
     for _ in range(control.MAX_CLIENTS):
-        agent.go_on()
+        agent.run_for()
     full = open_descriptors() - before
-    rests = agent.rests()
+    rests = agent.is_idle()
     agent.now = control.SECONDS_TO_ASK
-    agent.go_on()
-    agent.go_on()
+    agent.run_for()
+    agent.run_for()
     after = open_descriptors() - before
 
     assert (accepted, full, after) == (control.MAX_ACCEPTED_PER_TURN, control.MAX_CLIENTS, 1)
@@ -416,7 +416,7 @@ def test_unauthenticated_connections_do_not_delay_commands(
         stack.callback(os.close, ready)
         agent.loop.watch(ready, Stranger().events, Priority.UNAUTHENTICATED)
 
-    assert len(call().asks(StopJob(at_once=False))) == 1
+    assert len(call().ask(StopJob(at_once=False))) == 1
 
 
 def test_waiting_client_is_disconnected_at_the_end(
@@ -424,15 +424,15 @@ def test_waiting_client_is_disconnected_at_the_end(
 ) -> None:
     """An answer that comes later is dropped."""
     waiting, connected = call(), call()
-    waiting.asks(QUERY)
+    waiting.ask(QUERY)
     for _ in range(2):
         agent.control.close()
     agent.replies[0](b"\x80")
 
-    assert waiting.reads_all() == 0
-    assert connected.reads_all() > 0
+    assert waiting.read_all() == 0
+    assert connected.read_all() > 0
     assert not agent.path.exists()
-    assert agent.rests()
+    assert agent.is_idle()
 
 
 AS_ANOTHER_USER = (

@@ -98,8 +98,8 @@ def test_server_can_listen_on_a_reserved_port(held: MasterPort, address: str) ->
 )
 def test_set_port_in_use_is_an_error(family: socket.AddressFamily, address: str) -> None:
     """The error names the port, its origin, the program and a remedy, at any address."""
-    with socket.create_server((address, 0), family=family) as stranger:
-        port = stranger.getsockname()[1]
+    with socket.create_server((address, 0), family=family) as client:
+        port = client.getsockname()[1]
         with pytest.raises(RendezvousError) as caught:
             MasterPort(Setting(port, "--master-port"))
 

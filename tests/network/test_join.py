@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from tests.network.nodes import (
     PATIENCE,
+    EventInbox,
     Node,
     Notices,
-    QuietInbox,
     job_terms,
+    join_context,
     listens,
-    outside,
     ranked_hello,
 )
 from tests.waiting import wait_until
@@ -60,23 +60,23 @@ class Nodes:
         where: JoinContext | None = None,
         token: bytes = b"",
         *,
-        inbox: QuietInbox | None = None,
+        inbox: EventInbox | None = None,
     ) -> Future[Joined]:
         """Let one node join."""
         run_id = introduction.run_id or settings.job.join.run_id
         joining = replace(settings.job.join, run_id=run_id)
         settings = replace(settings, job=replace(settings.job, join=joining))
 
-        def joined() -> Joined:
+        def join() -> Joined:
             node = Node(settings, introduction, token, where, inbox=inbox)
             self._members.append(node)
             try:
-                return node.joins()
+                return node.join()
             except LauncherError:
-                node.leaves()
+                node.leave()
                 raise
 
-        future = self._executor.submit(joined)
+        future = self._executor.submit(join)
         self._all.append(future)
         return future
 
@@ -85,7 +85,7 @@ class Nodes:
         for future in self._all:
             future.exception(PATIENCE)
         for node in reversed(self._members):
-            node.leaves()
+            node.leave()
         self._executor.shutdown()
 
 
@@ -147,7 +147,8 @@ def test_master_addr_is_the_address_that_answered(nodes: Nodes, *, dead_one_firs
         return (NOWHERE, here) if dead_one_first else (here, NOWHERE)
 
     futures = [
-        nodes.join(settings, ranked_hello(number), outside(resolve=resolve)) for number in range(2)
+        nodes.join(settings, ranked_hello(number), join_context(resolve=resolve))
+        for number in range(2)
     ]
 
     # Node 0's own workers get what its check finds, and it may not have finished.
@@ -161,7 +162,8 @@ def test_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
         return (Address(socket.AF_INET, "127.0.0.1", 0),)
 
     futures = [
-        nodes.join(settings, ranked_hello(number), outside(resolve=resolve)) for number in range(2)
+        nodes.join(settings, ranked_hello(number), join_context(resolve=resolve))
+        for number in range(2)
     ]
 
     assert [world(future).master_addr for future in futures] == ["head"] * 2
@@ -180,7 +182,7 @@ def test_different_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     settings = job_terms(free_port())
     place = f"127.0.0.1:{settings.ports.value[0]}"
     notices = Notices()
-    first = nodes.join(settings, ranked_hello(0), outside(notices), b"right")
+    first = nodes.join(settings, ranked_hello(0), join_context(notices), b"right")
     for token, why in ((b"wrong", "a different token from"), (b"", "a token")):
         refused = error(nodes.join(settings, ranked_hello(1), token=token))
         assert refused.message.startswith(f"the job at {place} has {why}")
@@ -196,7 +198,7 @@ def test_different_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
 def test_only_the_node_that_disagrees_is_refused(nodes: Nodes) -> None:
     """Node 0 prints it and waits for another node, here the same one with the right command."""
     port, notices = free_port(), Notices()
-    one = nodes.join(job_terms(port, 2), ranked_hello(0), outside(notices))
+    one = nodes.join(job_terms(port, 2), ranked_hello(0), join_context(notices))
     other = nodes.join(job_terms(port, 3), ranked_hello(1, must={"nnodes": "3"}))
     refused = error(other)
     again = nodes.join(job_terms(port, 2), ranked_hello(1))
@@ -233,7 +235,9 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
         wait_until(lambda: listens(second))
         settings = job_terms((first, second, third))
         futures = [
-            nodes.join(settings, ranked_hello(n, run_id="mine"), outside(seconds_to_answer=0.3))
+            nodes.join(
+                settings, ranked_hello(n, run_id="mine"), join_context(seconds_to_answer=0.3)
+            )
             for n in (0, 1)
         ]
 
@@ -258,9 +262,9 @@ def test_job_at_loopback_listens_only_there(nodes: Nodes) -> None:
 @pytest.mark.parametrize("number", [2, 15, 1])
 def test_signal_to_member_ends_its_wait(nodes: Nodes, number: int) -> None:
     """The other nodes still wait."""
-    inbox, notices = QuietInbox(), Notices()
+    inbox, notices = EventInbox(), Notices()
     settings = job_terms(free_port(), 3)
-    first = nodes.join(settings, ranked_hello(0), outside(notices))
+    first = nodes.join(settings, ranked_hello(0), join_context(notices))
     second = nodes.join(settings, ranked_hello(1), inbox=inbox)
     inbox.put(SignalReceived(10, 0.0))
     inbox.put(SignalReceived(number, 0.0))
@@ -273,7 +277,7 @@ def test_signal_to_member_ends_its_wait(nodes: Nodes, number: int) -> None:
 
 def test_signal_to_node_zero_ends_the_wait_of_all(nodes: Nodes) -> None:
     """The job can't start without node 0."""
-    inbox = QuietInbox()
+    inbox = EventInbox()
     settings = job_terms(free_port(), 3)
     second = nodes.join(settings, ranked_hello(1))
     first = nodes.join(settings, ranked_hello(0), inbox=inbox)
@@ -288,7 +292,7 @@ def test_signal_to_node_zero_ends_the_wait_of_all(nodes: Nodes) -> None:
 def test_loss_of_helper_process_ends_the_wait(nodes: Nodes) -> None:
     """On a member only its own; on node 0 that of all."""
     lost = events.HelperLost("relay", "was killed by SIGKILL", 9, 0.0)
-    inboxes = [QuietInbox(), QuietInbox()]
+    inboxes = [EventInbox(), EventInbox()]
     settings = job_terms(free_port(), 4)
     first, second = (
         nodes.join(settings, ranked_hello(number), inbox=inbox)
@@ -312,7 +316,7 @@ def test_loss_of_helper_process_ends_the_wait(nodes: Nodes) -> None:
 def test_node_zero_that_fails_tells_all_members(nodes: Nodes) -> None:
     """Its fork server has failed while the others joined."""
 
-    class Failing(QuietInbox):
+    class Failing(EventInbox):
         def events(self, now: float) -> list[events.Event]:
             if super().events(now):
                 raise MachineError("no PID namespace")
@@ -334,12 +338,12 @@ def test_node_zero_that_fails_tells_all_members(nodes: Nodes) -> None:
 def test_second_node_zero_is_refused(nodes: Nodes, token: bytes) -> None:
     """The one that does not have the address connects to it; with a token both end."""
     port, notices = free_port(), Notices()
-    owner = outside(notices, interfaces=OWNER)
+    owner = join_context(notices, interfaces=OWNER)
     one = nodes.join(job_terms(port, host=HERE), ranked_hello(0), owner, token)
     wait_until(lambda: listens(port))
     # Another machine would have the port for itself.
     settings = job_terms((port, free_port()), host=HERE)
-    second = outside(interfaces={})
+    second = join_context(interfaces={})
     refused = error(nodes.join(settings, ranked_hello(1, rank=0), second, token))
 
     assert refused.message == "two nodes have node rank 0: n0 (pid 10) and n1 (pid 11)"
@@ -354,7 +358,7 @@ def test_second_node_zero_is_refused(nodes: Nodes, token: bytes) -> None:
 
 def test_node_zero_behind_a_service_address_ignores_itself(nodes: Nodes) -> None:
     settings, notices = job_terms(free_port(), host=HERE), Notices()
-    first = nodes.join(settings, ranked_hello(0), outside(notices, interfaces={}))
+    first = nodes.join(settings, ranked_hello(0), join_context(notices, interfaces={}))
     with pytest.raises(TimeoutError):
         first.result(0.3)
     second = nodes.join(settings, ranked_hello(1))
@@ -371,7 +375,7 @@ def test_node_zero_of_different_job_is_not_a_duplicate(nodes: Nodes) -> None:
     wait_until(lambda: listens(port))
     settings = job_terms((port, free_port()), host=HERE)
     zero = ranked_hello(2, rank=0, run_id="other")
-    second = nodes.join(settings, zero, outside(notices, interfaces={}))
+    second = nodes.join(settings, zero, join_context(notices, interfaces={}))
     nodes.join(settings, other)
     nodes.join(job_terms(port, host=HERE), ranked_hello(1, run_id="one"))
 

@@ -13,14 +13,14 @@ from free_ports import free_port
 from msgspec.structs import replace
 
 from tests.network.nodes import (
+    MemberHarness,
     Node,
     Notices,
-    Played,
     job_terms,
-    outside,
-    part,
+    join_context,
     ranked_hello,
-    take_turns,
+    run_until,
+    world_of_node_1,
 )
 
 DEAD, LIVING = (
@@ -47,9 +47,11 @@ def joining(
     """
     host = "127.0.0.1" if resolve is None else "head"
     settings = job_terms(port, **{"host": host, "rdzv_timeout": 600.0, **values})
-    where = outside(notices, resolve=resolve or all_addresses, seconds_to_answer=seconds_to_answer)
+    where = join_context(
+        notices, resolve=resolve or all_addresses, seconds_to_answer=seconds_to_answer
+    )
     made = Node(settings, ranked_hello(number), where=where)
-    stack.callback(made.leaves)
+    stack.callback(made.leave)
     return made
 
 
@@ -58,9 +60,9 @@ def node_zero(stack: ExitStack, port: int) -> Node:
     return joining(stack, Notices(), port, lambda _: (LIVING,), number=0)
 
 
-def played(stack: ExitStack, notices: Notices, **values: Any) -> Played:
+def started_member(stack: ExitStack, notices: Notices, **values: Any) -> MemberHarness:
     """Return a member that has introduced itself to node 0, which is the test."""
-    made = Played(outside(notices), **{"rdzv_timeout": 600.0, **values})
+    made = MemberHarness(join_context(notices), **{"rdzv_timeout": 600.0, **values})
     stack.callback(made.close)
     return made
 
@@ -68,7 +70,7 @@ def played(stack: ExitStack, notices: Notices, **values: Any) -> Played:
 def passes(member: Node, seconds: float) -> None:
     """Set a member's clock forward, and let it do what is due."""
     member.ahead += seconds
-    member.go_on(0.02)
+    member.run_for(0.02)
 
 
 def drop_connections(stack: ExitStack, host: str, port: int) -> None:
@@ -88,12 +90,12 @@ def test_all_addresses_of_a_name_are_dialed_at_once(stack: ExitStack, notices: N
     port = free_port()
     drop_connections(stack, DEAD.text, port)
     before = time.monotonic()
-    where = outside(notices, resolve=lambda _: (DEAD, LIVING))
-    member = Played(where, port=port, host="head")
+    where = join_context(notices, resolve=lambda _: (DEAD, LIVING))
+    member = MemberHarness(where, port=port, host="head")
     stack.callback(member.close)
     taken = time.monotonic() - before
 
-    member.gets(messages.WorldFormed(replace(part(), master_addr="head"), "n0"))
+    member.deliver(messages.WorldFormed(replace(world_of_node_1(), master_addr="head"), "n0"))
 
     assert member.node.world is not None
     assert member.node.world.master_addr == LIVING.text
@@ -111,18 +113,18 @@ def test_silent_address_times_out(
     port = free_port()
     drop_connections(stack, "127.0.0.1", port)
     member = joining(stack, notices, port, rdzv_timeout=timeout)
-    member.go_on(0.01)
+    member.run_for(0.01)
     member.ahead = timeout - 0.5
-    member.go_on(0.01)
+    member.run_for(0.01)
     member.ahead = timeout
 
-    assert member.fails().message.endswith(why)
+    assert member.join_error().message.endswith(why)
 
 
 def test_waiting_member_prints_notices(stack: ExitStack, notices: Notices) -> None:
     """The first after 5 s, then one every 30 s."""
     member = joining(stack, notices, port := free_port())
-    member.go_on(0.01)
+    member.run_for(0.01)
     printed = [list(notices)]
     for seconds in (4.5, 0.5, 29.5, 0.5, 29.5, 0.5):
         passes(member, seconds)
@@ -144,7 +146,7 @@ def test_name_that_resolves_late_is_dialed(stack: ExitStack, notices: Notices) -
 
     port = free_port()
     first, second = node_zero(stack, port), joining(stack, notices, port, resolve)
-    take_turns(lambda: second.world, first, second)
+    run_until(lambda: second.world, first, second)
 
     assert second.world is not None
     assert second.world.node_rank == 1
@@ -173,7 +175,7 @@ def test_other_program_is_dialed_again(
         theirs.shutdown(socket.SHUT_WR)
         return len(calls) >= times
 
-    take_turns(lambda: is_called(2), member)
+    run_until(lambda: is_called(2), member)
     passes(member, 5.0)
 
     assert notices.has(NOT_CLUSTERRUN)
@@ -183,7 +185,7 @@ def test_silent_program_is_not_clusterrun(stack: ExitStack, notices: Notices) ->
     """Torch's store waits for the rest of a query."""
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     member = joining(stack, notices, server.getsockname()[1])
-    member.go_on(0.01)
+    member.run_for(0.01)
     theirs, _ = server.accept()
     stack.callback(theirs.close)
     passes(member, 0.1)
@@ -199,36 +201,36 @@ def test_silent_program_is_not_clusterrun(stack: ExitStack, notices: Notices) ->
 def test_lost_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> None:
     """Its scheduler may restart it."""
     port = free_port()
-    member = played(stack, notices, port=port)
+    member = started_member(stack, notices, port=port)
     member.coordinator.close()
     again = Node(job_terms(port), ranked_hello(0))
-    stack.callback(again.leaves)
+    stack.callback(again.leave)
 
-    take_turns(lambda: member.node.world, again, member.node)
+    run_until(lambda: member.node.world, again, member.node)
 
     assert notices == []
 
 
 def test_frozen_node_zero_is_an_error_after_the_timeout(stack: ExitStack, notices: Notices) -> None:
     """Node 0 should have ended the wait itself; the member ends it a little later."""
-    member = played(stack, notices).node
+    member = started_member(stack, notices).node
     passes(member, 600.0)
     passes(member, 4.5)
     member.ahead += 0.5
 
-    assert "stopped responding before all nodes had joined" in member.fails().message
+    assert "stopped responding before all nodes had joined" in member.join_error().message
     assert notices == []
 
 
 def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> None:
     port = free_port()
     first = Node(job_terms(port, 3, rdzv_timeout=600.0), ranked_hello(0))
-    stack.callback(first.leaves)
+    stack.callback(first.leave)
     second = joining(stack, notices, port, nodes=3)
     members = first.membership._state.coordinator.members  # type: ignore[union-attr]  # noqa: SLF001 - to be sure
-    take_turns(lambda: len(members.by_connection) == 2, first, second)
+    run_until(lambda: len(members.by_connection) == 2, first, second)
     first.ahead = 5.0
-    take_turns(lambda: notices, first, second)
+    run_until(lambda: notices, first, second)
 
     assert notices == ["2 of 3 nodes have joined: n0, n1; waiting for node rank 2 (5 s of 600 s)"]
 
@@ -236,25 +238,25 @@ def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> N
 def test_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> None:
     """Its host may be dead, and another one may replace it."""
     port = free_port()
-    member = played(stack, notices, port=port, rhythm=heartbeat_rhythm(2, 1.0))
+    member = started_member(stack, notices, port=port, rhythm=heartbeat_rhythm(2, 1.0))
     until = time.monotonic() + 1.5
 
-    def answers() -> bool:
-        asked = [each for each in member.heard if isinstance(each, messages.Heartbeat)]
-        member.heard.clear()
+    def answer() -> bool:
+        asked = [each for each in member.received if isinstance(each, messages.Heartbeat)]
+        member.received.clear()
         for each in asked:
             member.coordinator.send(messages.HeartbeatAnswer(each.at, each.at))
-        return member.hears() and time.monotonic() > until
+        return member.receive() and time.monotonic() > until
 
-    take_turns(answers, member.node)
+    run_until(answer, member.node)
     answered = member.coordinator.end is None
-    take_turns(lambda: member.hears() and member.coordinator.end, member.node)
+    run_until(lambda: member.receive() and member.coordinator.end, member.node)
     again = Node(job_terms(port), ranked_hello(0))
-    stack.callback(again.leaves)
-    take_turns(lambda: member.node.world, again, member.node)
+    stack.callback(again.leave)
+    run_until(lambda: member.node.world, again, member.node)
 
     assert answered
-    assert not any(isinstance(each, messages.Hello) for each in member.heard)
+    assert not any(isinstance(each, messages.Hello) for each in member.received)
     assert notices == []
 
 
@@ -264,7 +266,7 @@ def test_first_answering_address_in_order_is_used(stack: ExitStack, notices: Not
         port = free_port()
         first = node_zero(stack, port)
         second = joining(stack, notices, port, lambda _: (DEAD, LIVING))
-        take_turns(lambda second=second: second.world, first, second)  # type: ignore[misc]
+        run_until(lambda second=second: second.world, first, second)  # type: ignore[misc]
 
         assert second.world is not None
         assert second.world.master_addr == DEAD.text

@@ -33,12 +33,12 @@ from msgspec.structs import replace
 
 from tests.network.nodes import (
     PATIENCE,
+    MemberHarness,
     Notices,
-    Played,
     job_terms,
-    outside,
-    part,
+    join_context,
     ranked_hello,
+    world_of_node_1,
 )
 
 RHYTHM = HeartbeatRhythm(0.25, 1.5)
@@ -46,8 +46,8 @@ SILENCE = "has been silent for 2 s"
 LEASE = 1.5 + 2.25 * 0.25
 """Seconds from the sending of a heartbeat."""
 
-FORMED = messages.WorldFormed(part(), "n0")
-NEXT = messages.NextAttempt(part(attempt=1), outcome.NodeLost(1, "n1"))
+FORMED = messages.WorldFormed(world_of_node_1(), "n0")
+NEXT = messages.NextAttempt(world_of_node_1(attempt=1), outcome.NodeLost(1, "n1"))
 
 
 class Pair:
@@ -62,7 +62,7 @@ class Pair:
         self.leases: list[float | None] = []
         """What the fork server is given."""
         self.held: list[int] = []
-        where = outside()._replace(
+        where = join_context()._replace(
             lease_clock=lambda: self.now,
             renew_lease=self.leases.append,
             hold_connection=self.held.append,
@@ -87,7 +87,7 @@ class Pair:
             self.came += self.node_zero.receive()
         assert until()
 
-    def sends(self, *sent: messages.FromCoordinator) -> list[messages.FromCoordinator]:
+    def send(self, *sent: messages.FromCoordinator) -> list[messages.FromCoordinator]:
         """Let node 0 send messages; return what the member takes of them."""
         # The last one shows that all have come.
         for message in (*sent, messages.Notice("end")):
@@ -99,7 +99,7 @@ class Pair:
             taken += self.member.receive(self.at)
         return taken[:-1]
 
-    def hears(self, count: int) -> list[messages.FromMember]:
+    def receive(self, count: int) -> list[messages.FromMember]:
         """Return what node 0 has received after the Hello, once it is so much."""
         self.wait_for(lambda: len(self.came) > count)
         return self.came[1:]
@@ -129,10 +129,13 @@ def test_matching_world_is_accepted() -> None:
     """A node may have workers of services only."""
     settings, hello = job_terms(29500, max_restarts=7), ranked_hello(1)
 
-    check_world(part(), hello, settings, -1)
-    check_world(part(attempt=7), hello, settings, 6)
+    check_world(world_of_node_1(), hello, settings, -1)
+    check_world(world_of_node_1(attempt=7), hello, settings, 6)
     check_world(
-        replace(part(), local_size=0, size=1, role_size=1), replace(hello, workers=0), settings, -1
+        replace(world_of_node_1(), local_size=0, size=1, role_size=1),
+        replace(hello, workers=0),
+        settings,
+        -1,
     )
 
 
@@ -164,19 +167,19 @@ def test_matching_world_is_accepted() -> None:
 def test_world_without_this_node_is_refused(wrong: dict[str, Any]) -> None:
     """A world of 2^31 - 1 workers would keep the agent busy for ever."""
     hello, settings = ranked_hello(1, run_id="run"), job_terms(29500, max_restarts=2)
-    check_world(part(attempt=1), hello, settings, 0)
+    check_world(world_of_node_1(attempt=1), hello, settings, 0)
 
     with pytest.raises(BadFrame, match="sent a world in which this node has no place"):
-        check_world(replace(part(attempt=1), **wrong), hello, settings, 0)
+        check_world(replace(world_of_node_1(attempt=1), **wrong), hello, settings, 0)
 
 
 def test_too_many_attempts_are_refused() -> None:
     """Unless lost nodes may cause more of them."""
     hello = ranked_hello(1, run_id="run")
-    check_world(part(attempt=3), hello, job_terms(29500, max_restarts=1, spares=1), 2)
+    check_world(world_of_node_1(attempt=3), hello, job_terms(29500, max_restarts=1, spares=1), 2)
 
     with pytest.raises(BadFrame):
-        check_world(part(attempt=3), hello, job_terms(29500, max_restarts=1), 2)
+        check_world(world_of_node_1(attempt=3), hello, job_terms(29500, max_restarts=1), 2)
 
 
 SERVICE = Service(
@@ -201,7 +204,7 @@ def test_program_without_workers_on_this_node_is_accepted() -> None:
         ranked_hello(1, programs=OFFERS[1:], workers=0),
         job_terms(29500, services=(SERVICE,)),
     )
-    world = replace(part(), local_size=0, size=1, role_size=1)
+    world = replace(world_of_node_1(), local_size=0, size=1, role_size=1)
     main = replace(MAIN_PROGRAM, nodes=(on_node(0, 7000),))
 
     check_world(replace(world, programs=(main, replace(SERVER, first=1))), hello, settings, -1)
@@ -226,7 +229,7 @@ def test_program_without_workers_on_this_node_is_accepted() -> None:
 def test_programs_that_do_not_match_are_refused(programs: tuple[ProgramWorld, ...]) -> None:
     """A worker's plan needs its program, its number there and its port."""
     hello, settings = ranked_hello(1, programs=OFFERS), job_terms(29500, services=(SERVICE,))
-    world = replace(part(), programs=(MAIN_PROGRAM, SERVER))
+    world = replace(world_of_node_1(), programs=(MAIN_PROGRAM, SERVER))
     check_world(world, hello, settings, -1)
 
     with pytest.raises(BadFrame):
@@ -235,10 +238,10 @@ def test_programs_that_do_not_match_are_refused(programs: tuple[ProgramWorld, ..
 
 @pytest.mark.parametrize("of_attempt", [0, 1])
 def test_repeated_or_earlier_attempt_is_refused(pair: Pair, of_attempt: int) -> None:
-    pair.sends(replace(FORMED, world=part(attempt=1)))
+    pair.send(replace(FORMED, world=world_of_node_1(attempt=1)))
 
     with pytest.raises(BadFrame, match="has no place"):
-        pair.sends(replace(NEXT, world=part(attempt=of_attempt)))
+        pair.send(replace(NEXT, world=world_of_node_1(attempt=of_attempt)))
 
 
 # What it takes of node 0.
@@ -292,10 +295,10 @@ def test_message_of_wrong_phase_is_refused(pair: Pair, phase: MemberPhase, kind:
     pair.member.phase = phase
 
     if kind in TAKEN[phase]:
-        assert pair.sends(SENT[kind]) == [SENT[kind]]
+        assert pair.send(SENT[kind]) == [SENT[kind]]
     else:
         with pytest.raises(BadFrame, match=rf"^sent a message that has no place here \({kind}\)$"):
-            pair.sends(SENT[kind])
+            pair.send(SENT[kind])
 
 
 @pytest.mark.parametrize(
@@ -308,14 +311,14 @@ def test_plain_job_refuses_to_wait(phase: MemberPhase, kind: str) -> None:
     pair.member.phase = phase
 
     with pytest.raises(BadFrame, match=kind):
-        pair.sends(SENT[kind])
+        pair.send(SENT[kind])
     pair.close()
 
 
 def test_waiting_member_becomes_working(pair: Pair) -> None:
     phases = [pair.member.phase]
     for each in (messages.KeepWaiting("n0"), FORMED, NEXT):
-        pair.sends(each)
+        pair.send(each)
         phases.append(pair.member.phase)
 
     joining, waiting, working = MemberPhase
@@ -332,7 +335,7 @@ def test_heartbeat_is_sent_in_each_interval(pair: Pair) -> None:
         pair.now = 100.0 + at
         pair.member.send_due_heartbeat(at)
 
-    assert pair.hears(2) == [messages.Heartbeat(100.25), messages.Heartbeat(100.5)]
+    assert pair.receive(2) == [messages.Heartbeat(100.25), messages.Heartbeat(100.5)]
     assert pair.came[0] == replace(ranked_hello(1), at=100.0)
     assert pair.member.due == 0.75
 
@@ -340,11 +343,11 @@ def test_heartbeat_is_sent_in_each_interval(pair: Pair) -> None:
 def test_answer_renews_the_lease_from_the_time_of_sending(pair: Pair) -> None:
     """However late it is read; no answer makes the lease shorter."""
     pair.now = 101.5
-    pair.sends(answer(100.0), answer(100.75), answer(100.5), FORMED)
+    pair.send(answer(100.0), answer(100.75), answer(100.5), FORMED)
     before = list(pair.leases)
     pair.member.begin_work(0.0)
     pair.now = 109.0
-    pair.sends(answer(101.0), answer(100.9), answer(101.25))
+    pair.send(answer(101.0), answer(100.9), answer(101.25))
 
     assert before == []
     assert pair.held == [pair.member.channel.fileno()]
@@ -353,14 +356,14 @@ def test_answer_renews_the_lease_from_the_time_of_sending(pair: Pair) -> None:
 
 def test_answer_from_the_future_extends_no_lease(pair: Pair) -> None:
     """Otherwise a lease could be without end."""
-    pair.sends(FORMED, answer(1e9))
+    pair.send(FORMED, answer(1e9))
 
     assert pair.leases == [100.0 + LEASE]
 
 
 def test_lease_before_the_first_answer_has_ended(pair: Pair) -> None:
     """Node 0 answers the Hello before it forms a world."""
-    pair.sends(FORMED)
+    pair.send(FORMED)
     pair.member.begin_work(0.0)
 
     assert pair.leases == [0.0]
@@ -369,10 +372,10 @@ def test_lease_before_the_first_answer_has_ended(pair: Pair) -> None:
 def test_plain_job_has_no_leases() -> None:
     """The fork server does not keep the connection open either."""
     pair = Pair(spares=0)
-    pair.sends(answer(100.0), FORMED)
+    pair.send(answer(100.0), FORMED)
     pair.member.begin_work(0.0)
     pair.now = 101.0
-    pair.sends(answer(100.5))
+    pair.send(answer(100.5))
 
     assert (pair.leases, pair.held) == ([], [])
     pair.close()
@@ -382,12 +385,12 @@ def test_node_zero_time_uses_the_quickest_exchange(pair: Pair) -> None:
     """The error is half the difference between the times of the two directions."""
     unknown = pair.member.node_zero_time(0.0)
     pair.now = 104.0
-    pair.sends(answer(100.0, 1003.0))
+    pair.send(answer(100.0, 1003.0))
     slow = pair.member.node_zero_time(1.0)
     pair.now = 104.5
-    pair.sends(answer(104.25, 1004.5))
+    pair.send(answer(104.25, 1004.5))
     quick = pair.member.node_zero_time(1.0)
-    pair.sends(answer(101.0, 1004.5))
+    pair.send(answer(101.0, 1004.5))
 
     assert unknown is None
     assert slow == 1003.0 + 2.0 - 1.0
@@ -423,7 +426,7 @@ def test_node_zero_is_lost_after_silence(pair: Pair) -> None:
     while not losses:
         pair.at += 0.25
         if pair.at == 1.5:
-            pair.sends(messages.Notice("it lives"))
+            pair.send(messages.Notice("it lives"))
         losses += [(pair.at, loss)] if (loss := pair.member.loss(pair.at)) else []
 
     assert losses == [
@@ -445,14 +448,14 @@ def test_paused_node_zero_is_not_silent(pair: Pair) -> None:
     """It sends a message when it continues, and then a heartbeat is due at once."""
     pair.member.set_paused(0.0, paused=True)
     while_paused = {pair.member.loss(at * 0.25) for at in range(100)}
-    pair.sends(messages.Notice("came with it"))
+    pair.send(messages.Notice("came with it"))
     due = pair.member.due
     pair.member.set_paused(30.0, paused=False)
     pair.member.send_due_heartbeat(30.0)
 
     assert while_paused == {None}
     assert due == NEVER
-    assert pair.hears(1) == [messages.Heartbeat(100.0)]
+    assert pair.receive(1) == [messages.Heartbeat(100.0)]
     assert [pair.member.loss(30.0 + at) is None for at in (0.5, 1.0, 1.5, 2.0)] == [
         *[True] * 3,
         False,
@@ -470,34 +473,34 @@ def test_kernel_timeout_of_node_zero_equals_heartbeat_timeout(pair: Pair) -> Non
 # As its agent gets to know it.
 
 
-class Leased(Played):
+class LeasedMember(MemberHarness):
     """A member whose job may go on without it, in the loop of its agent."""
 
     def __init__(self, where: JoinContext | None = None, **values: Any) -> None:
         self.leases: list[float | None] = []
-        where = (where or outside())._replace(renew_lease=self.leases.append)
+        where = (where or join_context())._replace(renew_lease=self.leases.append)
         super().__init__(where, **{"rhythm": RHYTHM, "spares": 1, **values})
-        first = self.heard[0]
+        first = self.received[0]
         assert isinstance(first, messages.Hello)
         self.sent = first.at
         """The time of its first heartbeat."""
 
-    def loses(self) -> events.CoordinatorLost:
+    def wait_for_loss(self) -> events.CoordinatorLost:
         """Let time pass until node 0 is lost, which happens once."""
         lost: list[events.Event] = []
         deadline = time.monotonic() + PATIENCE
         while not lost and time.monotonic() < deadline:
             self.node.ahead += 0.25
-            lost += self.node.go_on(0.01)
+            lost += self.node.run_for(0.01)
         [event] = lost
         assert isinstance(event, events.CoordinatorLost)
-        assert self.node.go_on(0.05) == []
+        assert self.node.run_for(0.05) == []
         return event
 
 
 @pytest.fixture
-def member() -> Iterator[Leased]:
-    made = Leased()
+def member() -> Iterator[LeasedMember]:
+    made = LeasedMember()
     yield made
     made.close()
 
@@ -509,8 +512,8 @@ def test_slow_name_server_extends_no_lease() -> None:
         time.sleep(0.4)
         return True
 
-    member = Leased(outside()._replace(resolves_for_others=slowly))
-    [begins] = member.gets(answer(member.sent), FORMED)
+    member = LeasedMember(join_context()._replace(resolves_for_others=slowly))
+    [begins] = member.deliver(answer(member.sent), FORMED)
 
     assert isinstance(begins, events.WorldJoined)
     assert begins.world.attempt == 0
@@ -519,40 +522,40 @@ def test_slow_name_server_extends_no_lease() -> None:
     member.close()
 
 
-def test_node_zero_without_answers_extends_no_lease(member: Leased) -> None:
+def test_node_zero_without_answers_extends_no_lease(member: LeasedMember) -> None:
     """The fork server ends the workers, although node 0 is known to be alive."""
-    member.gets(answer(member.sent), FORMED)
+    member.deliver(answer(member.sent), FORMED)
     for number in range(20):
         member.node.ahead += 0.25
-        assert member.gets(messages.Notice(str(number))) == []
+        assert member.deliver(messages.Notice(str(number))) == []
 
     assert member.leases == [member.sent + LEASE]
 
 
-def test_success_ends_the_lease(member: Leased) -> None:
+def test_success_ends_the_lease(member: LeasedMember) -> None:
     """Processes that ranks have left may run on, and no member renews a lease any more."""
-    member.gets(answer(member.sent), FORMED, messages.Verdict(outcome.Succeeded(), ""))
+    member.deliver(answer(member.sent), FORMED, messages.Verdict(outcome.Succeeded(), ""))
 
     assert member.leases == [member.sent + LEASE, None]
 
 
 @pytest.mark.parametrize("before", [(), (messages.KeepWaiting("n0"),)])
 def test_verdict_after_the_world_is_accepted(
-    member: Leased, before: tuple[messages.FromCoordinator, ...]
+    member: LeasedMember, before: tuple[messages.FromCoordinator, ...]
 ) -> None:
     """A node that was stopped while the others joined finds both."""
     verdict = messages.Verdict(outcome.NodeLost(1, "n1"), "")
 
-    *_, begins, end = member.gets(*before, FORMED, verdict)
+    *_, begins, end = member.deliver(*before, FORMED, verdict)
 
     assert isinstance(begins, events.WorldJoined)
     assert isinstance(end, events.CoordinatorSent)
     assert end.message == verdict
 
 
-def test_query_after_success_is_answered_by_this_node(member: Leased) -> None:
+def test_query_after_success_is_answered_by_this_node(member: LeasedMember) -> None:
     """Processes that workers have left still run, and the user may query them."""
-    member.gets(FORMED, messages.Verdict(outcome.Succeeded(), ""))
+    member.deliver(FORMED, messages.Verdict(outcome.Succeeded(), ""))
 
     [end] = member.node.membership.send(queries.Query(3, queries.Topic.RANKS, 1.2))
 
@@ -573,38 +576,38 @@ def test_agent_learns_that_node_zero_is_silent(
     values: dict[str, Any], first: messages.FromCoordinator, *, at_once: bool
 ) -> None:
     """If other nodes may continue, there is no grace period, because the lease is over."""
-    member = Leased(**values)
-    member.gets(first)
+    member = LeasedMember(**values)
+    member.deliver(first)
 
-    lost = member.loses()
+    lost = member.wait_for_loss()
 
     assert lost.node == outcome.NodeLost(0, "n0", SILENCE)
     assert lost.at_once is at_once
     member.close()
 
 
-def test_agent_waits_for_a_paused_node_zero(member: Leased) -> None:
+def test_agent_waits_for_a_paused_node_zero(member: LeasedMember) -> None:
     """Afterwards silence counts again."""
-    assert member.gets(FORMED, messages.Paused(paused=True))[1:] == []
+    assert member.deliver(FORMED, messages.Paused(paused=True))[1:] == []
     for _ in range(20):
         member.node.ahead += 0.25
-        assert member.node.go_on(0.005) == []
-    assert member.gets(messages.Paused(paused=False)) == []
+        assert member.node.run_for(0.005) == []
+    assert member.deliver(messages.Paused(paused=False)) == []
 
-    assert member.loses().node.how == SILENCE
+    assert member.wait_for_loss().node.how == SILENCE
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
 @pytest.mark.parametrize("spares", [0, 1])
 def test_agent_learns_that_node_zero_is_gone(spares: int, *, is_reset: bool) -> None:
     """No other node continues, so the workers may save."""
-    member = Leased(spares=spares)
-    member.gets(FORMED)
+    member = LeasedMember(spares=spares)
+    member.deliver(FORMED)
     if is_reset:
         member.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     member.coordinator.close()
 
-    lost = member.loses()
+    lost = member.wait_for_loss()
 
     assert lost.node == outcome.NodeLost(0, "n0", "is gone")
     assert not lost.at_once
@@ -615,7 +618,10 @@ def test_agent_learns_that_node_zero_is_gone(spares: int, *, is_reset: bool) -> 
     ("sent", "how"),
     [
         ((FORMED, FORMED), "sent a message that has no place here (WorldFormed)"),
-        ((FORMED, replace(NEXT, world=part())), "sent a world in which this node has no place"),
+        (
+            (FORMED, replace(NEXT, world=world_of_node_1())),
+            "sent a world in which this node has no place",
+        ),
         (
             (messages.KeepWaiting("n0"), messages.Stop(0, "no")),
             "sent a message that has no place here (Stop)",
@@ -623,10 +629,10 @@ def test_agent_learns_that_node_zero_is_gone(spares: int, *, is_reset: bool) -> 
     ],
 )
 def test_wrong_message_of_node_zero_is_a_loss(
-    member: Leased, sent: tuple[messages.FromCoordinator, ...], how: str
+    member: LeasedMember, sent: tuple[messages.FromCoordinator, ...], how: str
 ) -> None:
     """The reason of the job's end says which message it was."""
-    [*_, lost] = member.gets(*sent)
+    [*_, lost] = member.deliver(*sent)
 
     assert isinstance(lost, events.CoordinatorLost)
     assert (lost.node, lost.at_once) == (outcome.NodeLost(0, "n0", how), False)
@@ -636,10 +642,10 @@ def test_wrong_message_of_node_zero_is_a_loss(
 
 def test_printed_lines_of_node_zero_are_limited(stack: ExitStack, notices: Notices) -> None:
     """Another machine must not fill the screen."""
-    member = Leased(outside(notices))
+    member = LeasedMember(join_context(notices))
     stack.callback(member.close)
-    member.gets(FORMED, *[messages.Notice(f"line {number}") for number in range(1000)])
-    member.node.go_on(0.2)
+    member.deliver(FORMED, *[messages.Notice(f"line {number}") for number in range(1000)])
+    member.node.run_for(0.2)
 
     assert notices == [f"line {number}" for number in range(64)]
 
@@ -670,19 +676,19 @@ def test_fork_server_keeps_the_connection_open(
 ) -> None:
     """Node 0 sees it close when no worker is left; at once after a verdict."""
     held: list[int] = []
-    where = outside()._replace(hold_connection=lambda number: held.append(os.dup(number)))
-    member = Leased(where)
+    where = join_context()._replace(hold_connection=lambda number: held.append(os.dup(number)))
+    member = LeasedMember(where)
     stack.callback(member.close)
-    member.gets(FORMED)
+    member.deliver(FORMED)
     [number] = held
-    member.gets(end)
-    member.hears()
+    member.deliver(end)
+    member.receive()
     before = member.coordinator.end
     os.close(number)
     if isinstance(end, messages.GivenUp):
         # Its workers have ended.
         member.node.membership.rejoin()
-    member.hears()
+    member.receive()
 
     assert before is (ChannelEnd.CLOSED if is_orderly else None)
     assert member.coordinator.end is ChannelEnd.CLOSED
@@ -693,7 +699,7 @@ def test_fork_server_keeps_the_connection_open(
     [
         (messages.Stop(0, "no"), "it sent a message that has no place here (Stop)"),
         (
-            replace(FORMED, world=replace(part(), size=(1 << 31) - 1)),
+            replace(FORMED, world=replace(world_of_node_1(), size=(1 << 31) - 1)),
             "it sent a world in which this node has no place",
         ),
         (messages.Paused(paused=True), "it sent a message that has no place here (Paused)"),
@@ -703,16 +709,16 @@ def test_peer_that_is_not_node_zero_is_dialed_again(
     sent: messages.FromCoordinator, why: str, stack: ExitStack, notices: Notices
 ) -> None:
     """A different program may have had the port."""
-    member = Leased(outside(notices, seconds_to_answer=600.0), rdzv_timeout=600.0)
+    member = LeasedMember(join_context(notices, seconds_to_answer=600.0), rdzv_timeout=600.0)
     stack.callback(member.close)
     place = member.socket.getsockname()
-    learned = member.gets(sent)
+    learned = member.deliver(sent)
     listener = stack.enter_context(socket.create_server(place))
     listener.settimeout(PATIENCE)
-    member.node.go_on(0.1)
+    member.node.run_for(0.1)
     stack.enter_context(listener.accept()[0])
     member.node.ahead += 5.0
-    member.node.go_on(0.01)
+    member.node.run_for(0.01)
 
     assert learned == []
     [notice] = notices

@@ -20,10 +20,10 @@ from tests.network.nodes import (
     Node,
     Notices,
     job_terms,
+    join_context,
     listens,
-    outside,
     ranked_hello,
-    take_turns,
+    run_until,
 )
 
 HERE, THERE = (Address(socket.AF_INET, f"192.0.2.{number}", 0) for number in (1, 2))
@@ -35,9 +35,9 @@ INTERFACES = {"eth0": (HERE.text, "fd00::1")}
 
 def rankless(stack: ExitStack, port: int, host: str, resolve: Resolve = all_addresses) -> Node:
     """Return a node that looks for node 0 at ``host``."""
-    where = outside(interfaces=INTERFACES, resolve=resolve)
+    where = join_context(interfaces=INTERFACES, resolve=resolve)
     made = Node(job_terms(port, host=host), ranked_hello(1, rank=None), where=where)
-    stack.callback(made.leaves)
+    stack.callback(made.leave)
     return made
 
 
@@ -55,7 +55,7 @@ def test_owner_of_the_address_is_node_zero(stack: ExitStack, host: str, *, own: 
     """Its network interfaces decide."""
     node = rankless(stack, port := free_port(), host)
 
-    node.go_on(0.01)
+    node.run_for(0.01)
 
     assert listens(port, host if host.startswith("127") else "127.0.0.1") is own
 
@@ -64,7 +64,7 @@ def test_one_own_address_is_enough(stack: ExitStack) -> None:
     """A name may stand for all interfaces of a machine."""
     node = rankless(stack, port := free_port(), "head", lambda _: (THERE, HERE))
 
-    take_turns(lambda: listens(port), node)
+    run_until(lambda: listens(port), node)
 
 
 @pytest.mark.parametrize("rank", [None, 1])
@@ -81,16 +81,16 @@ def test_unknown_name_is_a_notice_and_then_an_error(
             file.write("x")
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    where = outside(notices, interfaces=INTERFACES, resolve=resolve)
+    where = join_context(notices, interfaces=INTERFACES, resolve=resolve)
     settings = job_terms(free_port(), host="head", rdzv_timeout=12.0)
     node = Node(settings, ranked_hello(1, rank=rank), where=where)
-    stack.callback(node.leaves)
+    stack.callback(node.leave)
     # The second time only after the first answer.
-    take_turns(lambda: asked.stat().st_size > 1, node)
+    run_until(lambda: asked.stat().st_size > 1, node)
     node.ahead = 5.0
-    node.go_on(0.01)
+    node.run_for(0.01)
     node.ahead = 12.0
-    failure = node.fails()
+    failure = node.join_error()
 
     [notice] = notices
     why = "name or service not known"
@@ -105,14 +105,14 @@ def test_ports_of_other_jobs_are_an_error(stack: ExitStack) -> None:
     ports = [free_port(), free_port()]
     others = [Node(job_terms(port), ranked_hello(0, run_id="other")) for port in ports]
     for each in others:
-        stack.callback(each.leaves)
+        stack.callback(each.leave)
     settings = job_terms(ports, rdzv_timeout=600.0)
-    node = Node(settings, ranked_hello(1, rank=None, run_id="mine"), where=outside())
-    stack.callback(node.leaves)
+    node = Node(settings, ranked_hello(1, rank=None, run_id="mine"), where=join_context())
+    stack.callback(node.leave)
     before = time.monotonic()
 
     with pytest.raises(RendezvousError, match=f"port {ports[0]} .* is in use on n1 by"):
-        take_turns(lambda: False, node, *others)
+        run_until(lambda: False, node, *others)
 
     assert 1.0 < time.monotonic() - before < PATIENCE / 2
 
@@ -126,7 +126,7 @@ class Checked:
     def __init__(self, notices: Notices, addresses: tuple[Address, ...]) -> None:
         self.ahead = 0.0
         self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
-        where = outside(notices, interfaces=INTERFACES, resolve=lambda _: addresses)
+        where = join_context(notices, interfaces=INTERFACES, resolve=lambda _: addresses)
         settings = job_terms(free_port(), host="head")
         node = JoiningNode(settings, ranked_hello(0), b"", where)
         self.check = DuplicateCheck(node, self.loop, self.events)
@@ -140,7 +140,7 @@ class Checked:
         self.check.turn(now)
         return ()
 
-    def goes_on(self, until: Callable[[], bool]) -> None:
+    def run_until(self, until: Callable[[], bool]) -> None:
         """Give it turns until it has come so far."""
         deadline = time.monotonic() + PATIENCE
         while not until() and time.monotonic() < deadline:
@@ -185,7 +185,7 @@ def test_own_address_ends_the_duplicate_check(
     """It sets MASTER_ADDR."""
     made = checked(*addresses)
 
-    made.goes_on(lambda: made.due == NEVER)
+    made.run_until(lambda: made.due == NEVER)
 
     assert made.check.master_addr == master_addr
     assert notices == []
@@ -194,10 +194,10 @@ def test_own_address_ends_the_duplicate_check(
 def test_address_of_no_interface_is_a_late_notice(checked: Check, notices: Notices) -> None:
     """Not at once: the address of a Kubernetes service is on no machine either, and reaches this node."""
     made = checked(THERE)
-    made.goes_on(lambda: made.due < made.loop.clock() + 5.0)
+    made.run_until(lambda: made.due < made.loop.clock() + 5.0)
     at_once = list(notices)
     made.ahead = 5.0
-    made.goes_on(lambda: bool(notices))
+    made.run_until(lambda: bool(notices))
     made.ahead = 50.0
     made.loop.turn(made.loop.clock())
 

@@ -17,16 +17,16 @@ from free_ports import free_port
 
 from tests.network.nodes import (
     PATIENCE,
+    MemberHarness,
     Node,
     Notices,
-    Played,
     done,
     job_terms,
-    outside,
-    part,
+    join_context,
     ranked_hello,
     result,
-    take_turns,
+    run_until,
+    world_of_node_1,
 )
 
 FROM_OTHERS = (
@@ -62,14 +62,14 @@ class Job:
                 settings,
                 ranked_hello(number, workers=workers),
                 token,
-                outside(self.notices[number])._replace(renew_lease=self.leases[number].append),
+                join_context(self.notices[number])._replace(renew_lease=self.leases[number].append),
             )
             for number in range(nodes)
         ]
         self.worlds: list[World] = []
         """Their first ones."""
         working = self.nodes[: nodes - spares]
-        take_turns(
+        run_until(
             lambda: (
                 all(each.received for each in self.nodes) and all(each.world for each in working)
             ),
@@ -88,17 +88,15 @@ class Job:
                 received.append(each)
         return received
 
-    def receives(
-        self, number: int, count: int = 1
-    ) -> list[messages.Order | events.CoordinatorLost]:
+    def receive(self, number: int, count: int = 1) -> list[messages.Order | events.CoordinatorLost]:
         """Wait until a node has received ``count`` messages; return all of them."""
-        take_turns(lambda: len(self.received(number)) >= count, *self.nodes)
+        run_until(lambda: len(self.received(number)) >= count, *self.nodes)
         return self.received(number)
 
-    def goes_quiet(self) -> None:
+    def wait_until_quiet(self) -> None:
         """Let all that is under way arrive, and what follows from it."""
         until = time.monotonic() + SECONDS_UNTIL_QUIET
-        take_turns(lambda: time.monotonic() > until, *self.nodes)
+        run_until(lambda: time.monotonic() > until, *self.nodes)
 
     def reasons(self) -> list[outcome.Reason]:
         """Wait for the verdict on every node, and return it for each."""
@@ -109,13 +107,13 @@ class Job:
                 last.reason for [last] in filter(None, ends) if isinstance(last, messages.Verdict)
             ]
 
-        take_turns(lambda: len(verdicts()) == len(self.nodes), *self.nodes)
+        run_until(lambda: len(verdicts()) == len(self.nodes), *self.nodes)
         return verdicts()
 
     def close(self) -> None:
         """Let all leave, node 0 last."""
         for node in reversed(self.nodes):
-            node.leaves()
+            node.leave()
 
 
 @pytest.fixture
@@ -129,12 +127,12 @@ def job(stack: ExitStack) -> Job:
 def test_failure_on_one_node_stops_all(job: Job) -> None:
     """All nodes report the same."""
     cause = result(1, 7, tail="ValueError: it", clock=100.0)
-    job.nodes[1].sends(messages.FirstFailure(0, cause, None))
-    orders = [job.receives(number)[0] for number in range(3)]
+    job.nodes[1].send(messages.FirstFailure(0, cause, None))
+    orders = [job.receive(number)[0] for number in range(3)]
     for number in (0, 2):
         stopped = result(number, ending=outcome.Killed(15), stopped_by_us=True)
-        job.nodes[number].sends(done(0, [stopped]))
-    job.nodes[1].sends(done(0, [cause]))
+        job.nodes[number].send(done(0, [stopped]))
+    job.nodes[1].send(done(0, [cause]))
 
     assert orders == [messages.Stop(0, "rank 1 on n1 failed")] * 3
     assert job.reasons() == [outcome.WorkerFailed(cause)] * 3
@@ -145,13 +143,13 @@ def test_loss_of_node_zero_ends_the_job(stack: ExitStack, values: dict[str, Any]
     """The other nodes must not continue alone, even if the job survives the loss of other nodes."""
     job = Job(3, job_terms(free_port(), 3, keeps_rendezvous_port=True, **values))
     stack.callback(job.close)
-    job.nodes[0].leaves()
-    (event,) = job.receives(2)
+    job.nodes[0].leave()
+    (event,) = job.receive(2)
 
     assert isinstance(event, events.CoordinatorLost)
     assert (event.node, event.at_once) == (outcome.NodeLost(0, "n0"), False)
-    job.nodes[2].sends(done(0, []))
-    assert job.nodes[2].go_on(0.1) == []
+    job.nodes[2].send(done(0, []))
+    assert job.nodes[2].run_for(0.1) == []
 
 
 def test_late_node_is_refused(stack: ExitStack) -> None:
@@ -161,14 +159,14 @@ def test_late_node_is_refused(stack: ExitStack) -> None:
     stack.callback(job.close)
 
     late = Node(settings, ranked_hello(1, host="n9"))
-    stack.callback(late.leaves)
+    stack.callback(late.leave)
 
     place = f"127.0.0.1:{settings.ports.value[0]}"
     with pytest.raises(RendezvousError, match=f"the job at {place} has all its 2 nodes: n0, n1"):
-        take_turns(lambda: False, late, *job.nodes)
+        run_until(lambda: False, late, *job.nodes)
     assert job.notices[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
     for number in range(2):
-        job.nodes[number].sends(done(0, [result(number)]))
+        job.nodes[number].send(done(0, [result(number)]))
     assert job.reasons() == [outcome.Succeeded()] * 2
 
 
@@ -188,11 +186,12 @@ def test_master_port_differs_from_a_kept_rendezvous_port(stack: ExitStack) -> No
 
 def test_message_after_the_world_is_not_lost(stack: ExitStack) -> None:
     """A job may be stopped as soon as it starts."""
-    member = Played()
+    member = MemberHarness()
     stack.callback(member.close)
 
-    [begins, stop] = member.gets(
-        messages.WorldFormed(part(), "n0"), messages.Stop(0, "because", outcome.Interrupted(15))
+    [begins, stop] = member.deliver(
+        messages.WorldFormed(world_of_node_1(), "n0"),
+        messages.Stop(0, "because", outcome.Interrupted(15)),
     )
 
     assert isinstance(begins, events.WorldJoined)
@@ -201,10 +200,10 @@ def test_message_after_the_world_is_not_lost(stack: ExitStack) -> None:
 
 
 def test_leaving_twice_is_harmless(job: Job) -> None:
-    job.nodes[1].leaves()
-    job.nodes[1].leaves()
+    job.nodes[1].leave()
+    job.nodes[1].leave()
 
-    assert job.receives(0) == [messages.Stop(0, "node 1 (n1) is gone")]
+    assert job.receive(0) == [messages.Stop(0, "node 1 (n1) is gone")]
 
 
 def test_long_messages_reach_all_nodes(stack: ExitStack) -> None:
@@ -214,7 +213,7 @@ def test_long_messages_reach_all_nodes(stack: ExitStack) -> None:
     tail = "x" * (16 << 10)
     for number, peers in enumerate(job.nodes):
         ranks = range(64 * number, 64 * (number + 1))
-        peers.sends(done(0, [result(rank, 1, tail=tail) for rank in ranks]))
+        peers.send(done(0, [result(rank, 1, tail=tail) for rank in ranks]))
 
     (first, *others) = job.reasons()
 
@@ -225,12 +224,12 @@ def test_long_messages_reach_all_nodes(stack: ExitStack) -> None:
 def test_too_long_results_are_cut(job: Job) -> None:
     """Those of node 0's own agent are cut in the same way, because the verdict contains them."""
     cause = result(0, 1, tail="x" * (MAX_FRAME_BYTES + 1))
-    job.nodes[0].sends(messages.FirstFailure(0, cause, 0.0))
+    job.nodes[0].send(messages.FirstFailure(0, cause, 0.0))
     for number in range(3):
         results = [
             cause if number == 0 else result(number, ending=outcome.Killed(15), stopped_by_us=True)
         ]
-        job.nodes[number].sends(done(0, results))
+        job.nodes[number].send(done(0, results))
 
     (first, *others) = job.reasons()
 
@@ -245,13 +244,13 @@ def test_all_nodes_restart_together(stack: ExitStack) -> None:
     before = job.worlds
     cause = result(1, 7, tail="ValueError: it", clock=100.0)
 
-    job.nodes[1].sends(messages.FirstFailure(0, cause, None))
-    job.nodes[0].sends(done(0, [result(0, ending=outcome.Killed(15), stopped_by_us=True)]))
-    job.nodes[1].sends(done(0, [cause]))
-    orders = [job.receives(number, 2)[1] for number in (0, 1)]
+    job.nodes[1].send(messages.FirstFailure(0, cause, None))
+    job.nodes[0].send(done(0, [result(0, ending=outcome.Killed(15), stopped_by_us=True)]))
+    job.nodes[1].send(done(0, [cause]))
+    orders = [job.receive(number, 2)[1] for number in (0, 1)]
     after = [node.world for node in job.nodes if node.world]
     for number in (0, 1):
-        job.nodes[number].sends(done(1, [result(number)]))
+        job.nodes[number].send(done(1, [result(number)]))
 
     reasons = [order.reason for order in orders if isinstance(order, messages.NextAttempt)]
     assert reasons == [outcome.WorkerFailed(cause)] * 2
@@ -266,7 +265,7 @@ def test_all_nodes_restart_together(stack: ExitStack) -> None:
 def test_all_nodes_use_node_zeros_clock(stack: ExitStack) -> None:
     """As soon as a heartbeat or the Hello was answered; before that the offset is not known."""
     alone = Node(job_terms(free_port()), ranked_hello(1))
-    stack.callback(alone.leaves)
+    stack.callback(alone.leave)
     job = Job(3)
     stack.callback(job.close)
     node_zero = job.nodes[0]
@@ -288,10 +287,10 @@ def test_success_ends_the_lease_of_members(stack: ExitStack) -> None:
     stack.callback(job.close)
     begun = [bool(leases) for leases in job.leases]
     for node in job.nodes:
-        node.sends(messages.RanksSucceeded(0))
+        node.send(messages.RanksSucceeded(0))
 
     assert job.reasons() == [outcome.Succeeded()] * 3
-    job.goes_quiet()
+    job.wait_until_quiet()
     assert begun == [False, True, True]
     assert [leases[-1] for leases in job.leases] == [None] * 3
 
@@ -302,11 +301,11 @@ def test_set_port_is_kept(stack: ExitStack) -> None:
     job = Job(2, job_terms(port, 2, max_restarts=1))
     stack.callback(job.close)
 
-    job.nodes[1].sends(messages.FirstFailure(0, result(1, 7), None))
+    job.nodes[1].send(messages.FirstFailure(0, result(1, 7), None))
     for number in (0, 1):
-        job.nodes[number].sends(done(0, [result(number, 7)]))
+        job.nodes[number].send(done(0, [result(number, 7)]))
     for number in (0, 1):
-        job.receives(number, 2)
+        job.receive(number, 2)
 
     assert {node.world and (node.world.attempt, node.world.master_port) for node in job.nodes} == {
         (1, port)
@@ -331,7 +330,7 @@ def test_signal_at_the_moment_the_world_forms_ends_the_job(job: Job) -> None:
     """Node 0 reads its signal first, and ends the job of all."""
     job.nodes[0].membership.abandon(outcome.Interrupted(15))
 
-    assert job.receives(1) == [messages.Stop(0, "n0 got SIGTERM", outcome.Interrupted(15))]
+    assert job.receive(1) == [messages.Stop(0, "n0 got SIGTERM", outcome.Interrupted(15))]
 
 
 def test_chosen_port_is_reserved_for_the_whole_job(stack: ExitStack) -> None:
@@ -346,11 +345,11 @@ def test_chosen_port_is_reserved_for_the_whole_job(stack: ExitStack) -> None:
     left = stack.enter_context(closing(bind_wildcard(port)))
     left.listen()
 
-    job.nodes[1].sends(messages.FirstFailure(0, result(1, 7), None))
+    job.nodes[1].send(messages.FirstFailure(0, result(1, 7), None))
     for number in (0, 1):
-        job.nodes[number].sends(done(0, [result(number, 7)]))
+        job.nodes[number].send(done(0, [result(number, 7)]))
     for number in (0, 1):
-        job.receives(number, 2)
+        job.receive(number, 2)
 
     assert {world.master_port for world in job.worlds} == {port}
     assert {node.world and node.world.master_port for node in job.nodes} == {port}

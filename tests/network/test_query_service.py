@@ -39,19 +39,19 @@ class Service:
         self.asked.append((query, then))
         return ()
 
-    def asks(self, now: float = 0.0, query: queries.Query = QUERY) -> None:
+    def ask(self, now: float = 0.0, query: queries.Query = QUERY) -> None:
         """Have a user of this node ask."""
         list(self.service.ask(query, self._reply, now))
 
-    def answers(self) -> None:
+    def answer(self) -> None:
         """Give this node's answer to what was asked last."""
         query, then = self.asked[-1]
         list(then(of_node(1, query.number)))
 
-    def takes(self, message: messages.QueryMessage, now: float = 0.0) -> None:
+    def handle(self, message: messages.QueryMessage, now: float = 0.0) -> None:
         list(self.service.take(events.QueryReceived(message, now)))
 
-    def waits(self, now: float) -> None:
+    def wait(self, now: float) -> None:
         list(self.service.events(now))
 
     def _reply(self, data: bytes) -> None:
@@ -66,11 +66,11 @@ def service() -> Service:
 def test_size_of_kept_answers_is_limited(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node 0 may send any number."""
     monkeypatch.setattr(query_service, "MAX_ANSWER_BYTES", 10 * query_service.ANSWER_OVERHEAD)
-    service.asks()
+    service.ask()
     for _ in range(100):
-        service.takes(of_node(0))
-    service.answers()
-    service.takes(queries.EndOfAnswers(1))
+        service.handle(of_node(0))
+    service.answer()
+    service.handle(queries.EndOfAnswers(1))
 
     [reply] = service.replies
     assert 2 <= len(reply.answers) <= 10
@@ -79,11 +79,11 @@ def test_size_of_kept_answers_is_limited(service: Service, monkeypatch: pytest.M
 def test_query_gets_the_answers_of_all_nodes(service: Service) -> None:
     """In the order of their ranks; missing nodes are listed."""
     end = queries.EndOfAnswers(1, MISSING, 0, ("n7",))
-    service.asks()
-    service.answers()
-    service.takes(of_node(0))
+    service.ask()
+    service.answer()
+    service.handle(of_node(0))
     before = list(service.replies)
-    service.takes(end)
+    service.handle(end)
 
     assert service.sent == [QUERY]
     assert before == []
@@ -92,10 +92,10 @@ def test_query_gets_the_answers_of_all_nodes(service: Service) -> None:
 
 
 def test_own_answer_is_waited_for(service: Service) -> None:
-    service.asks()
-    service.takes(queries.EndOfAnswers(1))
+    service.ask()
+    service.handle(queries.EndOfAnswers(1))
     before = list(service.replies)
-    service.answers()
+    service.answer()
 
     assert before == []
     assert [each.answers for each in service.replies] == [(of_node(1),)]
@@ -104,8 +104,8 @@ def test_own_answer_is_waited_for(service: Service) -> None:
 def test_query_about_other_nodes_gets_no_own_answer(service: Service) -> None:
     """For example about a rank that runs on another node."""
     service.concerned = False
-    service.asks()
-    service.takes(queries.EndOfAnswers(1))
+    service.ask()
+    service.handle(queries.EndOfAnswers(1))
 
     assert service.asked == []
     assert [each.answers for each in service.replies] == [()]
@@ -115,9 +115,9 @@ def test_query_about_an_own_rank_is_not_sent_on(service: Service) -> None:
     """The coordinator may be stopped, and the user would wait for it."""
     query = queries.Query(1, queries.Topic.NCCL, 22.0, rank=3)
 
-    service.asks(query=query)
+    service.ask(query=query)
     before = list(service.replies)
-    service.answers()
+    service.answer()
 
     assert (service.sent, before) == ([], [])
     assert service.replies == [queries.Answers((of_node(1),), queries.EndOfAnswers(1))]
@@ -126,8 +126,8 @@ def test_query_about_an_own_rank_is_not_sent_on(service: Service) -> None:
 
 def test_query_of_another_node_is_answered_to_the_coordinator(service: Service) -> None:
     """Under the coordinator's number."""
-    service.takes(queries.Query(9, queries.Topic.RANKS, 1.2))
-    service.answers()
+    service.handle(queries.Query(9, queries.Topic.RANKS, 1.2))
+    service.answer()
 
     assert service.sent == [of_node(1, 9)]
 
@@ -135,14 +135,14 @@ def test_query_of_another_node_is_answered_to_the_coordinator(service: Service) 
 @pytest.mark.parametrize("answers", [True, False])
 def test_query_finishes_at_its_deadline(service: Service, answers: bool) -> None:
     """A coordinator that does not answer is listed as missing; later answers are dropped."""
-    service.asks()
+    service.ask()
     if answers:
-        service.answers()
+        service.answer()
     assert service.service.due == QUERY.seconds + query_service.SECONDS_FOR_COORDINATOR
-    service.waits(service.service.due)
-    service.answers()
+    service.wait(service.service.due)
+    service.answer()
     for late in (of_node(0), queries.EndOfAnswers(1)):
-        service.takes(late, 2.0)
+        service.handle(late, 2.0)
 
     [reply] = service.replies
     assert reply.answers == ((of_node(1),) if answers else ())
@@ -152,9 +152,9 @@ def test_query_finishes_at_its_deadline(service: Service, answers: bool) -> None
 def test_equal_queries_share_one_answer(service: Service) -> None:
     """There is one query to this node and one to the coordinator."""
     for _ in range(1000):
-        service.asks()
-    service.answers()
-    service.takes(queries.EndOfAnswers(1))
+        service.ask()
+    service.answer()
+    service.handle(queries.EndOfAnswers(1))
 
     assert (len(service.sent), len(service.asked), len(service.replies)) == (1, 1, 1000)
 
@@ -162,12 +162,12 @@ def test_equal_queries_share_one_answer(service: Service) -> None:
 def test_queries_in_quick_succession_wait(service: Service) -> None:
     """For a tenth of a second, and until others have ended."""
     for number in range(1, query_service.MAX_OPEN_QUERIES + 1):
-        service.asks(number * 0.01)
-        service.answers()
-        service.takes(queries.EndOfAnswers(number), number * 0.01)
+        service.ask(number * 0.01)
+        service.answer()
+        service.handle(queries.EndOfAnswers(number), number * 0.01)
     assert len(service.sent) == 1
     assert service.service.due == 0.01 + query_service.SECONDS_BETWEEN_QUERIES
-    service.waits(service.service.due)
+    service.wait(service.service.due)
 
     assert len(service.sent) == 2
 
@@ -176,9 +176,9 @@ def test_number_of_open_queries_is_limited(service: Service) -> None:
     """Others wait for one to end."""
     service.concerned = False
     for rank in range(query_service.MAX_OPEN_QUERIES + 1):
-        service.asks(float(rank), queries.Query(1, queries.Topic.STACKS, 60.0, rank))
+        service.ask(float(rank), queries.Query(1, queries.Topic.STACKS, 60.0, rank))
     before = len(service.sent)
-    service.takes(queries.EndOfAnswers(query_service.MAX_OPEN_QUERIES), 9.0)
+    service.handle(queries.EndOfAnswers(query_service.MAX_OPEN_QUERIES), 9.0)
 
     assert (before, len(service.sent)) == (
         query_service.MAX_OPEN_QUERIES,

@@ -14,7 +14,16 @@ from clusterrun.policy import events, messages, outcome
 from clusterrun.policy.settings import HeartbeatRhythm
 from free_ports import free_port
 
-from tests.network.nodes import Node, Notices, Played, done, job_terms, outside, part, take_turns
+from tests.network.nodes import (
+    MemberHarness,
+    Node,
+    Notices,
+    done,
+    job_terms,
+    join_context,
+    run_until,
+    world_of_node_1,
+)
 from tests.network.test_peers import Job
 
 PATIENT = 20.0
@@ -47,7 +56,7 @@ def waiting(job: Job) -> list[messages.Hello]:
 def freeze(job: Job, number: int) -> None:
     """Let a node do nothing until node 0 has given it up: prints it, or stops its own workers."""
     others = [each for each in job.nodes if each is not job.nodes[number]]
-    take_turns(lambda: job.notices[0].has(SILENT.why) or job.received(0), *others)
+    run_until(lambda: job.notices[0].has(SILENT.why) or job.received(0), *others)
 
 
 def test_given_up_spare_rejoins(job: Job) -> None:
@@ -55,7 +64,7 @@ def test_given_up_spare_rejoins(job: Job) -> None:
     [before] = waiting(job)
     freeze(job, 2)
     given_up = waiting(job)
-    take_turns(lambda: waiting(job), *job.nodes)
+    run_until(lambda: waiting(job), *job.nodes)
 
     [after] = waiting(job)
     assert given_up == []
@@ -74,20 +83,20 @@ def test_given_up_node_rejoins_after_its_workers_have_ended(job: Job) -> None:
     """A spare has replaced it by then."""
     leases = job.leases[1]
     freeze(job, 1)
-    job.nodes[0].sends(done(0, []))
-    take_turns(lambda: job.nodes[2].world, job.nodes[0], job.nodes[2])
+    job.nodes[0].send(done(0, []))
+    run_until(lambda: job.nodes[2].world, job.nodes[0], job.nodes[2])
     # That the connection has ended is nothing new.
-    take_turns(lambda: job.received(1), job.nodes[1])
-    job.nodes[1].go_on(0.1)
+    run_until(lambda: job.received(1), job.nodes[1])
+    job.nodes[1].run_for(0.1)
     learned = job.received(1)
     # Nor does it wake the agent again and again.
     began = time.monotonic()
     job.nodes[1].loop.turn(job.nodes[1].loop.clock() + 0.1)
     rested = time.monotonic() - began
-    job.nodes[1].sends(done(0, [], outcome.Interrupted(15)))
+    job.nodes[1].send(done(0, [], outcome.Interrupted(15)))
     before = leases[-1]
     job.nodes[1].membership.rejoin()
-    take_turns(lambda: waiting(job), *job.nodes)
+    run_until(lambda: waiting(job), *job.nodes)
 
     assert learned == [SILENT]
     assert rested >= 0.09
@@ -100,16 +109,16 @@ def test_given_up_node_rejoins_after_its_workers_have_ended(job: Job) -> None:
 
 def test_readmitted_node_has_a_lease_again(job: Job) -> None:
     freeze(job, 1)
-    take_turns(lambda: job.received(1), job.nodes[1])
+    run_until(lambda: job.received(1), job.nodes[1])
     job.nodes[1].membership.rejoin()
-    job.nodes[2].leaves()
-    take_turns(lambda: [each.host for each in waiting(job)] == ["n1"], *job.nodes[:2])
-    job.nodes[0].sends(done(0, []))
-    take_turns(
+    job.nodes[2].leave()
+    run_until(lambda: [each.host for each in waiting(job)] == ["n1"], *job.nodes[:2])
+    job.nodes[0].send(done(0, []))
+    run_until(
         lambda: job.nodes[1].world is not None and job.nodes[1].world.attempt == 1, *job.nodes[:2]
     )
     begun = len(job.leases[1])
-    take_turns(lambda: len(job.leases[1]) > begun + 2, *job.nodes[:2])
+    run_until(lambda: len(job.leases[1]) > begun + 2, *job.nodes[:2])
 
     ends = [each or 0.0 for each in job.leases[1][begun:]]
     assert ends == sorted(ends)
@@ -117,7 +126,7 @@ def test_readmitted_node_has_a_lease_again(job: Job) -> None:
     assert job.received(1) == [SILENT]
 
 
-class GivenUp(Played):
+class GivenUpMember(MemberHarness):
     """A member that waits for a place, or works, and is given up by a node 0 that ends."""
 
     def __init__(self, port: int, *, works: bool, **values: Any) -> None:
@@ -125,16 +134,18 @@ class GivenUp(Played):
         self.port = port
         # Of a time that a test need not wait for.
         rhythm = HeartbeatRhythm(0.1, PATIENT)
-        super().__init__(outside(self.notices), port=port, rhythm=rhythm, spares=1, **values)
-        first = messages.WorldFormed(part(), "n0") if works else messages.KeepWaiting("n0")
+        super().__init__(join_context(self.notices), port=port, rhythm=rhythm, spares=1, **values)
+        first = (
+            messages.WorldFormed(world_of_node_1(), "n0") if works else messages.KeepWaiting("n0")
+        )
         # Before it begins to count, however long it then takes to be here again.
         self.began = self.node.loop.clock()
-        self.gets(first, SILENT, messages.Notice("to the former member"))
+        self.deliver(first, SILENT, messages.Notice("to the former member"))
         self.coordinator.close()
         if works:
             self.node.membership.rejoin()
 
-    def loses(self, *others: Node) -> float:
+    def wait_for_loss(self, *others: Node) -> float:
         """Let time pass until node 0 is lost for good; return how long that took."""
         node = self.node
 
@@ -142,10 +153,10 @@ class GivenUp(Played):
             node.ahead += 0.5
             return any(isinstance(each, events.CoordinatorLost) for each in node.received)
 
-        take_turns(is_lost, node, *others)
+        run_until(is_lost, node, *others)
         [lost] = [each for each in node.received if isinstance(each, events.CoordinatorLost)]
         assert (lost.node, lost.at_once) == (NOT_AGAIN, False)
-        assert node.go_on(0.05) == []
+        assert node.run_for(0.05) == []
         assert node.membership.due == NEVER
         return lost.at - self.began
 
@@ -156,49 +167,49 @@ def test_rejoining_stops_when_nothing_answers(
     stack: ExitStack, rdzv_timeout: float, *, works: bool
 ) -> None:
     """After T, for which a process may be stopped at no cost. No line is printed for each attempt."""
-    made = GivenUp(free_port(), works=works, rdzv_timeout=rdzv_timeout)
+    made = GivenUpMember(free_port(), works=works, rdzv_timeout=rdzv_timeout)
     stack.callback(made.close)
 
-    assert PATIENT <= made.loses() < PATIENT + 2.0
+    assert PATIENT <= made.wait_for_loss() < PATIENT + 2.0
     notice = "node 0 has declared this node lost, as it has been silent for 0.9 s; rejoining"
     spare = "this node is a spare: it waits to take the place of a lost node"
     assert made.notices == ([] if works else [spare, notice])
 
 
 @pytest.fixture(params=[False, True], ids=["waits", "works"])
-def given_up(stack: ExitStack, request: pytest.FixtureRequest) -> GivenUp:
+def given_up(stack: ExitStack, request: pytest.FixtureRequest) -> GivenUpMember:
     """Return one whose node 0 is gone."""
-    made = GivenUp(free_port(), works=request.param, rdzv_timeout=600.0)
+    made = GivenUpMember(free_port(), works=request.param, rdzv_timeout=600.0)
     stack.callback(made.close)
     return made
 
 
-def test_rejoining_stops_when_node_zero_refuses(stack: ExitStack, given_up: GivenUp) -> None:
+def test_rejoining_stops_when_node_zero_refuses(stack: ExitStack, given_up: GivenUpMember) -> None:
     """Node 0 might admit the node a moment later, so it retries for T."""
     full = Job(2, job_terms(given_up.port, 2, keeps_rendezvous_port=True))
     stack.callback(full.close)
 
-    assert PATIENT <= given_up.loses(*full.nodes) < PATIENT + 2.0
+    assert PATIENT <= given_up.wait_for_loss(*full.nodes) < PATIENT + 2.0
 
 
 @pytest.mark.parametrize("is_clusterrun", [False, True])
 def test_rejoining_stops_when_the_peer_is_silent(
-    stack: ExitStack, given_up: GivenUp, *, is_clusterrun: bool
+    stack: ExitStack, given_up: GivenUpMember, *, is_clusterrun: bool
 ) -> None:
     """A different program, or a node 0 that freezes after the handshake."""
     listener = stack.enter_context(socket.create_server(("127.0.0.1", given_up.port)))
-    take_turns(lambda: select.select([listener], [], [], 0)[0], given_up.node)
+    run_until(lambda: select.select([listener], [], [], 0)[0], given_up.node)
     theirs, where = listener.accept()[0], listener.getsockname()
     steps = coordinator_handshake(b"", packed_address(where)) if is_clusterrun else None
     answering = Channel(FROM_MEMBERS, theirs, steps)
     stack.callback(answering.close)
     if is_clusterrun:
-        take_turns(answering.receive, given_up.node)
+        run_until(answering.receive, given_up.node)
 
-    assert PATIENT <= given_up.loses() < PATIENT + 2.0
+    assert PATIENT <= given_up.wait_for_loss() < PATIENT + 2.0
 
 
-def test_messages_while_rejoining_are_dropped(given_up: GivenUp) -> None:
+def test_messages_while_rejoining_are_dropped(given_up: GivenUpMember) -> None:
     membership = given_up.node.membership
 
     assert membership.send(messages.RequestSuspension("SIGUSR1")) == ()

@@ -10,7 +10,7 @@ from clusterrun.planning.plan import World
 from clusterrun.policy.settings import RendezvousSettings
 from free_ports import free_port
 
-from tests.network.nodes import PATIENCE, Node, Notices, job_terms, outside, ranked_hello
+from tests.network.nodes import PATIENCE, Node, Notices, job_terms, join_context, ranked_hello
 
 # Agents have one thread; here each node is a thread, and a name is looked up in a fork.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -77,16 +77,16 @@ class Job:
         self.node_zero = self._executor.submit(self._joins, 0, settings)
         stack.callback(self._ends)
 
-    def member_joins(self, host: str, *more_ports: int) -> World:
+    def join_member(self, host: str, *more_ports: int) -> World:
         """Let node 1 call ``host`` at the relay's port, and at others."""
         settings = job_terms((self.relay.port, *more_ports), host=host, rdzv_timeout=2.0)
         return self._executor.submit(self._joins, 1, settings).result(PATIENCE)
 
     def _joins(self, number: int, settings: RendezvousSettings) -> World:
-        where = outside(self.notices if number == 0 else None)
+        where = join_context(self.notices if number == 0 else None)
         node = Node(settings, ranked_hello(number), TOKEN, where)
         self._nodes.append(node)
-        joined = node.joins()
+        joined = node.join()
         assert isinstance(joined, World)
         return joined
 
@@ -94,7 +94,7 @@ class Job:
         with suppress(RendezvousError):
             self.node_zero.result(PATIENCE)
         for node in reversed(self._nodes):
-            node.leaves()
+            node.leave()
 
 
 def test_relay_on_node_zeros_host_is_refused(stack: ExitStack) -> None:
@@ -102,7 +102,7 @@ def test_relay_on_node_zeros_host_is_refused(stack: ExitStack) -> None:
     job = Job(stack)
 
     with pytest.raises(RendezvousError, match="through another program on its host") as caught:
-        job.member_joins(NODE_ZERO)
+        job.join_member(NODE_ZERO)
 
     assert caught.value.hint.endswith("or give the job another port with --master-port")
     how = "and another program on this host forwarded the connection"
@@ -115,11 +115,11 @@ def test_next_port_is_tried_after_a_relay(stack: ExitStack) -> None:
     """The program may have taken the first port before node 0 started."""
     job = Job(stack)
 
-    assert job.member_joins(NODE_ZERO, job.port).master_addr == NODE_ZERO
+    assert job.join_member(NODE_ZERO, job.port).master_addr == NODE_ZERO
 
 
 def test_address_translation_is_not_a_relay(stack: ExitStack) -> None:
     """The dialed address does not belong to node 0's host."""
     job = Job(stack)
 
-    assert job.member_joins(ELSEWHERE).nodes == 2
+    assert job.join_member(ELSEWHERE).nodes == 2

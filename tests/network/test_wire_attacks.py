@@ -34,7 +34,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.msgpack import Decoder
 
-from tests.network.callers import GARBAGE, OPENING, Caller, caller, running
+from tests.network.clients import GARBAGE, OPENING, Client, connect, start_coordinator
 from tests.network.frames import (
     FROM_A_COORDINATOR,
     FROM_A_MEMBER,
@@ -45,13 +45,13 @@ from tests.network.frames import (
 )
 from tests.network.nodes import (
     PATIENCE,
-    Played,
+    MemberHarness,
     done,
     hello,
     open_descriptors,
-    part,
     result,
-    take_turns,
+    run_until,
+    world_of_node_1,
 )
 from tests.rounds import in_all_rounds, numbers
 
@@ -61,59 +61,59 @@ class RunningJob:
 
     def __init__(self, stack: ExitStack) -> None:
         self.stack = stack
-        self.node_zero = running(stack, keeps_rendezvous_port=True)
-        self.member = caller(stack, self.node_zero)
+        self.node_zero = start_coordinator(stack, keeps_rendezvous_port=True)
+        self.member = connect(stack, self.node_zero)
         self._now = 0.0
 
-    def begins(self) -> "RunningJob":
+    def start(self) -> "RunningJob":
         """Let node 1 join."""
-        assert isinstance(self.member.joins(hello(1)).receives(), messages.WorldFormed)
+        assert isinstance(self.member.join(hello(1)).receive(), messages.WorldFormed)
         return self
 
-    def calls(self) -> Caller:
-        return caller(self.stack, self.node_zero)
+    def connect(self) -> Client:
+        return connect(self.stack, self.node_zero)
 
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether node 1 is answered in time, and has received nothing else."""
         self._now += 1.0
-        return self.member.is_answered(self._now)
+        return self.member.heartbeat_is_answered(self._now)
 
-    def succeeds(self) -> bool:
+    def succeed(self) -> bool:
         """Let both nodes end; return whether node 1 receives a success."""
-        self.node_zero.node_zero_sends(done(0, [result(0)]))
-        verdict = self.member.sends(done(0, [result(1)])).receives()
+        self.node_zero.send_from_node_zero(done(0, [result(0)]))
+        verdict = self.member.send(done(0, [result(1)])).receive()
         return verdict == messages.Verdict(outcome.Succeeded(), "")
 
 
 @pytest.fixture
 def job(stack: ExitStack) -> RunningJob:
     """Return a job that runs."""
-    return RunningJob(stack).begins()
+    return RunningJob(stack).start()
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
 def test_garbage_is_refused(garbage: bytes, job: RunningJob) -> None:
     """From many connections at once, cut off in the middle or not."""
-    strangers = [job.calls().sends_bytes(garbage) for _ in range(5)]
-    for stranger in strangers:
-        stranger.socket.shutdown(socket.SHUT_WR)
-        assert stranger.is_disconnected()
+    clients = [job.connect().send_bytes(garbage) for _ in range(5)]
+    for client in clients:
+        client.socket.shutdown(socket.SHUT_WR)
+        assert client.is_disconnected()
 
-    assert job.lives()
+    assert job.is_alive()
     assert len(job.node_zero.notices) == 1
     assert job.node_zero.notices[0].startswith("refused 127.0.0.1: it ")
-    assert job.succeeds()
+    assert job.succeed()
 
 
 def test_port_scanner_is_not_reported(job: RunningJob) -> None:
     """It connects and disconnects many times."""
     for _ in range(200):
-        job.calls().socket.close()
-        job.node_zero.go_on()
+        job.connect().socket.close()
+        job.node_zero.run_for()
 
-    assert job.lives()
+    assert job.is_alive()
     assert job.node_zero.notices == []
-    assert job.succeeds()
+    assert job.succeed()
 
 
 def test_idle_connections_are_closed_for_new_ones(job: RunningJob) -> None:
@@ -121,31 +121,31 @@ def test_idle_connections_are_closed_for_new_ones(job: RunningJob) -> None:
     raise_descriptor_limit(3000)
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
         pytest.skip("may not have so many open files")
-    idle: list[Caller] = []
+    idle: list[Client] = []
     for _ in range(10):
-        idle += [job.calls() for _ in range(100)]
-        assert job.lives()
+        idle += [job.connect() for _ in range(100)]
+        assert job.is_alive()
         for _ in range(10):
-            job.node_zero.go_on()
+            job.node_zero.run_for()
 
     assert idle[0].is_disconnected()
-    assert not idle[-1].listen().at_end
+    assert not idle[-1].read_available().at_end
     assert job.node_zero.notices == ["refused 127.0.0.1: too many connections"]
-    assert job.succeeds()
+    assert job.succeed()
 
 
 def test_slow_hello_times_out(job: RunningJob) -> None:
     """One byte now and then does not extend the time limit."""
-    slow = job.calls()
+    slow = job.connect()
     for byte in OPENING[:20]:
-        slow.sends_bytes(bytes([byte]))
-        job.node_zero.go_on()
+        slow.send_bytes(bytes([byte]))
+        job.node_zero.run_for()
         job.node_zero.ahead += server.SECONDS_TO_SEND_HELLO / 20 + 0.01
 
     assert slow.is_disconnected()
-    assert job.lives()
+    assert job.is_alive()
     assert job.node_zero.notices == ["refused 127.0.0.1: it sent nothing for 10 s"]
-    assert job.succeeds()
+    assert job.succeed()
 
 
 class Recorded(socket.socket):
@@ -159,46 +159,44 @@ class Recorded(socket.socket):
 
 def test_replayed_connection_is_refused(stack: ExitStack) -> None:
     """Each connection has its own nonces."""
-    node_zero = running(stack, token=b"secret", keeps_rendezvous_port=True)
+    node_zero = start_coordinator(stack, token=b"secret", keeps_rendezvous_port=True)
     sock = stack.enter_context(Recorded())
     sock.connect(("127.0.0.1", node_zero.port))
     where = packed_address(("127.0.0.1", node_zero.port))
     member = Channel(FROM_COORDINATOR, sock, member_handshake(b"secret", where))
     member.send(hello(1))
-    take_turns(
+    run_until(
         lambda: [each for each in member.receive() if type(each) is messages.WorldFormed], node_zero
     )
     member.send(messages.EndedExternally(0, outcome.Interrupted(15)))
 
-    replayed = caller(stack, node_zero).sends_bytes(sock.sent)
+    replayed = connect(stack, node_zero).send_bytes(sock.sent)
 
     assert replayed.is_disconnected()
     assert node_zero.notices == ["refused 127.0.0.1: it has a different token"]
-    take_turns(
-        lambda: [each for each in member.receive() if type(each) is messages.Stop], node_zero
-    )
+    run_until(lambda: [each for each in member.receive() if type(each) is messages.Stop], node_zero)
 
 
 def test_messages_of_a_refused_node_are_ignored(job: RunningJob) -> None:
     """It learns that the job is complete."""
-    stranger = job.calls().sends_bytes(OPENING)
-    stranger.reads(len(OPENING))
-    stranger.sends_bytes(
+    client = job.connect().send_bytes(OPENING)
+    client.read(len(OPENING))
+    client.send_bytes(
         framed(hello(1))
         + framed(messages.EndedExternally(0, outcome.Interrupted(15)))
         + framed(done(0, []))
     )
 
-    assert stranger.is_disconnected()
-    assert job.lives()
-    assert job.succeeds()
+    assert client.is_disconnected()
+    assert job.is_alive()
+    assert job.succeed()
 
 
 def test_heartbeats_without_hello_are_refused(job: RunningJob) -> None:
-    flood = job.calls().sends_bytes(OPENING + framed(messages.Heartbeat(0.0)) * 200)
+    flood = job.connect().send_bytes(OPENING + framed(messages.Heartbeat(0.0)) * 200)
 
     assert flood.is_disconnected()
-    assert job.lives()
+    assert job.is_alive()
     assert job.node_zero.notices == ["refused 127.0.0.1: it sent another message before its Hello"]
 
 
@@ -206,23 +204,23 @@ def test_member_that_does_not_read_is_disconnected(job: RunningJob) -> None:
     """The others are served."""
     for _ in range(50):
         with suppress(BlockingIOError):
-            job.member.sends_bytes(framed(messages.Heartbeat(0.0)) * 500)
-        job.node_zero.go_on()
+            job.member.send_bytes(framed(messages.Heartbeat(0.0)) * 500)
+        job.node_zero.run_for()
 
-    stranger = job.calls().sends_bytes(b"GET / HTTP/1.1\r\n\r\n")
-    assert stranger.is_disconnected()
+    client = job.connect().send_bytes(b"GET / HTTP/1.1\r\n\r\n")
+    assert client.is_disconnected()
 
 
 def test_invalid_message_of_a_member_ends_the_job(stack: ExitStack) -> None:
     """Its messages can't be trusted any more, and the job can't continue without it."""
-    node_zero = running(stack, nodes=3, keeps_rendezvous_port=True)
-    members = [caller(stack, node_zero).joins(hello(number, 3)) for number in (1, 2)]
-    assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
+    node_zero = start_coordinator(stack, nodes=3, keeps_rendezvous_port=True)
+    members = [connect(stack, node_zero).join(hello(number, 3)) for number in (1, 2)]
+    assert all(isinstance(member.receive(), messages.WorldFormed) for member in members)
 
-    members[0].sends_bytes((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
+    members[0].send_bytes((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
 
     assert members[0].is_disconnected()
-    assert members[1].receives() == messages.Stop(0, "node 1 (n1) is gone")
+    assert members[1].receive() == messages.Stop(0, "node 1 (n1) is gone")
     assert node_zero.notices == [
         f"refused 127.0.0.1: it sent a message of {MAX_FRAME_BYTES + 1} bytes"
     ]
@@ -272,14 +270,14 @@ def test_coordinator_survives_any_message(
 ) -> None:
     """And answers its members as before."""
     with ExitStack() as opened:
-        job = RunningJob(opened).begins()
-        stranger = job.calls().sends_bytes(OPENING + b"".join(mutated(*each) for each in frames))
+        job = RunningJob(opened).start()
+        client = job.connect().send_bytes(OPENING + b"".join(mutated(*each) for each in frames))
         with suppress(OSError):
-            stranger.socket.shutdown(socket.SHUT_WR)
-        take_turns(lambda: stranger.listen().at_end, job.node_zero)
+            client.socket.shutdown(socket.SHUT_WR)
+        run_until(lambda: client.read_available().at_end, job.node_zero)
 
-        assert job.lives()
-        assert job.succeeds()
+        assert job.is_alive()
+        assert job.succeed()
 
 
 class Watch:
@@ -337,20 +335,20 @@ def test_million_frames_use_no_more_memory(
 @pytest.mark.parametrize("seed", numbers(1))
 def test_million_unauthenticated_frames_do_not_disturb_the_job(stack: ExitStack, seed: int) -> None:
     """Fifty on each connection."""
-    job = RunningJob(stack).begins()
+    job = RunningJob(stack).start()
     dice, watch = random.Random(seed), Watch()
     bunches = watch.bunches(20_000, strange(dice, FROM_A_MEMBER), size=50)
     for number, bunch in enumerate(bunches):
-        with socket.create_connection(("127.0.0.1", job.node_zero.port), PATIENCE) as stranger:
-            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with socket.create_connection(("127.0.0.1", job.node_zero.port), PATIENCE) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             with suppress(OSError):
-                stranger.sendall(OPENING + bunch)
-            job.node_zero.go_on()
-        job.node_zero.go_on()
-        assert number % 100 or job.lives()
+                client.sendall(OPENING + bunch)
+            job.node_zero.run_for()
+        job.node_zero.run_for()
+        assert number % 100 or job.is_alive()
 
     assert watch.saw_nothing()
-    assert job.succeeds()
+    assert job.succeed()
 
 
 @pytest.mark.long
@@ -364,20 +362,20 @@ def test_hundred_thousand_member_frames_do_not_crash_the_server(seed: int) -> No
     )
     for bunch in watch.bunches(5_000, understood, size=20):
         with ExitStack() as opened:
-            node_zero = running(opened, nodes=3)
-            members = [caller(opened, node_zero).joins(hello(each, 3)) for each in (1, 2)]
-            assert all(isinstance(member.receives(), messages.WorldFormed) for member in members)
-            node_zero.node_zero_sends(done(0, [result(0)]))
+            node_zero = start_coordinator(opened, nodes=3)
+            members = [connect(opened, node_zero).join(hello(each, 3)) for each in (1, 2)]
+            assert all(isinstance(member.receive(), messages.WorldFormed) for member in members)
+            node_zero.send_from_node_zero(done(0, [result(0)]))
 
-            members[0].sends_bytes(bunch + b"\xff\xff\xff\xff")
+            members[0].send_bytes(bunch + b"\xff\xff\xff\xff")
 
             assert members[0].is_disconnected()
-            members[1].sends(done(0, [result(2)])).receives_at_last(messages.Verdict)
+            members[1].send(done(0, [result(2)])).receive_kind(messages.Verdict)
 
     assert watch.saw_nothing()
 
 
-def has_an_end(member: Played) -> bool:
+def has_an_end(member: MemberHarness) -> bool:
     """Return whether its agent knows that the job has ended, or that node 0 is lost."""
     return any(
         isinstance(event, events.CoordinatorLost)
@@ -389,7 +387,7 @@ def has_an_end(member: Played) -> bool:
     )
 
 
-def has_a_world(member: Played) -> bool:
+def has_a_world(member: MemberHarness) -> bool:
     return member.node.world is not None
 
 
@@ -405,12 +403,12 @@ def test_hundred_thousand_coordinator_frames_do_not_crash_a_member(seed: int) ->
         if messages_in(FROM_COORDINATOR, frame) == 1
     )
     for bunch in watch.bunches(5_000, understood, size=20):
-        member = Played()
-        member.gets(messages.WorldFormed(part(), "n0"))
+        member = MemberHarness()
+        member.deliver(messages.WorldFormed(world_of_node_1(), "n0"))
         # Read together with a frame that is none, it would be dropped: the member would dial again.
-        take_turns(partial(has_a_world, member), member.node)
+        run_until(partial(has_a_world, member), member.node)
         member.socket.sendall(bunch + b"\xff\xff\xff\xff")
-        take_turns(partial(has_an_end, member), member.node)
+        run_until(partial(has_an_end, member), member.node)
         member.close()
 
     assert watch.saw_nothing()

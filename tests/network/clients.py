@@ -1,4 +1,4 @@
-"""A coordinator on a real port, and callers: members, strangers, broken programs."""
+"""A coordinator on a real port, and callers: members, clients, broken programs."""
 
 import socket
 import struct
@@ -25,17 +25,17 @@ from tests.network.nodes import (
     Notices,
     done,
     hello,
+    join_context,
     opened_job,
-    outside,
     result,
-    take_turns,
+    run_until,
 )
 
 OPENING = struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 0, b"m" * 32) + NO_ADDRESS
 """A member's part of the handshake without a token; the coordinator's is as long."""
 
 
-class Running:
+class RunningCoordinator:
     """A coordinator, with a clock that can be set forward."""
 
     def __init__(self, port: int, nodes: int, token: bytes = b"", **values: object) -> None:
@@ -43,25 +43,25 @@ class Running:
         self.port = port
         self.ahead = 0.0
         self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
-        door = open_rendezvous_port(Setting((port,), "--master-port"), "n0")
+        rendezvous = open_rendezvous_port(Setting((port,), "--master-port"), "n0")
         opened = opened_job(nodes, **values)
         now = self.loop.clock()
         coordinator = Coordinator(
             opened.settings, opened.own_hello, port, now, has_token=bool(token)
         )
         node = JoiningNode(
-            opened.settings, opened.own_hello, token, outside(self.notices, interfaces={})
+            opened.settings, opened.own_hello, token, join_context(self.notices, interfaces={})
         )
         # What node 0's own agent would learn is of no interest.
         self.server = server.CoordinatorServer(
-            node, self.loop, coordinator, lambda _message, _now: (), port=door
+            node, self.loop, coordinator, lambda _message, _now: (), port=rendezvous
         )
 
-    def go_on(self, seconds: float = 0.0) -> None:
+    def run_for(self, seconds: float = 0.0) -> None:
         """Give it a turn, which may take so long."""
         self.loop.turn(self.loop.clock() + seconds)
 
-    def node_zero_sends(self, message: messages.AgentMessage) -> None:
+    def send_from_node_zero(self, message: messages.AgentMessage) -> None:
         """Let node 0's own agent send a message."""
         self.server.handle(MessageReceived(OWN, message, self.loop.clock()))
 
@@ -71,10 +71,10 @@ class Running:
         self.loop.close()
 
 
-class Caller:
+class Client:
     """A connection to the coordinator that sends what a test gives it."""
 
-    def __init__(self, job: Running) -> None:
+    def __init__(self, job: RunningCoordinator) -> None:
         self.socket = socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE)
         self.socket.setblocking(False)
         self.received = bytearray()
@@ -85,48 +85,48 @@ class Caller:
         """Others, which no test has seen yet."""
         self._job = job
 
-    def sends_bytes(self, data: bytes) -> "Caller":
+    def send_bytes(self, data: bytes) -> "Client":
         """Send bytes."""
         self.socket.send(data)
         return self
 
-    def joins(self, introduction: messages.Hello) -> "Caller":
+    def join(self, introduction: messages.Hello) -> "Client":
         """Do the handshake and send a hello, as a member does."""
-        self.sends_bytes(OPENING)
-        self.reads(len(OPENING))
-        return self.sends(introduction)
+        self.send_bytes(OPENING)
+        self.read(len(OPENING))
+        return self.send(introduction)
 
-    def sends(self, message: messages.FromMember) -> "Caller":
+    def send(self, message: messages.FromMember) -> "Client":
         """Send a message."""
-        return self.sends_bytes(framed(message))
+        return self.send_bytes(framed(message))
 
-    def reads(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         """Return the next bytes."""
-        take_turns(lambda: len(self.listen().received) >= count, self._job)
+        run_until(lambda: len(self.read_available().received) >= count, self._job)
         taken = bytes(self.received[:count])
         del self.received[:count]
         return taken
 
-    def receives(self) -> messages.FromCoordinator:
+    def receive(self) -> messages.FromCoordinator:
         """Return the next message that answers no heartbeat."""
-        take_turns(self.unread, self._job)
+        run_until(self.unread, self._job)
         return self._messages.pop(0)
 
-    def receives_at_last(self, kind: type[messages.FromCoordinator]) -> messages.FromCoordinator:
+    def receive_kind(self, kind: type[messages.FromCoordinator]) -> messages.FromCoordinator:
         """Return the next message of this kind, ignoring others."""
-        while not isinstance(message := self.receives(), kind):
+        while not isinstance(message := self.receive(), kind):
             pass
         return message
 
-    def is_answered(self, sent: float) -> bool:
+    def heartbeat_is_answered(self, sent: float) -> bool:
         """Send a heartbeat at a time of this caller; wait for the answer."""
-        self.sends(messages.Heartbeat(sent))
-        take_turns(lambda: self.unread() or sent in {each.to for each in self.answers}, self._job)
+        self.send(messages.Heartbeat(sent))
+        run_until(lambda: self.unread() or sent in {each.to for each in self.answers}, self._job)
         return not self._messages
 
     def unread(self) -> list[messages.FromCoordinator]:
         """Return the messages that have come and were not received, apart from answers."""
-        for message in taken(FROM_COORDINATOR, self.listen().received):
+        for message in taken(FROM_COORDINATOR, self.read_available().received):
             if isinstance(message, messages.HeartbeatAnswer):
                 self.answers.append(message)
             else:
@@ -135,10 +135,10 @@ class Caller:
 
     def is_disconnected(self) -> bool:
         """Wait until the coordinator has closed the connection."""
-        take_turns(lambda: self.listen().at_end, self._job)
+        run_until(lambda: self.read_available().at_end, self._job)
         return self.at_end
 
-    def listen(self) -> "Caller":
+    def read_available(self) -> "Client":
         """Read all received bytes, without waiting."""
         while not self.at_end:
             try:
@@ -152,23 +152,25 @@ class Caller:
         return self
 
 
-def running(stack: ExitStack, nodes: int = 2, token: bytes = b"", **values: object) -> Running:
+def start_coordinator(
+    stack: ExitStack, nodes: int = 2, token: bytes = b"", **values: object
+) -> RunningCoordinator:
     """Return a coordinator that is closed at the end."""
-    made = Running(free_port(), nodes, token, **values)
+    made = RunningCoordinator(free_port(), nodes, token, **values)
     stack.callback(made.close)
     return made
 
 
-def caller(stack: ExitStack, job: Running) -> Caller:
+def connect(stack: ExitStack, job: RunningCoordinator) -> Client:
     """Return a caller that is closed at the end."""
-    made = Caller(job)
+    made = Client(job)
     stack.callback(made.socket.close)
     return made
 
 
-def joined(stack: ExitStack, job: Running) -> bool:
+def second_node_joins(stack: ExitStack, job: RunningCoordinator) -> bool:
     """Let the second node join; return whether the job starts with it."""
-    return isinstance(caller(stack, job).joins(hello(1)).receives(), messages.WorldFormed)
+    return isinstance(connect(stack, job).join(hello(1)).receive(), messages.WorldFormed)
 
 
 GARBAGE = {
