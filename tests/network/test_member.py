@@ -539,18 +539,23 @@ def test_success_ends_the_lease(member: LeasedMember) -> None:
     assert member.leases == [member.sent + LEASE, None]
 
 
-@pytest.mark.parametrize("before", [(), (messages.KeepWaiting("n0"),)])
-def test_verdict_after_the_world_is_accepted(
-    member: LeasedMember, before: tuple[messages.FromCoordinator, ...]
+@pytest.mark.parametrize(
+    ("before", "order"),
+    [
+        ((), messages.Verdict(outcome.NodeLost(1, "n1"), "")),
+        ((messages.KeepWaiting("n0"),), messages.Verdict(outcome.NodeLost(1, "n1"), "")),
+        ((), messages.Stop(0, "because", outcome.Interrupted(15))),
+    ],
+)
+def test_order_that_comes_with_the_world_is_not_lost(
+    member: LeasedMember, before: tuple[messages.FromCoordinator, ...], order: messages.Order
 ) -> None:
-    """A node that was stopped while the others joined finds both."""
-    verdict = messages.Verdict(outcome.NodeLost(1, "n1"), "")
+    """A job may be stopped as soon as it starts, or end while this node was stopped."""
+    *_, joined, sent = member.deliver(*before, FORMED, order)
 
-    *_, begins, end = member.deliver(*before, FORMED, verdict)
-
-    assert isinstance(begins, events.WorldJoined)
-    assert isinstance(end, events.CoordinatorSent)
-    assert end.message == verdict
+    assert isinstance(joined, events.WorldJoined)
+    assert isinstance(sent, events.CoordinatorSent)
+    assert sent.message == order
 
 
 def test_query_after_success_is_answered_by_this_node(member: LeasedMember) -> None:

@@ -17,7 +17,6 @@ from free_ports import free_port
 
 from tests.network.nodes import (
     PATIENCE,
-    MemberHarness,
     Node,
     Notices,
     done,
@@ -26,7 +25,6 @@ from tests.network.nodes import (
     ranked_hello,
     result,
     run_until,
-    world_of_node_1,
 )
 
 FROM_OTHERS = (
@@ -182,21 +180,6 @@ def test_master_port_differs_from_a_kept_rendezvous_port(stack: ExitStack) -> No
         store.listen()
     with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
         other.bind(("", port or 0))
-
-
-def test_message_after_the_world_is_not_lost(stack: ExitStack) -> None:
-    """A job may be stopped as soon as it starts."""
-    member = MemberHarness()
-    stack.callback(member.close)
-
-    [begins, stop] = member.deliver(
-        messages.WorldFormed(world_of_node_1(), "n0"),
-        messages.Stop(0, "because", outcome.Interrupted(15)),
-    )
-
-    assert isinstance(begins, events.WorldJoined)
-    assert isinstance(stop, events.CoordinatorSent)
-    assert stop.message == messages.Stop(0, "because", outcome.Interrupted(15))
 
 
 def test_leaving_twice_is_harmless(job: Job) -> None:

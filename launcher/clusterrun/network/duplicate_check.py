@@ -13,7 +13,7 @@ from clusterrun.policy.messages import HeartbeatAnswer, Notice, Refusal, Refused
 
 
 class DuplicateCheck:
-    """Connects to node 0's address if that belongs to another machine than this node 0.
+    """Connects to node 0's address if it does not belong to this node 0.
 
     If ``--node-rank 0`` was set on two machines, the other one refuses this one's ``Hello``, because
     both have rank 0, and both report the error. If the address is that of a Kubernetes service, this

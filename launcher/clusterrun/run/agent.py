@@ -120,7 +120,7 @@ class Agent:
                     self._workers.print_stacks(text)
                     continue
                 case QueryReceived() | RelayAnswered():
-                    # First, so that node 0 prints the stacks of a hang before it stops its workers.
+                    # First, because node 0 prints the stacks of a hang before it stops its workers.
                     self._loop.add_first(self._commands.take(event))
                     continue
                 case ChildEnded():

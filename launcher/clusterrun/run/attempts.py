@@ -65,7 +65,7 @@ class JobAttempts:
         self._ras_ports: RasPorts | None = None
 
     def begin(self, world: World) -> Attempt:
-        """Return the attempt in this world, which begins now; print its remarks if it is the first."""
+        """Return the attempt in this world, which begins now; print its warnings if it is the first."""
         job = self._node.job
         plan = self._node.plan(world, self._workers.error_files)
         if job.failures.pdb:
@@ -76,8 +76,8 @@ class JobAttempts:
         if any(worker.needs_ras_port for worker in plan.workers):
             plan = self._with_ras_addresses(plan)
         self._counters = OomCounters.read(ROOT)
-        for remark in plan.all_warnings() if world.attempt == 0 else ():
-            self._relay.notice(remark)
+        for warning in plan.all_warnings() if world.attempt == 0 else ():
+            self._relay.notice(warning)
         if job.output.verbose:
             self._describe(plan)
         progress, before = self._progress, self._progress.attempt

@@ -141,7 +141,7 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
             # Few jobs have services.
             from clusterrun.run.reserved_ports import ReservedPorts
 
-            ports = ReservedPorts(node.job.services, node.seats)
+            ports = ReservedPorts(node.job.services, node.slots)
             stack.callback(ports.release)
             offers = ports.offers
         check = _node_check(node, relay, loop, stack)

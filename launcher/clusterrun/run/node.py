@@ -16,7 +16,7 @@ from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.node_warnings import strict_error
 from clusterrun.planning.plan import NodePlan, WorkerSlot, World
 from clusterrun.planning.variables import user_environment
-from clusterrun.planning.worker_slots import seats
+from clusterrun.planning.worker_slots import seats as worker_slots
 
 
 class MachineSource(NamedTuple):
@@ -50,7 +50,7 @@ class LocalNode(Struct, frozen=True):
     """The user's environment for workers, without the variables that clusterrun sets."""
     machine: Machine
     """As far as the job may use it."""
-    seats: tuple[WorkerSlot, ...]
+    slots: tuple[WorkerSlot, ...]
     """Of this job's workers, and of other tasks and jobs on the machine."""
 
     @classmethod
@@ -77,24 +77,24 @@ class LocalNode(Struct, frozen=True):
             from clusterrun.planning.job_machine import machine_for
 
             machine = machine_for(job, machine)
-        found = seats(job, machine)
-        programs = {seat.program for seat in found if seat.is_ours}
+        slots = worker_slots(job, machine)
+        programs = {slot.program for slot in slots if slot.is_ours}
         for service in (each for each in job.services if each.name in programs):
             # Few jobs have services.
             from clusterrun.job.services import check_program
 
             check_program(service, environment.get("PATH", os.defpath))
-        return cls(job, unset, source.variables, environment, machine, found)
+        return cls(job, unset, source.variables, environment, machine, slots)
 
     @property
     def workers(self) -> int:
         """The number of the main program's workers on this node."""
-        return sum(1 for seat in self.seats if seat.is_ours and seat.program == MAIN)
+        return sum(1 for slot in self.slots if slot.is_ours and slot.program == MAIN)
 
     @property
     def size(self) -> int:
         """The number of workers on this node, including those of services."""
-        return sum(1 for seat in self.seats if seat.is_ours)
+        return sum(1 for slot in self.slots if slot.is_ours)
 
     def plan(self, world: World, error_files: str | None = None) -> NodePlan:
         """Return the plan of an attempt in ``world``.
@@ -112,7 +112,7 @@ class LocalNode(Struct, frozen=True):
             unset=self.unset,
             error_files=error_files,
             before=self.environment,
-            seats=self.seats,
+            seats=self.slots,
         )
 
     def plan_ahead(self, world: World) -> NodePlan:

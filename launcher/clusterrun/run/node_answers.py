@@ -111,11 +111,11 @@ class NodeAnswers:
             case _:
                 assert_never(query.topic)
 
-    def _answered(self, query: Query, then: OnAnswer, body: object) -> Iterable[Event]:
+    def _pass_on(self, query: Query, then: OnAnswer, body: object) -> Iterable[Event]:
         """Pass on an answer; a ``body`` that is a str says why there is none."""
-        return self._with_body(query, then, *encoded(body))
+        return self._pass_on_encoded(query, then, *encoded(body))
 
-    def _with_body(
+    def _pass_on_encoded(
         self, query: Query, then: OnAnswer, body: bytes, problem: str
     ) -> Iterable[Event]:
         return then(Answer(query.number, self.node_rank, self._host, body, as_line(problem)))
@@ -160,13 +160,13 @@ class NodeAnswers:
             raise AssertionError("a query about a job that has not started")
         return self._progress.attempt
 
-    def _asked(self, query: Query) -> tuple[WorkerPlan, ...]:
+    def _workers_in(self, query: Query) -> tuple[WorkerPlan, ...]:
         """Return the workers that a query is about."""
         return tuple(it for it in self._attempt.plan.workers if query.rank in {None, it.rank})
 
     def _pids(self, query: Query) -> Mapping[int, int]:
         """Return the process ids of the workers that a query is about and that run."""
-        running = ((it.rank, *self._process(it.local_rank)) for it in self._asked(query))
+        running = ((it.rank, *self._process(it.local_rank)) for it in self._workers_in(query))
         return {rank: process.pid for rank, process, ending in running if process and not ending}
 
     # Stacks and NCCL.
@@ -181,13 +181,13 @@ class NodeAnswers:
 
         def answer(seen: Seen | None, _: float) -> Iterable[Event]:
             body = self._stacks(query, seen) if isinstance(seen, WorkerStacks) else SILENT_RELAY
-            return self._answered(query, then, body)
+            return self._pass_on(query, then, body)
 
         return self.questions.ask(ask, answer, query.seconds - SECONDS_TO_FORWARD, now)
 
     def _stacks(self, query: Query, seen: WorkerStacks) -> NodeStacks:
         """Return the stacks of the ranks that were asked for."""
-        wanted = {worker.rank for worker in self._asked(query)}
+        wanted = {worker.rank for worker in self._workers_in(query)}
         groups = tuple(
             StackGroup(tuple(sorted(ranks)), as_text(group.text), group.found)
             for group in self._attempt.stacks_by_rank(seen.groups)
@@ -219,7 +219,9 @@ class NodeAnswers:
         self, find: Callable[[], object], query: Query, then: OnAnswer
     ) -> Iterable[Event]:
         seconds = max(0.0, query.seconds - SECONDS_TO_FORWARD)
-        return self._children.ask(query.topic, find, partial(self._with_body, query, then), seconds)
+        return self._children.ask(
+            query.topic, find, partial(self._pass_on_encoded, query, then), seconds
+        )
 
     def _find_nccl_state(self, query: Query, then: OnAnswer) -> Iterable[Event]:
         # Few queries need it.
@@ -235,7 +237,7 @@ class NodeAnswers:
             if each.local_rank in running and plan.world.program_of(each.rank) == program
         ]
         if not any(_may_have_nccl(each, variables) for each in peers):
-            return self._answered(query, then, NcclState())
+            return self._pass_on(query, then, NcclState())
         pids = {running[each.local_rank].pid: int(each.rank) for each in peers}
         world = NcclWorld(program.size, program.first, plan.world.named, pids)
         addresses = ras_addresses(peers, variables)
@@ -251,7 +253,7 @@ class NodeAnswers:
         self._ask_gpus()
         pids, environ, gpus = self._pids(query), self._node.variables, self._gpus.latest(now)
         states: dict[int, tuple[GpuState, ...]] = {
-            it.rank: _known_states(it, gpus) for it in self._asked(query)
+            it.rank: _known_states(it, gpus) for it in self._workers_in(query)
         }
         children = query.children
         windows = 1 if children else WINDOWS
@@ -274,7 +276,7 @@ class NodeAnswers:
 
         def answer(seen: Seen | None, at: float) -> Iterable[Event]:
             lines = seen if isinstance(seen, Mapping) else {}
-            return self._answered(query, then, self._ranks(lines, at))
+            return self._pass_on(query, then, self._ranks(lines, at))
 
         def ask(number: int) -> None:
             self._relay.send(messages.QueryLastLines(number))

@@ -23,8 +23,8 @@ class ReservedPorts:
     both sides set SO_REUSEADDR, a server can still listen there: see ``ports.MasterPort``.
     """
 
-    def __init__(self, services: Iterable[Service], seats: Iterable[WorkerSlot]) -> None:
-        """Reserve the ports of this agent's workers among ``seats``.
+    def __init__(self, services: Iterable[Service], slots: Iterable[WorkerSlot]) -> None:
+        """Reserve the ports of this agent's workers among ``slots``.
 
         Raises:
             RendezvousError: another program listens at a port that the user has set.
@@ -35,7 +35,7 @@ class ReservedPorts:
         set_ports = ExitStack()
         try:
             by_name: dict[str | None, Service] = {each.name: each for each in services}
-            workers = Counter(seat.program for seat in seats if seat.is_ours)
+            workers = Counter(slot.program for slot in slots if slot.is_ours)
             for service in (each for name, each in by_name.items() if name in workers):
                 for port in service.ports:
                     set_ports.enter_context(_bind_set_port(port, service))
