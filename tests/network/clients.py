@@ -1,4 +1,4 @@
-"""A coordinator on a real port, and callers: members, clients, broken programs."""
+"""A coordinator on a real port, and raw clients of it: members and broken programs."""
 
 import socket
 import struct
@@ -36,7 +36,7 @@ OPENING = struct.pack(">12sHcB32s", MAGIC, VERSION, b"M", 0, b"m" * 32) + NO_ADD
 
 
 class RunningCoordinator:
-    """A coordinator, with a clock that can be set forward."""
+    """A coordinator with a clock that can be set forward."""
 
     def __init__(self, port: int, nodes: int, token: bytes = b"", **values: object) -> None:
         self.notices = Notices()
@@ -52,27 +52,27 @@ class RunningCoordinator:
         node = JoiningNode(
             opened.settings, opened.own_hello, token, join_context(self.notices, interfaces={})
         )
-        # What node 0's own agent would learn is of no interest.
+        # Messages to node 0's own agent are ignored.
         self.server = server.CoordinatorServer(
             node, self.loop, coordinator, lambda _message, _now: (), port=rendezvous
         )
 
     def run_for(self, seconds: float = 0.0) -> None:
-        """Give it a turn, which may take so long."""
+        """Run one turn of the loop, of at most ``seconds``."""
         self.loop.turn(self.loop.clock() + seconds)
 
     def send_from_node_zero(self, message: messages.AgentMessage) -> None:
-        """Let node 0's own agent send a message."""
+        """Send a message of node 0's own agent."""
         self.server.handle(MessageReceived(OWN, message, self.loop.clock()))
 
     def close(self) -> None:
-        """Close all."""
+        """Close the server and the loop."""
         self.server.finish(0.0)
         self.loop.close()
 
 
 class Client:
-    """A connection to the coordinator that sends what a test gives it."""
+    """A connection to the coordinator that sends and reads raw bytes."""
 
     def __init__(self, job: RunningCoordinator) -> None:
         self.socket = socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE)
@@ -80,24 +80,22 @@ class Client:
         self.received = bytearray()
         self.at_end = False
         self.answers: list[messages.HeartbeatAnswer] = []
-        """Those to its Hello and its heartbeats."""
+        """To its Hello and its heartbeats."""
         self._messages: list[messages.FromCoordinator] = []
-        """Others, which no test has seen yet."""
+        """Other messages that were not returned yet."""
         self._job = job
 
     def send_bytes(self, data: bytes) -> "Client":
-        """Send bytes."""
         self.socket.send(data)
         return self
 
     def join(self, introduction: messages.Hello) -> "Client":
-        """Do the handshake and send a hello, as a member does."""
+        """Do the handshake and send a hello."""
         self.send_bytes(OPENING)
         self.read(len(OPENING))
         return self.send(introduction)
 
     def send(self, message: messages.FromMember) -> "Client":
-        """Send a message."""
         return self.send_bytes(framed(message))
 
     def read(self, count: int) -> bytes:
@@ -108,24 +106,24 @@ class Client:
         return taken
 
     def receive(self) -> messages.FromCoordinator:
-        """Return the next message that answers no heartbeat."""
+        """Return the next message that is not a ``HeartbeatAnswer``."""
         run_until(self.unread, self._job)
         return self._messages.pop(0)
 
     def receive_kind(self, kind: type[messages.FromCoordinator]) -> messages.FromCoordinator:
-        """Return the next message of this kind, ignoring others."""
+        """Return the next message of this kind; drop others."""
         while not isinstance(message := self.receive(), kind):
             pass
         return message
 
     def heartbeat_is_answered(self, sent: float) -> bool:
-        """Send a heartbeat at a time of this caller; wait for the answer."""
+        """Send a heartbeat and wait; return whether its answer came before any other message."""
         self.send(messages.Heartbeat(sent))
         run_until(lambda: self.unread() or sent in {each.to for each in self.answers}, self._job)
         return not self._messages
 
     def unread(self) -> list[messages.FromCoordinator]:
-        """Return the messages that have come and were not received, apart from answers."""
+        """Return the messages that have come, except ``HeartbeatAnswer``, and were not returned yet."""
         for message in taken(FROM_COORDINATOR, self.read_available().received):
             if isinstance(message, messages.HeartbeatAnswer):
                 self.answers.append(message)
@@ -134,12 +132,12 @@ class Client:
         return self._messages
 
     def is_disconnected(self) -> bool:
-        """Wait until the coordinator has closed the connection."""
+        """Wait until the coordinator has closed the connection; then return True."""
         run_until(lambda: self.read_available().at_end, self._job)
         return self.at_end
 
     def read_available(self) -> "Client":
-        """Read all received bytes, without waiting."""
+        """Read all bytes that have come, without blocking."""
         while not self.at_end:
             try:
                 data = self.socket.recv(1 << 16)
@@ -162,7 +160,7 @@ def start_coordinator(
 
 
 def connect(stack: ExitStack, job: RunningCoordinator) -> Client:
-    """Return a caller that is closed at the end."""
+    """Return a client that is closed at the end."""
     made = Client(job)
     stack.callback(made.socket.close)
     return made

@@ -16,7 +16,7 @@ from tests.plans import world
 
 
 def framed(message: Struct) -> bytes:
-    """Return a message as it travels on a connection without a token."""
+    """Return a message as it is sent on a connection without a token."""
     return as_frame(encode(message))
 
 
@@ -25,7 +25,7 @@ def as_frame(body: bytes) -> bytes:
 
 
 def taken(decoder: Decoder[MessageT], buffer: bytearray) -> Iterator[MessageT]:
-    """Yield the messages of whole frames, and remove these from ``buffer``."""
+    """Yield the messages of complete frames, and remove the frames from ``buffer``."""
     while len(buffer) >= 4 and len(buffer) >= (end := 4 + int.from_bytes(buffer[:4], "big")):
         body = bytes(buffer[4:end])
         del buffer[:end]
@@ -35,10 +35,10 @@ def taken(decoder: Decoder[MessageT], buffer: bytearray) -> Iterator[MessageT]:
 def received(
     decoder: Decoder[MessageT], data: bytes, longest: int = MAX_FRAME_BYTES
 ) -> list[MessageT]:
-    """Return the messages that a channel reads of ``data``.
+    """Return the messages that a channel reads from ``data``.
 
     Raises:
-        BadFrame: there is an invalid one.
+        BadFrame: a frame is invalid.
 
     """
     ours, theirs = socket.socketpair()
@@ -111,9 +111,9 @@ def mutated(frame: bytes, changes: Sequence[tuple[int, int]], cut: int = 0) -> b
 
 
 def strange(dice: Random, valid: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield frames without end: random ones, right ones, and right ones with some bytes changed.
+    """Yield frames without end: random ones, valid ones, and valid ones with some bytes changed.
 
-    Of the changed ones, half keep their length, so that what stands behind them is reached.
+    Half of the changed ones keep their length, so the frames that follow are read as well.
     """
     while True:
         body = dice.randbytes(dice.randrange(60))

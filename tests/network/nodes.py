@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from tests.plans import job, world
 
 PATIENCE = 10.0
-"""Seconds that a test waits for what should take milliseconds."""
+"""Seconds that a test waits for something that should take milliseconds."""
 
 HELLO = messages.Hello(
     identity="a",
@@ -70,7 +70,7 @@ def with_job(settings: RendezvousSettings, nodes: int, **values: Any) -> Rendezv
 
 
 def hello(number: int, nodes: int = 2, **values: Any) -> messages.Hello:
-    """Return what the agent on host ``n<number>``, pid ``10 + number``, sends first."""
+    """Return the ``Hello`` of the agent on host ``n<number>`` with pid ``10 + number``."""
     usual = {
         "identity": f"agent {number}",
         "host": f"n{number}",
@@ -81,7 +81,7 @@ def hello(number: int, nodes: int = 2, **values: Any) -> messages.Hello:
 
 
 def opened_job(nodes: int = 2, **values: Any) -> Coordinator:
-    """Return a job of ``nodes`` as its coordinator begins with it, at 0 s.
+    """Return the new coordinator of a job of ``nodes``, at 0 s.
 
     ``values`` are those of ``with_job``, fields of node 0's hello, and ``has_token``.
     """
@@ -119,12 +119,12 @@ def done(
     results: Iterable[outcome.WorkerResult],
     cause: outcome.ExternalCause | None = None,
 ) -> messages.Done:
-    """Return the report of these results, which their node can't date by node 0's clock."""
+    """Return the report of these results, without times of node 0's clock."""
     return messages.Done(attempt, tuple(messages.DatedResult(it, None) for it in results), cause)
 
 
 def world_of_node_1(attempt: int = 0) -> World:
-    """Return the part of node 1 in a job of two nodes, each with one worker."""
+    """Return the world of node 1 in a job of two nodes with one worker each."""
     one = world(2, attempt=attempt)
     second = GlobalRank(1)
     return replace(
@@ -133,7 +133,7 @@ def world_of_node_1(attempt: int = 0) -> World:
 
 
 class EventInbox:
-    """An inbox into which a test puts signals."""
+    """A source of events that a test puts in."""
 
     def __init__(self) -> None:
         self._counter = os.eventfd(0, os.EFD_NONBLOCK)
@@ -153,7 +153,7 @@ class EventInbox:
     def events(self, now: float) -> Iterable[events.Event]:
         """Return all that was put in."""
         del now
-        # What another thread puts in from here on rings anew.
+        # First: events that another thread adds from here on make the descriptor readable again.
         with suppress(BlockingIOError):
             os.eventfd_read(self._counter)
         taken, self._events = self._events, []
@@ -161,7 +161,7 @@ class EventInbox:
 
 
 class Notices(list[str]):
-    """The lines that were printed for people."""
+    """The lines that were printed for the user."""
 
     def has(self, text: str) -> bool:
         """Return whether a line contains ``text``."""
@@ -198,7 +198,7 @@ def join_context(
     resolve: Resolve = all_addresses,
     seconds_to_answer: float = 3.0,
 ) -> JoinContext:
-    """Return what a node needs of its machine; its notices go to ``notices``."""
+    """Return a context for joining whose notices go to ``notices``."""
     return JoinContext(
         notice=(Notices() if notices is None else notices).append,
         interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,
@@ -209,7 +209,7 @@ def join_context(
 
 
 class Node:
-    """One node of a job, in a loop of its own, as its agent is."""
+    """One node of a job with a loop of its own."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class Node:
         *,
         inbox: EventInbox | None = None,
     ) -> None:
-        """Begin to join; ``inbox`` has this node's signals, and what else happens to it."""
+        """Start to join; ``inbox`` has this node's signals and other events."""
         self.ahead = 0.0
         """Seconds by which its clock is set forward."""
         self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
@@ -229,10 +229,10 @@ class Node:
         node = JoiningNode(settings, introduction, token, where or join_context())
         self.membership = Membership(node, self.loop)
         self.received: list[events.Event] = []
-        """What has happened, as this node's agent learns it."""
+        """The events of this node's agent."""
 
     def join(self) -> World | WaitResult:
-        """Wait until all nodes have joined, or the wait has another end."""
+        """Wait until all nodes have joined or the wait ends otherwise."""
         self.loop.at("patience", self.loop.clock() + PATIENCE, raise_timeout)
         end = wait_for_world(self.membership, self.loop, None)
         self.loop.at("patience", NEVER, raise_timeout)
@@ -240,7 +240,7 @@ class Node:
 
     @property
     def world(self) -> World | None:
-        """Its newest world."""
+        """The newest world."""
         for each in reversed(self.received):
             match each:
                 case events.WorldJoined(world) | events.CoordinatorSent(
@@ -250,7 +250,7 @@ class Node:
         return None
 
     def run_for(self, seconds: float = 0.0) -> list[events.Event]:
-        """Let it do what there is to do for so long; return what has happened."""
+        """Run the loop for ``seconds``; return the events."""
         happened = list[events.Event]()
         self.loop.at("pause", self.loop.clock() + seconds, events.ForkServerPrepared)
         while not isinstance(event := self.loop.next_event(), events.ForkServerPrepared):
@@ -259,11 +259,11 @@ class Node:
         return happened
 
     def send(self, message: messages.AgentMessage) -> None:
-        """Send a message of its agent; what it answers at once has happened."""
+        """Send a message of the agent; immediate answers are added to ``received``."""
         self.received += self.membership.send(message)
 
     def join_error(self) -> RendezvousError:
-        """Return why it can't join."""
+        """Wait until joining fails; return the error."""
         with pytest.raises(RendezvousError) as caught:
             run_until(lambda: False, self)
         return caught.value
@@ -277,17 +277,17 @@ def raise_timeout(_now: float) -> events.Event:
 
 
 class Runnable(Protocol):
-    """A node, or what stands for one."""
+    """A node or a replacement of one."""
 
     def run_for(self, seconds: float) -> object:
-        """Let it do what there is to do for so long."""
+        """Run the loop for ``seconds``."""
 
 
 def run_until(until: Callable[[], object], *nodes: Runnable) -> None:
-    """Let the nodes do what there is to do until ``until`` holds.
+    """Run the nodes in turn until ``until`` is true.
 
     Raises:
-        TimeoutError: it does not for too long.
+        TimeoutError: it takes too long.
 
     """
     deadline = time.monotonic() + PATIENCE
@@ -310,10 +310,10 @@ def open_descriptors() -> int:
 
 
 class MemberHarness:
-    """A member whose node 0 is the test."""
+    """A member, and node 0's end of its connection, which the test controls."""
 
     def __init__(self, where: JoinContext | None = None, *, port: int = 0, **values: Any) -> None:
-        """Let it introduce itself; ``values`` are fields of its settings."""
+        """Have the member send its hello; ``values`` are fields of its settings."""
         with socket.create_server(("127.0.0.1", port)) as listener:
             listener.settimeout(0)
             settings = job_terms(listener.getsockname()[1], **values)
@@ -332,7 +332,7 @@ class MemberHarness:
         handshake = coordinator_handshake(b"", own_end)
         self.coordinator = Channel(FROM_MEMBERS, self.socket, handshake)
         self.received: list[messages.FromMember] = []
-        """What node 0 has received."""
+        """The messages that node 0 has received."""
         run_until(lambda: self.receive() and self.received, self.node)
 
     def receive(self) -> bool:
@@ -340,7 +340,7 @@ class MemberHarness:
         return True
 
     def deliver(self, *sent: messages.FromCoordinator) -> list[events.Event]:
-        """Let node 0 send messages; return what the agent learns."""
+        """Send messages of node 0; return the agent's events."""
         for message in sent:
             self.coordinator.send(message)
         return self.node.run_for(0.01)

@@ -33,10 +33,10 @@ class Relay:
         self.asked: list[int] = []
         self.seen: list[Seen | None] = []
 
-    def asks(self, now: float = 0.0) -> None:
+    def ask(self, now: float = 0.0) -> None:
         list(self.questions.ask(self.asked.append, self._then, 0.4, now))
 
-    def answers(self, number: int, now: float) -> None:
+    def answer(self, number: int, now: float) -> None:
         list(self.questions.take(RelayAnswered(number, SEEN, now)))
 
     def _then(self, seen: Seen | None, _now: float) -> tuple[()]:
@@ -50,10 +50,10 @@ def relay() -> Relay:
 
 
 def test_answer_of_the_relay_is_passed_on(relay: Relay) -> None:
-    relay.asks()
+    relay.ask()
     assert relay.questions.due == 0.4
-    relay.answers(1, 0.1)
-    relay.answers(1, 0.2)
+    relay.answer(1, 0.1)
+    relay.answer(1, 0.2)
 
     assert relay.seen == [SEEN]
     assert relay.questions.due == NEVER
@@ -61,11 +61,11 @@ def test_answer_of_the_relay_is_passed_on(relay: Relay) -> None:
 
 def test_relay_query_times_out(relay: Relay) -> None:
     """A late answer is dropped."""
-    relay.asks()
+    relay.ask()
     list(relay.questions.events(0.3))
     before = list(relay.seen)
     list(relay.questions.events(0.4))
-    relay.answers(1, 0.5)
+    relay.answer(1, 0.5)
 
     assert (before, relay.seen) == ([], [None])
 
@@ -73,13 +73,13 @@ def test_relay_query_times_out(relay: Relay) -> None:
 def test_hanging_relay_is_not_queried(relay: Relay) -> None:
     """Queries would pile up; it is queried again once it has answered, or after some time."""
     for _ in range(100):
-        relay.asks()
+        relay.ask()
     hanging = len(relay.asked)
-    relay.answers(1, 1.0)
-    relay.asks(1.0)
-    relay.asks(1.0)
+    relay.answer(1, 1.0)
+    relay.ask(1.0)
+    relay.ask(1.0)
     answering = len(relay.asked)
-    relay.asks(SECONDS_TO_FORGET)
+    relay.ask(SECONDS_TO_FORGET)
 
     assert (hanging, answering) == (MAX_UNANSWERED, MAX_UNANSWERED + 1)
     assert len(relay.asked) == MAX_UNANSWERED + 2
@@ -94,13 +94,13 @@ class Asked:
         self.children = AnswerProcesses(self.loop)
         self.answers: list[tuple[object, str]] = []
 
-    def asks(self, find: object, topic: Topic = Topic.NATIVE, seconds: float = 30.0) -> None:
+    def ask(self, find: object, topic: Topic = Topic.NATIVE, seconds: float = 30.0) -> None:
         def found() -> object:
             return find() if callable(find) else find
 
         list(self.children.ask(topic, found, self._then, seconds))
 
-    def waits(self) -> None:
+    def wait(self) -> None:
         """Take turns until all have answered."""
         until = time.monotonic() + 30.0
         while self.children.due != NEVER and time.monotonic() < until:
@@ -126,10 +126,10 @@ def asked() -> Iterator[Asked]:
 
 def test_result_of_the_child_is_the_body(asked: Asked) -> None:
     """If it fits into a message; a str says why there is none."""
-    asked.asks(["x" * 900_000])
-    asked.waits()
-    asked.asks("has no py-spy")
-    asked.waits()
+    asked.ask(["x" * 900_000])
+    asked.wait()
+    asked.ask("has no py-spy")
+    asked.wait()
 
     assert asked.answers == [(["x" * 900_000], ""), (None, "has no py-spy")]
 
@@ -140,10 +140,10 @@ def fails() -> NoReturn:
 
 def test_failed_child_has_no_result(asked: Asked) -> None:
     """Or its answer is too long for a message."""
-    asked.asks(fails)
-    asked.waits()
-    asked.asks(lambda: bytes(MAX_BODY))
-    asked.waits()
+    asked.ask(fails)
+    asked.wait()
+    asked.ask(lambda: bytes(MAX_BODY))
+    asked.wait()
 
     failed = "has no result: the process that collects it has failed"
     assert asked.answers == [(None, failed), (None, "has too long an answer")]
@@ -152,7 +152,7 @@ def test_failed_child_has_no_result(asked: Asked) -> None:
 def test_child_times_out(asked: Asked) -> None:
     """It is killed, and has no descriptor of the agent."""
     held = len(list(Path("/proc/self/fd").iterdir()))
-    asked.asks(lambda: time.sleep(600), seconds=2.0)
+    asked.ask(lambda: time.sleep(600), seconds=2.0)
     asked.now = asked.children.due
     list(asked.children.events(asked.now))
 
@@ -161,17 +161,17 @@ def test_child_times_out(asked: Asked) -> None:
 
 
 def test_second_query_of_a_topic_is_refused(asked: Asked) -> None:
-    asked.asks(os.getppid)
-    asked.asks(os.getppid)
-    asked.asks(os.getppid, Topic.RANKS)
-    asked.waits()
+    asked.ask(os.getppid)
+    asked.ask(os.getppid)
+    asked.ask(os.getppid, Topic.RANKS)
+    asked.wait()
 
     busy = (None, "is busy: others ask for its native stacks")
     assert asked.answers == [busy, (os.getpid(), ""), (os.getpid(), "")]
 
 
 def test_close_kills_the_children(asked: Asked) -> None:
-    asked.asks(lambda: time.sleep(600))
+    asked.ask(lambda: time.sleep(600))
     began = time.monotonic()
 
     asked.children.close()

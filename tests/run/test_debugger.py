@@ -56,15 +56,13 @@ def test_changed_function_does_not_attach(
     assert str(raised.value).startswith(why)
 
 
-def test_missing_function_does_not_attach(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_module", [True, False])
+def test_missing_function_does_not_attach(
+    monkeypatch: pytest.MonkeyPatch, *, has_module: bool
+) -> None:
     patched_by(monkeypatch)
-
-    with pytest.raises(NotAttached, match=r"^this version of pydevd has no patch_args$"):
-        attached(COMMAND)
-
-
-def test_missing_module_does_not_attach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "_pydev_bundle.pydev_monkey", raising=False)
+    if not has_module:
+        monkeypatch.delitem(sys.modules, "_pydev_bundle.pydev_monkey")
 
     with pytest.raises(NotAttached, match=r"^this version of pydevd has no patch_args$"):
         attached(COMMAND)

@@ -19,7 +19,7 @@ class Pipe:
         stack.callback(os.close, self.reads)
         stack.callback(os.close, self.writes)
 
-    def says(self, text: str) -> Serve:
+    def write(self, text: str) -> Serve:
         """Make it ready; return what reads it and then has this event."""
         os.write(self.writes, b"x")
 
@@ -61,7 +61,7 @@ def test_turn_serves_by_priority(loop: Loop[str], stack: ExitStack) -> None:
     """Signals first, unauthenticated connections last, whatever became ready or was registered first."""
     for rank in reversed(Priority):
         pipe = Pipe(stack)
-        loop.watch(pipe.reads, pipe.says(rank.name), rank)
+        loop.watch(pipe.reads, pipe.write(rank.name), rank)
 
     assert [loop.next_event() for _ in Priority] == [
         "SIGNALS",
@@ -75,7 +75,7 @@ def test_signals_are_read_in_each_turn(loop: Loop[str], stack: ExitStack) -> Non
     """Even if their descriptor was not ready when the loop woke up."""
     inbox, other = Pipe(stack), Pipe(stack)
     loop.watch(inbox.reads, lambda _now: ["signal"], Priority.SIGNALS)
-    loop.watch(other.reads, other.says("other"))
+    loop.watch(other.reads, other.write("other"))
 
     assert [loop.next_event(), loop.next_event()] == ["signal", "other"]
 
@@ -86,11 +86,11 @@ def test_unauthenticated_connections_per_turn_are_limited(
     """The others are served in the turns that follow."""
     for number in range(40):
         pipe = Pipe(stack)
-        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Priority.UNAUTHENTICATED)
+        loop.watch(pipe.reads, pipe.write(f"client {number}"), Priority.UNAUTHENTICATED)
     member = Pipe(stack)
 
     first = [loop.next_event() for _ in range(16)]
-    loop.watch(member.reads, member.says("member"))
+    loop.watch(member.reads, member.write("member"))
     rest = [loop.next_event() for _ in range(25)]
 
     assert rest[0] == "member"
@@ -102,23 +102,23 @@ def test_no_connection_is_accepted_while_many_are_unauthenticated(
 ) -> None:
     """Open connections come first: a flood of new ones does not slow them down."""
     listener = Pipe(stack)
-    loop.watch(listener.reads, listener.says("accepted"), Priority.LISTENERS)
+    loop.watch(listener.reads, listener.write("accepted"), Priority.LISTENERS)
     for number in range(17):
         pipe = Pipe(stack)
-        loop.watch(pipe.reads, pipe.says(f"stranger {number}"), Priority.UNAUTHENTICATED)
+        loop.watch(pipe.reads, pipe.write(f"client {number}"), Priority.UNAUTHENTICATED)
 
     happened = [loop.next_event() for _ in range(18)]
 
     assert happened.index("accepted") == 16
-    assert happened[-1] == "stranger 16"
+    assert happened[-1] == "client 16"
 
 
 def test_unauthenticated_connections_take_turns(loop: Loop[str], stack: ExitStack) -> None:
     """Those that are always ready do not keep others from being served."""
     for number in range(20):
         pipe = Pipe(stack)
-        pipe.says("")
-        name = f"stranger {number}"
+        pipe.write("")
+        name = f"client {number}"
         loop.watch(pipe.reads, lambda _now, name=name: [name], Priority.UNAUTHENTICATED)  # type: ignore[misc]
 
     assert len({loop.next_event() for _ in range(5 * 16)}) == 20
@@ -127,7 +127,7 @@ def test_unauthenticated_connections_take_turns(loop: Loop[str], stack: ExitStac
 def test_timers_run_after_ready_descriptors(loop: Loop[str], stack: ExitStack) -> None:
     """A member that seems silent may have sent something."""
     pipe = Pipe(stack)
-    loop.watch(pipe.reads, pipe.says("ready"))
+    loop.watch(pipe.reads, pipe.write("ready"))
     loop.time(Timer(time.monotonic()))
 
     assert [loop.next_event(), loop.next_event()] == ["ready", "due"]

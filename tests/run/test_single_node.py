@@ -47,8 +47,8 @@ def done(attempt: int, failed: WorkerResult) -> messages.Done:
     return messages.Done(attempt, (messages.DatedResult(failed, NOW),), None)
 
 
-class Told:
-    """A node of four workers, and what its agent learns."""
+class SingleNodeHarness:
+    """A node of four workers, and its worlds."""
 
     def __init__(self, described: Job) -> None:
         self.printed: list[str] = []
@@ -67,7 +67,7 @@ class Told:
     def world(self) -> World:
         return self.worlds[-1]
 
-    def sends(self, message: messages.AgentMessage) -> list[messages.Order]:
+    def send(self, message: messages.AgentMessage) -> list[messages.Order]:
         """Send a message; return the coordinator's answers."""
         answers = []
         for event in self.node.send(message):
@@ -78,30 +78,30 @@ class Told:
                 self.worlds.append(event.message.world)
         return answers
 
-    def fails(self) -> list[messages.Order]:
+    def fail_worker(self) -> list[messages.Order]:
         """Report one failed worker; return the answer to its end."""
-        self.sends(messages.FirstFailure(self.world.attempt, FAILED, 0.1))
-        return self.sends(done(self.world.attempt, FAILED))
+        self.send(messages.FirstFailure(self.world.attempt, FAILED, 0.1))
+        return self.send(done(self.world.attempt, FAILED))
 
 
-def told(described: Job) -> Iterator[Told]:
-    """Yield the node, and let go of its port."""
-    made = Told(described)
+def started_node(described: Job) -> Iterator[SingleNodeHarness]:
+    """Yield a node, and release its port."""
+    made = SingleNodeHarness(described)
     yield made
     made.node.leave()
     made.loop.close()
 
 
 @pytest.fixture
-def node() -> Iterator[Told]:
+def node() -> Iterator[SingleNodeHarness]:
     """Return a node whose port is chosen."""
-    yield from told(job(max_restarts=9, no_fail_fast=True))
+    yield from started_node(job(max_restarts=9, no_fail_fast=True))
 
 
 @pytest.fixture
-def given() -> Iterator[Told]:
-    """Return a node whose port was given, and is free."""
-    yield from told(job(master_port=free_port(), max_restarts=9, no_fail_fast=True))
+def given() -> Iterator[SingleNodeHarness]:
+    """Return a node whose port was set and is free."""
+    yield from started_node(job(master_port=free_port(), max_restarts=9, no_fail_fast=True))
 
 
 def is_free(port: int | None) -> bool:
@@ -119,10 +119,10 @@ def ports(worlds: Iterable[World]) -> list[int | None]:
     return [each.master_port for each in worlds]
 
 
-def test_world_of_a_single_node(node: Told) -> None:
+def test_world_of_a_single_node(node: SingleNodeHarness) -> None:
     """It has all ranks, and MASTER_ADDR is the loopback address."""
     for _ in range(3):
-        node.fails()
+        node.fail_worker()
 
     assert node.world == World(
         run_id="run",
@@ -141,41 +141,41 @@ def test_world_of_a_single_node(node: Told) -> None:
     assert node.node.node_zero == "n0"
 
 
-def test_chosen_port_differs_in_every_attempt(node: Told) -> None:
+def test_chosen_port_differs_in_every_attempt(node: SingleNodeHarness) -> None:
     """Processes of the previous attempt can't connect to the next one. Only the last port is reserved."""
     for _ in range(5):
-        node.fails()
+        node.fail_worker()
 
     of_attempts = ports(node.worlds)
     assert all(before != after for before, after in pairwise(of_attempts))
     assert [is_free(port) for port in of_attempts] == [True] * 5 + [False]
 
 
-def test_set_port_is_kept(given: Told) -> None:
+def test_set_port_is_kept(given: SingleNodeHarness) -> None:
     """A firewall may allow it. It is reserved from the start."""
-    held = not is_free(given.world.master_port)
+    was_reserved = not is_free(given.world.master_port)
     for _ in range(2):
-        given.fails()
+        given.fail_worker()
 
-    assert held
+    assert was_reserved
     assert len(given.worlds) == 3
     assert len(set(ports(given.worlds))) == 1
     assert not is_free(given.world.master_port)
 
 
-def test_set_port_in_use_by_a_left_process_is_an_error(given: Told) -> None:
+def test_set_port_in_use_by_a_left_process_is_an_error(given: SingleNodeHarness) -> None:
     """It is released and reserved again for each attempt."""
     port = given.world.master_port
     with socket.socket() as left:
-        # As torch's store, beside what holds the port for it.
+        # Like torch's store, which listens on the reserved port.
         left.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         left.bind(("", port or 0))
         left.listen()
         with pytest.raises(RendezvousError, match=f"port {port} .* is in use on this machine"):
-            given.fails()
+            given.fail_worker()
 
 
-def test_leaving_releases_the_port(node: Told) -> None:
+def test_leaving_releases_the_port(node: SingleNodeHarness) -> None:
     """Leaving twice is harmless."""
     node.node.leave()
     node.node.leave()
@@ -183,11 +183,11 @@ def test_leaving_releases_the_port(node: Told) -> None:
     assert is_free(node.world.master_port)
 
 
-def test_output_of_a_failed_worker_is_not_cut(node: Told) -> None:
+def test_output_of_a_failed_worker_is_not_cut(node: SingleNodeHarness) -> None:
     """It is not sent to another node."""
     failed = result(1, 3, "x" * 100_000)
-    node.sends(messages.FirstFailure(0, failed, 0.0))
-    [again] = node.sends(done(0, failed))
+    node.send(messages.FirstFailure(0, failed, 0.0))
+    [again] = node.send(done(0, failed))
 
     once = RestartProgress(restarts=1)
     assert again == messages.NextAttempt(node.world, WorkerFailed(failed), once)

@@ -69,22 +69,20 @@ def test_exit_code_0_requests_a_suspension(started: Hook) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "how"),
-    [("exit 3", "exited with code 3"), ("kill -9 $$", "was killed by SIGKILL")],
+    ("command", "how"),
+    [
+        (("sh", "-c", "exit 3"), "exited with code 3"),
+        (("sh", "-c", "kill -9 $$"), "was killed by SIGKILL"),
+        (("/no/such/hook",), "can't be executed: No such file or directory"),
+    ],
 )
-def test_failure_is_a_warning_and_requests_nothing(started: Hook, script: str, how: str) -> None:
-    started.start(script)
+def test_failure_is_a_warning_and_requests_nothing(
+    started: Hook, command: tuple[str, ...], how: str
+) -> None:
+    started.start_program(*command)
 
     assert started.events() == []
     assert [how in notice for notice in started.notices] == [True]
-
-
-def test_missing_program_is_a_warning(started: Hook) -> None:
-    """The job runs without it."""
-    started.start_program("/no/such/hook")
-
-    assert started.events() == []
-    assert "can't be executed: No such file or directory" in started.notices[0]
 
 
 def test_killed_supervising_process_is_a_warning(started: Hook) -> None:

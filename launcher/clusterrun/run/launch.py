@@ -21,7 +21,7 @@ from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved
 from clusterrun.job.this_process import LOOPBACK_HINT, loopback_error
 from clusterrun.loop import Loop, Priority
-from clusterrun.planning.plan import World, assumed_world
+from clusterrun.planning.plan import NodePlan, World, assumed_world
 from clusterrun.planning.preparation import preparation_of
 from clusterrun.planning.variables import is_sole_writer
 from clusterrun.policy.actions import Pause, SendToCoordinator
@@ -87,7 +87,19 @@ class LaunchResult(NamedTuple):
         return EndReport.of_job(self.code, self.report.outcome, text)
 
 
-def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
+class LaunchContext(NamedTuple):
+    """This node, the helper processes of its agent, and the agent's loop."""
+
+    node: LocalNode
+    server: ForkServer
+    relay: RelayClient
+    scratch: Scratch
+    loop: Loop[Event]
+    stack: ExitStack
+    """Closes everything at the end of the launch."""
+
+
+def launch(
     resolved: Resolved,
     environ: Mapping[str, str],
     process: ServerProcess,
@@ -118,37 +130,23 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
         _warn_of_loopback(relay)
         node = _this_node(resolved, environ)
         plan = node.plan_ahead(assumed_world(job, node.workers))
-        preparation = preparation_of(job, plan, node.environment)
         server.orphans.ours.add(relay.pid)
         server.say = relay.notice
         server.on_prepared = partial(_describe_preparation, node, server)
         loop, signals = Loop[Event](time.monotonic), Signals()
+        context = LaunchContext(node, server, relay, scratch, loop, stack)
         loop.watch(signals.fileno(), signals.events, Priority.SIGNALS)
         for helper in (relay, server):
             helper.run_in(loop)
         if caller is not None:
             caller.run_in(loop)
-        if is_fork_patched() and not job.failures.pdb:
-            # Few launchers are debugged.
-            from clusterrun.run.debugger import follow_workers
-
-            preparation = follow_workers(server, plan, preparation)
-        if preparation is not None:
-            # It imports the first modules that the script imports, while the nodes join.
-            server.prepare(preparation)
-        offers: tuple[ProgramOffer, ...] = ()
-        if job.services:
-            # Few jobs have services.
-            from clusterrun.run.reserved_ports import ReservedPorts
-
-            ports = ReservedPorts(node.job.services, node.slots)
-            stack.callback(ports.release)
-            offers = ports.offers
-        check = _node_check(node, relay, loop, stack)
+        _start_preparation(context, plan)
+        offers = _program_offers(context)
+        check = _node_check(context)
         checked = _wait_for_check(check, job, loop)
         world: World | WaitResult
         if isinstance(checked, NodeChecked):
-            nodes = _start_to_join(node, offers, checked.fault, relay, server, loop)
+            nodes = _start_to_join(context, offers, checked.fault)
             # At the end, commands are closed first. This node leaves last, when no process of the job
             # is left on it.
             processes = stack.pop_all()
@@ -164,38 +162,10 @@ def launch(  # noqa: PLR0912, PLR0915 - one page tells the order
         # All modules are imported, and the rest of the job may take months.
         gc.freeze()
         gc.enable()
-        if not isinstance(world, World):
-            report = report_before_start(world)
+        if isinstance(world, World):
+            report = _run_job(context, nodes, commands, check, world)
         else:
-            commands.nodes_joined()
-            hook = None
-            if world.node_rank == 0:
-                _schedule_suspension(job, loop)
-                hook = _suspend_hook(node, relay, loop, stack)
-            stdin = StandardInput(Terminal.in_foreground(0), node.size)
-            routes = _routes(node, world)
-            workers = NodeWorkers(
-                server, relay, scratch, standard_input=stdin, routes=routes, loop=loop
-            )
-            stack.callback(workers.close)
-            attempts = JobAttempts(node, workers, relay, commands.progress, check)
-            stack.callback(attempts.close)
-            agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
-            try:
-                end = _run_attempts(agent, nodes, loop, world, job.suspending.suspend_signal)
-            except LauncherError as error:
-                attempts.launcher_failed(error)
-                raise
-            if isinstance(end, Outcome):
-                attempts.job_ended(end)
-                if hook is not None and isinstance(end.reason, Suspended):
-                    # All ranks have saved, and the nodes are still allocated.
-                    problem = hook.call_ready()
-                    if problem:
-                        relay.notice(f"warning: {problem}")
-                report = report_of(end, node, routes, stdin)
-            else:
-                report = report_before_start(end)
+            report = report_before_start(world)
         copy_error_file(report.outcome, environ)
         if caller is None:
             relay.say(text_of(report))
@@ -251,6 +221,19 @@ def raise_open_file_limit(workers: int) -> None:
         )
 
 
+def _start_preparation(context: LaunchContext, plan: NodePlan) -> None:
+    """Have the fork server import the first modules that the script imports, while the nodes join."""
+    job, server = context.node.job, context.server
+    preparation = preparation_of(job, plan, context.node.environment)
+    if is_fork_patched() and not job.failures.pdb:
+        # Few launchers are debugged.
+        from clusterrun.run.debugger import follow_workers
+
+        preparation = follow_workers(server, plan, preparation)
+    if preparation is not None:
+        server.prepare(preparation)
+
+
 def _describe_preparation(node: LocalNode, server: ForkServer, prepared: Prepared) -> None:
     costs_time = (prepared.costs_time or prepared.not_preloaded) and node.workers > 1
     if node.job.output.verbose or prepared.must_warn or costs_time:
@@ -260,19 +243,29 @@ def _describe_preparation(node: LocalNode, server: ForkServer, prepared: Prepare
             server.say(line)
 
 
+def _program_offers(context: LaunchContext) -> tuple[ProgramOffer, ...]:
+    """Reserve the ports of the programs on this node; return them for the other nodes."""
+    if not context.node.job.services:
+        return ()
+    # Few jobs have services.
+    from clusterrun.run.reserved_ports import ReservedPorts
+
+    ports = ReservedPorts(context.node.job.services, context.node.slots)
+    context.stack.callback(ports.release)
+    return ports.offers
+
+
 # The check of this node.
 
 
-def _node_check(
-    node: LocalNode, relay: RelayClient, loop: Loop[Event], stack: ExitStack
-) -> NodeCheck | None:
-    """Return the runner of ``--check``, if there is one; ``stack`` closes it."""
-    if not node.job.join.check:
+def _node_check(context: LaunchContext) -> NodeCheck | None:
+    """Return the runner of ``--check``, if there is one."""
+    if not context.node.job.join.check:
         return None
     from clusterrun.run.node_check import NodeCheck
 
-    check = NodeCheck(node, relay.say, loop)
-    stack.callback(check.close)
+    check = NodeCheck(context.node, context.relay.say, context.loop)
+    context.stack.callback(check.close)
     return check
 
 
@@ -295,13 +288,8 @@ def _wait_for_check(
 # Joining.
 
 
-def _start_to_join(  # noqa: PLR0913, PLR0917 - this node, and its helpers
-    node: LocalNode,
-    offers: tuple[ProgramOffer, ...],
-    fault: str,
-    relay: RelayClient,
-    server: ForkServer,
-    loop: Loop[Event],
+def _start_to_join(
+    context: LaunchContext, offers: tuple[ProgramOffer, ...], fault: str
 ) -> SingleNodeMembership | Membership:
     """Return the membership of this node, which joins in the loop; ``fault`` is its failure of the check.
 
@@ -310,6 +298,7 @@ def _start_to_join(  # noqa: PLR0913, PLR0917 - this node, and its helpers
         MachineError: this is the only node, and it fails its check.
 
     """
+    node, server, loop = context.node, context.server, context.loop
     job, host = node.job, node.machine.host
     if job.agents == 1:
         if fault:
@@ -317,7 +306,7 @@ def _start_to_join(  # noqa: PLR0913, PLR0917 - this node, and its helpers
         from clusterrun.run.single_node import SingleNodeMembership, hello_of_single_node
 
         hello = replace(hello_of_single_node(job, host, node.workers), programs=offers)
-        return SingleNodeMembership(job, hello, relay.notice, loop)
+        return SingleNodeMembership(job, hello, context.relay.notice, loop)
     from clusterrun.network.joining_node import JoinContext, JoiningNode, hello_of
     from clusterrun.network.membership import Membership
     from clusterrun.policy.leases import FORK_SERVER_STOP_INTERVALS
@@ -331,14 +320,14 @@ def _start_to_join(  # noqa: PLR0913, PLR0917 - this node, and its helpers
 
         hello = replace(hello, programs=offers, interfaces=tuple(own_interfaces().values()))
     hello = replace(hello, fault=fault)
-    outside = JoinContext(
-        relay.notice,
+    join_context = JoinContext(
+        context.relay.notice,
         renew_lease=server.renew_lease,
         hold_connection=server.hold_connection,
     )
     token, settings = (job.token or "").encode(), rendezvous_settings(job)
     server.lease_grace = FORK_SERVER_STOP_INTERVALS * settings.rhythm.interval
-    return Membership(JoiningNode(settings, hello, token, outside), loop)
+    return Membership(JoiningNode(settings, hello, token, join_context), loop)
 
 
 def wait_for_world(
@@ -401,21 +390,62 @@ def _schedule_suspension(job: Job, loop: Loop[Event]) -> None:
     loop.at("end of the job", due, lambda now: SuspensionRequested(by, now))
 
 
-def _suspend_hook(
-    node: LocalNode, relay: RelayClient, loop: Loop[Event], stack: ExitStack
-) -> SuspendHook | None:
-    """Start ``--suspend-hook``, if there is one; ``stack`` ends it."""
-    words = node.job.suspending.suspend_hook
-    if not words:
+def _suspend_hook(context: LaunchContext) -> SuspendHook | None:
+    """Start ``--suspend-hook``, if there is one."""
+    command = context.node.job.suspending.suspend_hook
+    if not command:
         return None
     from clusterrun.run.suspend_hook import SuspendHook
 
-    hook = SuspendHook(words, node.environment, relay.notice, loop)
-    stack.callback(hook.close)
+    environment = context.node.environment
+    hook = SuspendHook(command, environment, context.relay.notice, context.loop)
+    context.stack.callback(hook.close)
     return hook
 
 
-# Attempts.
+# The job.
+
+
+def _run_job(
+    context: LaunchContext,
+    nodes: SingleNodeMembership | Membership,
+    commands: Commands,
+    check: NodeCheck | None,
+    world: World,
+) -> Report:
+    """Run the job from this node's first world to its end.
+
+    Raises:
+        LauncherError: this node can't continue.
+
+    """
+    node, server, relay, scratch, loop, stack = context
+    commands.nodes_joined()
+    hook = None
+    if world.node_rank == 0:
+        _schedule_suspension(node.job, loop)
+        hook = _suspend_hook(context)
+    stdin = StandardInput(Terminal.in_foreground(0), node.size)
+    routes = _routes(node, world)
+    workers = NodeWorkers(server, relay, scratch, standard_input=stdin, routes=routes, loop=loop)
+    stack.callback(workers.close)
+    attempts = JobAttempts(node, workers, relay, commands.progress, check)
+    stack.callback(attempts.close)
+    agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
+    try:
+        end = _run_attempts(agent, nodes, loop, world, node.job.suspending.suspend_signal)
+    except LauncherError as error:
+        attempts.launcher_failed(error)
+        raise
+    if not isinstance(end, Outcome):
+        return report_before_start(end)
+    attempts.job_ended(end)
+    if hook is not None and isinstance(end.reason, Suspended):
+        # All ranks have saved, and the nodes are still allocated.
+        problem = hook.call_ready()
+        if problem:
+            relay.notice(f"warning: {problem}")
+    return report_of(end, node, routes, stdin)
 
 
 def _run_attempts(
