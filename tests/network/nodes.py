@@ -168,7 +168,7 @@ class Notices(list[str]):
         return any(text in line for line in self)
 
 
-def job_terms(
+def job_settings(
     port: int | Sequence[int],
     nodes: int = 2,
     host: str = "127.0.0.1",
@@ -316,7 +316,7 @@ class MemberHarness:
         """Have the member send its hello; ``values`` are fields of its settings."""
         with socket.create_server(("127.0.0.1", port)) as listener:
             listener.settimeout(0)
-            settings = job_terms(listener.getsockname()[1], **values)
+            settings = job_settings(listener.getsockname()[1], **values)
             self.node = Node(settings, ranked_hello(1), where=where)
             calls: list[socket.socket] = []
 

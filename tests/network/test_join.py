@@ -22,7 +22,7 @@ from tests.network.nodes import (
     EventInbox,
     Node,
     Notices,
-    job_terms,
+    job_settings,
     join_context,
     listens,
     ranked_hello,
@@ -113,7 +113,7 @@ def error(future: Future[Joined]) -> RendezvousError:
 
 def test_rankless_owner_of_the_address_is_node_zero(nodes: Nodes) -> None:
     """Of several agents on that machine, the first one that gets the port."""
-    settings = job_terms(free_port(), 4)
+    settings = job_settings(free_port(), 4)
     futures = [nodes.join(settings, ranked_hello(number, rank=None)) for number in range(4)]
 
     worlds = [world(future) for future in futures]
@@ -123,7 +123,7 @@ def test_rankless_owner_of_the_address_is_node_zero(nodes: Nodes) -> None:
 
 def test_nodes_join_by_ipv6(nodes: Nodes) -> None:
     """MASTER_ADDR has no brackets."""
-    settings = job_terms(free_port(), host="::1")
+    settings = job_settings(free_port(), host="::1")
     futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
     assert [world(future).master_addr for future in futures] == ["::1", "::1"]
@@ -131,7 +131,7 @@ def test_nodes_join_by_ipv6(nodes: Nodes) -> None:
 
 def test_nodes_join_by_a_name(nodes: Nodes) -> None:
     """Its first address may be of a different family, because node 0 listens on all."""
-    settings = job_terms(free_port(), host="localhost")
+    settings = job_settings(free_port(), host="localhost")
     futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
     assert {world(future).node_rank for future in futures} == {0, 1}
@@ -140,7 +140,7 @@ def test_nodes_join_by_a_name(nodes: Nodes) -> None:
 @pytest.mark.parametrize("dead_one_first", [True, False])
 def test_master_addr_is_the_address_that_answered(nodes: Nodes, *, dead_one_first: bool) -> None:
     """If a different address of the name does not answer, for which libraries may wait long."""
-    settings = job_terms(free_port(), host="head")
+    settings = job_settings(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
         here = Address(socket.AF_INET, "127.0.0.1", 0)
@@ -156,7 +156,7 @@ def test_master_addr_is_the_address_that_answered(nodes: Nodes, *, dead_one_firs
 
 
 def test_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
-    settings = job_terms(free_port(), host="head")
+    settings = job_settings(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
         return (Address(socket.AF_INET, "127.0.0.1", 0),)
@@ -171,7 +171,7 @@ def test_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
 
 def test_world_has_the_interface_to_the_other_nodes(nodes: Nodes) -> None:
     """On one machine it is the loopback interface."""
-    settings = job_terms(free_port())
+    settings = job_settings(free_port())
     futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
     assert [world(future).interface for future in futures] == ["lo", "lo"]
@@ -179,13 +179,13 @@ def test_world_has_the_interface_to_the_other_nodes(nodes: Nodes) -> None:
 
 def test_different_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     """The node with the wrong one ends at once; node 0 still waits for the right one."""
-    settings = job_terms(free_port())
-    place = f"127.0.0.1:{settings.ports.value[0]}"
+    settings = job_settings(free_port())
+    address = f"127.0.0.1:{settings.ports.value[0]}"
     notices = Notices()
     first = nodes.join(settings, ranked_hello(0), join_context(notices), b"right")
     for token, why in ((b"wrong", "a different token from"), (b"", "a token")):
         refused = error(nodes.join(settings, ranked_hello(1), token=token))
-        assert refused.message.startswith(f"the job at {place} has {why}")
+        assert refused.message.startswith(f"the job at {address} has {why}")
     nodes.join(settings, ranked_hello(1), token=b"right")
 
     assert world(first).nodes == 2
@@ -198,10 +198,10 @@ def test_different_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
 def test_only_the_node_that_disagrees_is_refused(nodes: Nodes) -> None:
     """Node 0 prints it and waits for another node, here the same one with the right command."""
     port, notices = free_port(), Notices()
-    one = nodes.join(job_terms(port, 2), ranked_hello(0), join_context(notices))
-    other = nodes.join(job_terms(port, 3), ranked_hello(1, must={"nnodes": "3"}))
+    one = nodes.join(job_settings(port, 2), ranked_hello(0), join_context(notices))
+    other = nodes.join(job_settings(port, 3), ranked_hello(1, must={"nnodes": "3"}))
     refused = error(other)
-    again = nodes.join(job_terms(port, 2), ranked_hello(1))
+    again = nodes.join(job_settings(port, 2), ranked_hello(1))
 
     assert refused.message == "nnodes is 2 on n0, 3 on n1"
     assert refused.hint == "run the same command on every node, each with its own --node-rank"
@@ -213,8 +213,8 @@ def test_other_program_on_the_port_is_reported(nodes: Nodes) -> None:
     """Node 0 names it; a member prints that it is not clusterrun."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        of_zero = error(nodes.join(job_terms(port), ranked_hello(0)))
-        of_member = nodes.join(job_terms(port, rdzv_timeout=1.0), ranked_hello(1))
+        of_zero = error(nodes.join(job_settings(port), ranked_hello(0)))
+        of_member = nodes.join(job_settings(port, rdzv_timeout=1.0), ranked_hello(1))
         while not of_member.done():
             server.settimeout(1)
             try:
@@ -231,9 +231,9 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
     """The first is used by a different program, the second by a different job, the third is free."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         first, second, third = server.getsockname()[1], free_port(), free_port()
-        other = nodes.join(job_terms(second), ranked_hello(0, run_id="other"))
+        other = nodes.join(job_settings(second), ranked_hello(0, run_id="other"))
         wait_until(lambda: listens(second))
-        settings = job_terms((first, second, third))
+        settings = job_settings((first, second, third))
         futures = [
             nodes.join(
                 settings, ranked_hello(n, run_id="mine"), join_context(seconds_to_answer=0.3)
@@ -242,7 +242,7 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
         ]
 
         worlds = [world(future) for future in futures]
-        nodes.join(job_terms(second), ranked_hello(1, run_id="other"))
+        nodes.join(job_settings(second), ranked_hello(1, run_id="other"))
 
     assert {each.master_port for each in worlds} == {third}
     assert world(other).master_port == second
@@ -250,10 +250,10 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
 
 def test_job_at_loopback_listens_only_there(nodes: Nodes) -> None:
     port = free_port()
-    futures = [nodes.join(job_terms(port), ranked_hello(0))]
+    futures = [nodes.join(job_settings(port), ranked_hello(0))]
     wait_until(lambda: listens(port))
     closed = not listens(port, "127.0.0.2")
-    futures.append(nodes.join(job_terms(port), ranked_hello(1)))
+    futures.append(nodes.join(job_settings(port), ranked_hello(1)))
 
     assert closed
     assert {world(future).node_rank for future in futures} == {0, 1}
@@ -263,7 +263,7 @@ def test_job_at_loopback_listens_only_there(nodes: Nodes) -> None:
 def test_signal_to_member_ends_its_wait(nodes: Nodes, number: int) -> None:
     """The other nodes still wait."""
     inbox, notices = EventInbox(), Notices()
-    settings = job_terms(free_port(), 3)
+    settings = job_settings(free_port(), 3)
     first = nodes.join(settings, ranked_hello(0), join_context(notices))
     second = nodes.join(settings, ranked_hello(1), inbox=inbox)
     inbox.put(SignalReceived(10, 0.0))
@@ -278,7 +278,7 @@ def test_signal_to_member_ends_its_wait(nodes: Nodes, number: int) -> None:
 def test_signal_to_node_zero_ends_the_wait_of_all(nodes: Nodes) -> None:
     """The job can't start without node 0."""
     inbox = EventInbox()
-    settings = job_terms(free_port(), 3)
+    settings = job_settings(free_port(), 3)
     second = nodes.join(settings, ranked_hello(1))
     first = nodes.join(settings, ranked_hello(0), inbox=inbox)
     with pytest.raises(TimeoutError):
@@ -293,7 +293,7 @@ def test_loss_of_helper_process_ends_the_wait(nodes: Nodes) -> None:
     """On a member only its own; on node 0 that of all."""
     lost = events.HelperLost("relay", "was killed by SIGKILL", 9, 0.0)
     inboxes = [EventInbox(), EventInbox()]
-    settings = job_terms(free_port(), 4)
+    settings = job_settings(free_port(), 4)
     first, second = (
         nodes.join(settings, ranked_hello(number), inbox=inbox)
         for number, inbox in enumerate(inboxes)
@@ -322,7 +322,7 @@ def test_node_zero_that_fails_tells_all_members(nodes: Nodes) -> None:
                 raise MachineError("no PID namespace")
             return []
 
-    inbox, settings = Failing(), job_terms(free_port(), 3)
+    inbox, settings = Failing(), job_settings(free_port(), 3)
     second = nodes.join(settings, ranked_hello(1))
     first = nodes.join(settings, ranked_hello(0), inbox=inbox)
     with pytest.raises(TimeoutError):
@@ -339,10 +339,10 @@ def test_second_node_zero_is_refused(nodes: Nodes, token: bytes) -> None:
     """The one that does not have the address connects to it; with a token both end."""
     port, notices = free_port(), Notices()
     owner = join_context(notices, interfaces=OWNER)
-    one = nodes.join(job_terms(port, host=HERE), ranked_hello(0), owner, token)
+    one = nodes.join(job_settings(port, host=HERE), ranked_hello(0), owner, token)
     wait_until(lambda: listens(port))
     # Another machine would have the port for itself.
-    settings = job_terms((port, free_port()), host=HERE)
+    settings = job_settings((port, free_port()), host=HERE)
     second = join_context(interfaces={})
     refused = error(nodes.join(settings, ranked_hello(1, rank=0), second, token))
 
@@ -351,13 +351,13 @@ def test_second_node_zero_is_refused(nodes: Nodes, token: bytes) -> None:
     if token:
         assert (error(one).message, error(one).hint) == (refused.message, refused.hint)
     else:
-        nodes.join(job_terms(port, host=HERE), ranked_hello(1))
+        nodes.join(job_settings(port, host=HERE), ranked_hello(1))
         assert world(one).nodes == 2
         assert notices == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
 
 def test_node_zero_behind_a_service_address_ignores_itself(nodes: Nodes) -> None:
-    settings, notices = job_terms(free_port(), host=HERE), Notices()
+    settings, notices = job_settings(free_port(), host=HERE), Notices()
     first = nodes.join(settings, ranked_hello(0), join_context(notices, interfaces={}))
     with pytest.raises(TimeoutError):
         first.result(0.3)
@@ -371,12 +371,12 @@ def test_node_zero_of_different_job_is_not_a_duplicate(nodes: Nodes) -> None:
     """The node that now has the address has a different run id."""
     port, notices = free_port(), Notices()
     other = ranked_hello(1, run_id="other")
-    first = nodes.join(job_terms(port, host=HERE), ranked_hello(0, run_id="one"))
+    first = nodes.join(job_settings(port, host=HERE), ranked_hello(0, run_id="one"))
     wait_until(lambda: listens(port))
-    settings = job_terms((port, free_port()), host=HERE)
+    settings = job_settings((port, free_port()), host=HERE)
     zero = ranked_hello(2, rank=0, run_id="other")
     second = nodes.join(settings, zero, join_context(notices, interfaces={}))
     nodes.join(settings, other)
-    nodes.join(job_terms(port, host=HERE), ranked_hello(1, run_id="one"))
+    nodes.join(job_settings(port, host=HERE), ranked_hello(1, run_id="one"))
 
     assert {world(future).run_id for future in (first, second)} == {"one", "other"}

@@ -17,9 +17,9 @@ from clusterrun.network.join_failures import (
 from clusterrun.policy.settings import RendezvousSettings
 from msgspec.structs import replace
 
-from tests.network.nodes import job_terms
+from tests.network.nodes import job_settings
 
-TO_NAME = job_terms(29500, host="head", rdzv_timeout=600.0)
+TO_NAME = job_settings(29500, host="head", rdzv_timeout=600.0)
 (V6,) = numeric_address("fd00::1")
 FIREWALL = (
     "start the same command on {}\n"
@@ -70,13 +70,13 @@ NOT_HEAD = NOT_YET.format("head:29500")
         ),
         # An address that was given as such is not repeated.
         (
-            job_terms(29500, host="10.0.0.1"),
+            job_settings(29500, host="10.0.0.1"),
             progress(a10_0_0_1="connection refused"),
             f"{NOT_YET.format('10.0.0.1:29500')} connection refused",
         ),
         # Of several ports each has its own trouble, and an IPv6 address its brackets.
         (
-            job_terms((1, 2), host="fd00::1"),
+            job_settings((1, 2), host="fd00::1"),
             DialProgress((V6,), "", {(V6, 1): "connection refused", (V6, 2): "no answer"}),
             f"{NOT_YET.format('[fd00::1]:1')} [fd00::1]:1: connection refused, [fd00::1]:2: no answer",
         ),
@@ -124,7 +124,7 @@ def test_hints_for_tasks_do_not_mention_node_rank() -> None:
         nodes=2,
         all_tasks="srun -n 4 clusterrun ...",
     )
-    settings = job_terms(29500, nodes=4, host="head", rdzv_timeout=600.0, tasks=tasks)
+    settings = job_settings(29500, nodes=4, host="head", rdzv_timeout=600.0, tasks=tasks)
     local = replace(settings, host=Setting("127.0.0.1", "MASTER_ADDR"))
 
     error = connect_timeout_error(settings, progress(a10_0_0_1="connection refused"), 1)
@@ -190,7 +190,7 @@ RELAYED = "node 0 at n0:29500 is reached through another program on its host: th
 )
 def test_failed_handshake_is_an_error(failure: HandshakeFailed, text: str) -> None:
     """A retry would not help."""
-    error = handshake_error(job_terms(29500, host="n0"), failure)
+    error = handshake_error(job_settings(29500, host="n0"), failure)
 
     assert error is not None
     assert error.message == text
@@ -199,7 +199,7 @@ def test_failed_handshake_is_an_error(failure: HandshakeFailed, text: str) -> No
 
 def test_hints_name_the_option_that_set_the_port() -> None:
     origin = "CLUSTERRUN_RDZV_ENDPOINT"
-    of_job = job_terms(29400, host="head", at_endpoint=True)
+    of_job = job_settings(29400, host="head", at_endpoint=True)
     at_endpoint = replace(of_job, host=Setting("head", origin), ports=Setting((29400,), origin))
     refused = handshake_error(at_endpoint, HandshakeFailed(Fault.WRONG_TOKEN))
     unknown = connect_timeout_error(at_endpoint, DialProgress((), "", {}), 1)
@@ -214,7 +214,8 @@ def test_hints_name_the_option_that_set_the_port() -> None:
 def test_other_program_is_not_a_final_error() -> None:
     """A job that ends frees its port."""
     assert (
-        handshake_error(job_terms(29500, host="n0"), HandshakeFailed(Fault.NOT_CLUSTERRUN)) is None
+        handshake_error(job_settings(29500, host="n0"), HandshakeFailed(Fault.NOT_CLUSTERRUN))
+        is None
     )
 
 
@@ -230,7 +231,7 @@ def test_silent_node_zero_is_an_error() -> None:
 )
 def test_stale_exports_are_named(met: DialProgress) -> None:
     """In notices and in errors."""
-    settings = job_terms(29500, host="head", exports=("RANK",))
+    settings = job_settings(29500, host="head", exports=("RANK",))
 
     assert still_connecting_notice(settings, met, "5 s of 600 s").endswith(f"; {settings.exports}")
     assert connect_timeout_error(settings, met, 1).hint.startswith(

@@ -16,7 +16,7 @@ from tests.network.nodes import (
     MemberHarness,
     Node,
     Notices,
-    job_terms,
+    job_settings,
     join_context,
     ranked_hello,
     run_until,
@@ -46,7 +46,7 @@ def joining(
     ``values`` are fields of its settings.
     """
     host = "127.0.0.1" if resolve is None else "head"
-    settings = job_terms(port, **{"host": host, "rdzv_timeout": 600.0, **values})
+    settings = job_settings(port, **{"host": host, "rdzv_timeout": 600.0, **values})
     where = join_context(
         notices, resolve=resolve or all_addresses, seconds_to_answer=seconds_to_answer
     )
@@ -203,7 +203,7 @@ def test_lost_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> N
     port = free_port()
     member = started_member(stack, notices, port=port)
     member.coordinator.close()
-    again = Node(job_terms(port), ranked_hello(0))
+    again = Node(job_settings(port), ranked_hello(0))
     stack.callback(again.leave)
 
     run_until(lambda: member.node.world, again, member.node)
@@ -224,7 +224,7 @@ def test_frozen_node_zero_is_an_error_after_the_timeout(stack: ExitStack, notice
 
 def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> None:
     port = free_port()
-    first = Node(job_terms(port, 3, rdzv_timeout=600.0), ranked_hello(0))
+    first = Node(job_settings(port, 3, rdzv_timeout=600.0), ranked_hello(0))
     stack.callback(first.leave)
     second = joining(stack, notices, port, nodes=3)
     members = first.membership._state.coordinator.members  # type: ignore[union-attr]  # noqa: SLF001 - to be sure
@@ -251,7 +251,7 @@ def test_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) ->
     run_until(answer, member.node)
     answered = member.coordinator.end is None
     run_until(lambda: member.receive() and member.coordinator.end, member.node)
-    again = Node(job_terms(port), ranked_hello(0))
+    again = Node(job_settings(port), ranked_hello(0))
     stack.callback(again.leave)
     run_until(lambda: member.node.world, again, member.node)
 

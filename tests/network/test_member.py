@@ -35,7 +35,7 @@ from tests.network.nodes import (
     PATIENCE,
     MemberHarness,
     Notices,
-    job_terms,
+    job_settings,
     join_context,
     ranked_hello,
     world_of_node_1,
@@ -69,7 +69,7 @@ class Pair:
         )
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-            settings = job_terms(port, **{"rhythm": RHYTHM, "spares": 1, **values})
+            settings = job_settings(port, **{"rhythm": RHYTHM, "spares": 1, **values})
             channel = OutgoingChannel(Address(socket.AF_INET, "127.0.0.1", 0), port, b"")
             self.socket, _ = listener.accept()
         self.node_zero = Channel(FROM_MEMBERS, self.socket, coordinator_handshake(b""))
@@ -127,7 +127,7 @@ def answer(sent: float, at: float = 0.0) -> messages.HeartbeatAnswer:
 
 def test_matching_world_is_accepted() -> None:
     """A node may have workers of services only."""
-    settings, hello = job_terms(29500, max_restarts=7), ranked_hello(1)
+    settings, hello = job_settings(29500, max_restarts=7), ranked_hello(1)
 
     check_world(world_of_node_1(), hello, settings, -1)
     check_world(world_of_node_1(attempt=7), hello, settings, 6)
@@ -166,7 +166,7 @@ def test_matching_world_is_accepted() -> None:
 )
 def test_world_without_this_node_is_refused(wrong: dict[str, Any]) -> None:
     """A world of 2^31 - 1 workers would keep the agent busy for ever."""
-    hello, settings = ranked_hello(1, run_id="run"), job_terms(29500, max_restarts=2)
+    hello, settings = ranked_hello(1, run_id="run"), job_settings(29500, max_restarts=2)
     check_world(world_of_node_1(attempt=1), hello, settings, 0)
 
     with pytest.raises(BadFrame, match="sent a world in which this node has no place"):
@@ -176,10 +176,10 @@ def test_world_without_this_node_is_refused(wrong: dict[str, Any]) -> None:
 def test_too_many_attempts_are_refused() -> None:
     """Unless lost nodes may cause more of them."""
     hello = ranked_hello(1, run_id="run")
-    check_world(world_of_node_1(attempt=3), hello, job_terms(29500, max_restarts=1, spares=1), 2)
+    check_world(world_of_node_1(attempt=3), hello, job_settings(29500, max_restarts=1, spares=1), 2)
 
     with pytest.raises(BadFrame):
-        check_world(world_of_node_1(attempt=3), hello, job_terms(29500, max_restarts=1), 2)
+        check_world(world_of_node_1(attempt=3), hello, job_settings(29500, max_restarts=1), 2)
 
 
 SERVICE = Service(
@@ -202,7 +202,7 @@ SERVER = ProgramWorld("server", 2, (on_node(1, 7002, 7003),))
 def test_program_without_workers_on_this_node_is_accepted() -> None:
     hello, settings = (
         ranked_hello(1, programs=OFFERS[1:], workers=0),
-        job_terms(29500, services=(SERVICE,)),
+        job_settings(29500, services=(SERVICE,)),
     )
     world = replace(world_of_node_1(), local_size=0, size=1, role_size=1)
     main = replace(MAIN_PROGRAM, nodes=(on_node(0, 7000),))
@@ -228,7 +228,7 @@ def test_program_without_workers_on_this_node_is_accepted() -> None:
 )
 def test_programs_that_do_not_match_are_refused(programs: tuple[ProgramWorld, ...]) -> None:
     """A worker's plan needs its program, its number there and its port."""
-    hello, settings = ranked_hello(1, programs=OFFERS), job_terms(29500, services=(SERVICE,))
+    hello, settings = ranked_hello(1, programs=OFFERS), job_settings(29500, services=(SERVICE,))
     world = replace(world_of_node_1(), programs=(MAIN_PROGRAM, SERVER))
     check_world(world, hello, settings, -1)
 
@@ -474,7 +474,7 @@ def test_kernel_timeout_of_node_zero_equals_heartbeat_timeout(pair: Pair) -> Non
 
 
 class LeasedMember(MemberHarness):
-    """A member whose job may go on without it, in the loop of its agent."""
+    """A member whose job may continue without it, in the loop of its agent."""
 
     def __init__(self, where: JoinContext | None = None, **values: Any) -> None:
         self.leases: list[float | None] = []
@@ -716,9 +716,9 @@ def test_peer_that_is_not_node_zero_is_dialed_again(
     """A different program may have had the port."""
     member = LeasedMember(join_context(notices, seconds_to_answer=600.0), rdzv_timeout=600.0)
     stack.callback(member.close)
-    place = member.socket.getsockname()
+    address = member.socket.getsockname()
     learned = member.deliver(sent)
-    listener = stack.enter_context(socket.create_server(place))
+    listener = stack.enter_context(socket.create_server(address))
     listener.settimeout(PATIENCE)
     member.node.run_for(0.1)
     stack.enter_context(listener.accept()[0])

@@ -19,7 +19,7 @@ from tests.network.nodes import (
     PATIENCE,
     Node,
     Notices,
-    job_terms,
+    job_settings,
     join_context,
     listens,
     ranked_hello,
@@ -36,7 +36,7 @@ INTERFACES = {"eth0": (HERE.text, "fd00::1")}
 def rankless(stack: ExitStack, port: int, host: str, resolve: Resolve = all_addresses) -> Node:
     """Return a node that looks for node 0 at ``host``."""
     where = join_context(interfaces=INTERFACES, resolve=resolve)
-    made = Node(job_terms(port, host=host), ranked_hello(1, rank=None), where=where)
+    made = Node(job_settings(port, host=host), ranked_hello(1, rank=None), where=where)
     stack.callback(made.leave)
     return made
 
@@ -82,7 +82,7 @@ def test_unknown_name_is_a_notice_and_then_an_error(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     where = join_context(notices, interfaces=INTERFACES, resolve=resolve)
-    settings = job_terms(free_port(), host="head", rdzv_timeout=12.0)
+    settings = job_settings(free_port(), host="head", rdzv_timeout=12.0)
     node = Node(settings, ranked_hello(1, rank=rank), where=where)
     stack.callback(node.leave)
     # The second time only after the first answer.
@@ -103,10 +103,10 @@ def test_unknown_name_is_a_notice_and_then_an_error(
 def test_ports_of_other_jobs_are_an_error(stack: ExitStack) -> None:
     """Even if their nodes 0 answer, because they refuse this one."""
     ports = [free_port(), free_port()]
-    others = [Node(job_terms(port), ranked_hello(0, run_id="other")) for port in ports]
+    others = [Node(job_settings(port), ranked_hello(0, run_id="other")) for port in ports]
     for each in others:
         stack.callback(each.leave)
-    settings = job_terms(ports, rdzv_timeout=600.0)
+    settings = job_settings(ports, rdzv_timeout=600.0)
     node = Node(settings, ranked_hello(1, rank=None, run_id="mine"), where=join_context())
     stack.callback(node.leave)
     before = time.monotonic()
@@ -127,7 +127,7 @@ class Checked:
         self.ahead = 0.0
         self.loop = Loop[events.Event](lambda: time.monotonic() + self.ahead)
         where = join_context(notices, interfaces=INTERFACES, resolve=lambda _: addresses)
-        settings = job_terms(free_port(), host="head")
+        settings = job_settings(free_port(), host="head")
         node = JoiningNode(settings, ranked_hello(0), b"", where)
         self.check = DuplicateCheck(node, self.loop, self.events)
         self.loop.time(self)

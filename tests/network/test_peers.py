@@ -20,7 +20,7 @@ from tests.network.nodes import (
     Node,
     Notices,
     done,
-    job_terms,
+    job_settings,
     join_context,
     ranked_hello,
     result,
@@ -50,8 +50,8 @@ class Job:
         token: bytes = b"",
         spares: int = 0,
     ) -> None:
-        """Let them join; the last ``spares`` of them wait for a place."""
-        settings = settings or job_terms(free_port(), nodes)
+        """Let them join; the last ``spares`` of them wait as spares."""
+        settings = settings or job_settings(free_port(), nodes)
         self.notices = [Notices() for _ in range(nodes)]
         self.leases: list[list[float | None]] = [[] for _ in range(nodes)]
         """What each fork server is given."""
@@ -139,7 +139,7 @@ def test_failure_on_one_node_stops_all(job: Job) -> None:
 @pytest.mark.parametrize("values", [{}, {"fewest_nodes": 1}])
 def test_loss_of_node_zero_ends_the_job(stack: ExitStack, values: dict[str, Any]) -> None:
     """The other nodes must not continue alone, even if the job survives the loss of other nodes."""
-    job = Job(3, job_terms(free_port(), 3, keeps_rendezvous_port=True, **values))
+    job = Job(3, job_settings(free_port(), 3, keeps_rendezvous_port=True, **values))
     stack.callback(job.close)
     job.nodes[0].leave()
     (event,) = job.receive(2)
@@ -152,15 +152,15 @@ def test_loss_of_node_zero_ends_the_job(stack: ExitStack, values: dict[str, Any]
 
 def test_late_node_is_refused(stack: ExitStack) -> None:
     """If the coordinator keeps its port."""
-    settings = job_terms(free_port(), 2, keeps_rendezvous_port=True)
+    settings = job_settings(free_port(), 2, keeps_rendezvous_port=True)
     job = Job(2, settings)
     stack.callback(job.close)
 
     late = Node(settings, ranked_hello(1, host="n9"))
     stack.callback(late.leave)
 
-    place = f"127.0.0.1:{settings.ports.value[0]}"
-    with pytest.raises(RendezvousError, match=f"the job at {place} has all its 2 nodes: n0, n1"):
+    address = f"127.0.0.1:{settings.ports.value[0]}"
+    with pytest.raises(RendezvousError, match=f"the job at {address} has all its 2 nodes: n0, n1"):
         run_until(lambda: False, late, *job.nodes)
     assert job.notices[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
     for number in range(2):
@@ -169,7 +169,7 @@ def test_late_node_is_refused(stack: ExitStack) -> None:
 
 
 def test_master_port_differs_from_a_kept_rendezvous_port(stack: ExitStack) -> None:
-    settings = job_terms(free_port(), 2, keeps_rendezvous_port=True)
+    settings = job_settings(free_port(), 2, keeps_rendezvous_port=True)
     job = Job(2, settings)
     stack.callback(job.close)
 
@@ -222,7 +222,7 @@ def test_too_long_results_are_cut(job: Job) -> None:
 
 def test_all_nodes_restart_together(stack: ExitStack) -> None:
     """A chosen port is different in the next attempt, the address stays."""
-    job = Job(2, job_terms(free_port(), 2, keeps_rendezvous_port=True, max_restarts=1))
+    job = Job(2, job_settings(free_port(), 2, keeps_rendezvous_port=True, max_restarts=1))
     stack.callback(job.close)
     before = job.worlds
     cause = result(1, 7, tail="ValueError: it", clock=100.0)
@@ -247,7 +247,7 @@ def test_all_nodes_restart_together(stack: ExitStack) -> None:
 
 def test_all_nodes_use_node_zeros_clock(stack: ExitStack) -> None:
     """As soon as a heartbeat or the Hello was answered; before that the offset is not known."""
-    alone = Node(job_terms(free_port()), ranked_hello(1))
+    alone = Node(job_settings(free_port()), ranked_hello(1))
     stack.callback(alone.leave)
     job = Job(3)
     stack.callback(job.close)
@@ -265,7 +265,7 @@ def test_all_nodes_use_node_zeros_clock(stack: ExitStack) -> None:
 
 def test_success_ends_the_lease_of_members(stack: ExitStack) -> None:
     """The job has succeeded, and node 0 sees the others leave."""
-    settings = job_terms(free_port(), 3, fewest_nodes=1, keeps_rendezvous_port=True)
+    settings = job_settings(free_port(), 3, fewest_nodes=1, keeps_rendezvous_port=True)
     job = Job(3, settings)
     stack.callback(job.close)
     begun = [bool(leases) for leases in job.leases]
@@ -281,7 +281,7 @@ def test_success_ends_the_lease_of_members(stack: ExitStack) -> None:
 def test_set_port_is_kept(stack: ExitStack) -> None:
     """A port that the user sets never changes."""
     port = free_port()
-    job = Job(2, job_terms(port, 2, max_restarts=1))
+    job = Job(2, job_settings(port, 2, max_restarts=1))
     stack.callback(job.close)
 
     job.nodes[1].send(messages.FirstFailure(0, result(1, 7), None))
@@ -320,7 +320,7 @@ def test_chosen_port_is_reserved_for_the_whole_job(stack: ExitStack) -> None:
     """Even while a process that the previous attempt has left listens there."""
     port = free_port()
     chosen = Setting[int | None](port, "--master-port")
-    settings = job_terms(
+    settings = job_settings(
         free_port(), 2, keeps_rendezvous_port=True, workers_port=chosen, max_restarts=1
     )
     job = Job(2, settings)

@@ -19,7 +19,7 @@ from tests.network.nodes import (
     Node,
     Notices,
     done,
-    job_terms,
+    job_settings,
     join_context,
     run_until,
     world_of_node_1,
@@ -41,14 +41,14 @@ NOT_AGAIN = outcome.NodeLost(
 @pytest.fixture
 def job(stack: ExitStack) -> Job:
     """Return a job of two nodes and a spare, which is node 2."""
-    settings = job_terms(free_port(), 3, spares=1, keeps_rendezvous_port=True, rhythm=RHYTHM)
+    settings = job_settings(free_port(), 3, spares=1, keeps_rendezvous_port=True, rhythm=RHYTHM)
     made = Job(3, settings, spares=1)
     stack.callback(made.close)
     return made
 
 
 def waiting(job: Job) -> list[messages.Hello]:
-    """Return how those have introduced themselves that wait for a place."""
+    """Return the hellos of the nodes that wait to be admitted."""
     server = job.nodes[0].membership._state  # noqa: SLF001 - to be sure
     return [each.hello for each in server.coordinator.members.waiting]  # type: ignore[union-attr]
 
@@ -127,7 +127,7 @@ def test_readmitted_node_has_a_lease_again(job: Job) -> None:
 
 
 class GivenUpMember(MemberHarness):
-    """A member that waits for a place, or works, and is given up by a node 0 that ends."""
+    """A member that waits or works, and is declared lost by a node 0 that ends."""
 
     def __init__(self, port: int, *, works: bool, **values: Any) -> None:
         self.notices = Notices()
@@ -186,7 +186,7 @@ def given_up(stack: ExitStack, request: pytest.FixtureRequest) -> GivenUpMember:
 
 def test_rejoining_stops_when_node_zero_refuses(stack: ExitStack, given_up: GivenUpMember) -> None:
     """Node 0 might admit the node a moment later, so it retries for T."""
-    full = Job(2, job_terms(given_up.port, 2, keeps_rendezvous_port=True))
+    full = Job(2, job_settings(given_up.port, 2, keeps_rendezvous_port=True))
     stack.callback(full.close)
 
     assert PATIENT <= given_up.wait_for_loss(*full.nodes) < PATIENT + 2.0

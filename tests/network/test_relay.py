@@ -10,7 +10,7 @@ from clusterrun.planning.plan import World
 from clusterrun.policy.settings import RendezvousSettings
 from free_ports import free_port
 
-from tests.network.nodes import PATIENCE, Node, Notices, job_terms, join_context, ranked_hello
+from tests.network.nodes import PATIENCE, Node, Notices, job_settings, join_context, ranked_hello
 
 # Agents have one thread; here each node is a thread, and a name is looked up in a fork.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -73,13 +73,13 @@ class Job:
         self._nodes: list[Node] = []
         self._executor = stack.enter_context(ThreadPoolExecutor(2))
         stack.callback(self.relay.close)
-        settings = job_terms(self.port, rdzv_timeout=2.0)
+        settings = job_settings(self.port, rdzv_timeout=2.0)
         self.node_zero = self._executor.submit(self._joins, 0, settings)
         stack.callback(self._ends)
 
     def join_member(self, host: str, *more_ports: int) -> World:
         """Let node 1 call ``host`` at the relay's port, and at others."""
-        settings = job_terms((self.relay.port, *more_ports), host=host, rdzv_timeout=2.0)
+        settings = job_settings((self.relay.port, *more_ports), host=host, rdzv_timeout=2.0)
         return self._executor.submit(self._joins, 1, settings).result(PATIENCE)
 
     def _joins(self, number: int, settings: RendezvousSettings) -> World:

@@ -112,7 +112,7 @@ class ScriptedJob:
         cleanups: Iterable[Reported] = (),
         answers: Iterable[Sequence[Order]] = ([OVER],),
     ) -> Outcome | None:
-        """Return how the job ends; None: it goes on without this node.
+        """Return how the job ends; None: the job continues without this node.
 
         Args:
             starts: what is reported of the workers of each attempt.
@@ -125,8 +125,8 @@ class ScriptedJob:
         self._ends += ends
         self._cleanups += cleanups
         self._answers += answers
-        told: Any = (self, self, self, self)
-        return Agent(*told, loop=self.loop, wall_clock=lambda: 1050.0).run(world(2))
+        fakes: Any = (self, self, self, self)
+        return Agent(*fakes, loop=self.loop, wall_clock=lambda: 1050.0).run(world(2))
 
     @property
     def signalled(self) -> list[actions.SignalWorkers]:

@@ -36,9 +36,9 @@ client.sendall(b"SERVER PROTOCOL 2\\n")
 
 @pytest.fixture
 def ports() -> Iterator[RasPorts]:
-    held = RasPorts()
-    yield held
-    held.release()
+    reserved = RasPorts()
+    yield reserved
+    reserved.release()
 
 
 def with_gpus(workers: int, without: int = 0) -> NodePlan:

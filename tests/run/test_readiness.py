@@ -149,7 +149,7 @@ def ask(stack: ExitStack) -> Ask:
 
 @pytest.fixture
 def held_port(stack: ExitStack) -> int:
-    """Return a port that is held for a worker, and where nothing listens yet."""
+    """Return a port that is reserved for a worker and has no listener yet."""
     number: int = stack.enter_context(bind_wildcard(0)).getsockname()[1]
     return number
 
@@ -374,12 +374,12 @@ def test_ipv6_address_has_brackets(listen: Listen, ask: Ask, answer: bytes) -> N
 
     asked = asking.answer(listener, answer)
 
-    place = f"[::1]:{port_of(listener)}"
-    assert f"\r\nHost: {place}\r\n".encode() in asked
+    address = f"[::1]:{port_of(listener)}"
+    assert f"\r\nHost: {address}\r\n".encode() in asked
     if answer is OK:
         assert asking.is_ready
     else:
-        assert asking.reason().startswith(f"GET http://{place}/health: HTTP/1.1 503")
+        assert asking.reason().startswith(f"GET http://{address}/health: HTTP/1.1 503")
 
 
 @pytest.mark.parametrize("loopback", ["127.0.0.1", "127.0.0.2", "::1"])

@@ -32,16 +32,16 @@ def workers_of(name: str, workers: int, port: int | None = None) -> Group:
 
 @pytest.fixture
 def hold() -> Iterator[Hold]:
-    """Return a function that holds ports until the test ends."""
+    """Return a function that reserves ports until the test ends."""
     with ExitStack() as stack:
 
         def made(workers: int, *groups: Group) -> ReservedPorts:
             seats = [WorkerSlot(())] * workers
             for service, count in groups:
                 seats += [WorkerSlot((), program=service.name)] * count
-            held = ReservedPorts([service for service, _ in groups], seats)
-            stack.callback(held.release)
-            return held
+            reserved = ReservedPorts([service for service, _ in groups], seats)
+            stack.callback(reserved.release)
+            return reserved
 
         yield made
 

@@ -28,11 +28,11 @@ FAMILIES = [socket.AF_INET, socket.AF_INET6]
 
 
 @pytest.fixture
-def held() -> Iterator[MasterPort]:
-    """Return a port that is held."""
-    held = MasterPort()
-    yield held
-    held.release()
+def reserved() -> Iterator[MasterPort]:
+    """Return a port that is reserved."""
+    reserved = MasterPort()
+    yield reserved
+    reserved.release()
 
 
 def socket_that_can_only_get(port: int, family: socket.AddressFamily) -> socket.socket:
@@ -50,24 +50,24 @@ def socket_that_can_only_get(port: int, family: socket.AddressFamily) -> socket.
 @pytest.mark.parametrize("reuse", [0, 1])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kernel_does_not_choose_a_reserved_port(
-    held: MasterPort, family: socket.AddressFamily, reuse: int
+    reserved: MasterPort, family: socket.AddressFamily, reuse: int
 ) -> None:
     """A program that binds to port 0 does not get it, even with SO_REUSEADDR."""
-    with closing(socket_that_can_only_get(held.number, family)) as choosing:
+    with closing(socket_that_can_only_get(reserved.number, family)) as choosing:
         choosing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
         with pytest.raises(OSError, match="in use") as caught:
             choosing.bind(("", 0))
-        held.release()
+        reserved.release()
         choosing.bind(("", 0))
 
         assert caught.value.errno == errno.EADDRINUSE
-        assert choosing.getsockname()[1] == held.number
+        assert choosing.getsockname()[1] == reserved.number
 
 
-def test_no_outgoing_connection_uses_a_reserved_port(held: MasterPort) -> None:
+def test_no_outgoing_connection_uses_a_reserved_port(reserved: MasterPort) -> None:
     """The kernel chooses the ports of outgoing connections from the same range."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        connecting = socket_that_can_only_get(held.number, socket.AF_INET)
+        connecting = socket_that_can_only_get(reserved.number, socket.AF_INET)
         with closing(connecting), pytest.raises(OSError, match="assign") as caught:
             connecting.connect(server.getsockname())
 
@@ -75,16 +75,16 @@ def test_no_outgoing_connection_uses_a_reserved_port(held: MasterPort) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])
-def test_server_can_listen_on_a_reserved_port(held: MasterPort, address: str) -> None:
+def test_server_can_listen_on_a_reserved_port(reserved: MasterPort, address: str) -> None:
     """If it sets SO_REUSEADDR; otherwise it gets EADDRINUSE."""
-    with socket.create_server((address, held.number)) as server:
-        with socket.create_connection(("127.0.0.1", held.number), timeout=10) as client:
+    with socket.create_server((address, reserved.number)) as server:
+        with socket.create_connection(("127.0.0.1", reserved.number), timeout=10) as client:
             accepted, _ = server.accept()
 
-            assert client.getpeername()[1] == held.number
+            assert client.getpeername()[1] == reserved.number
         accepted.close()
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind((address, held.number))
+        other.bind((address, reserved.number))
 
 
 @pytest.mark.parametrize(
@@ -122,26 +122,26 @@ def test_set_port_can_be_reserved_again_once_it_is_free() -> None:
     again.release()
 
 
-def test_port_with_time_wait_connections_can_be_reserved(held: MasterPort) -> None:
+def test_port_with_time_wait_connections_can_be_reserved(reserved: MasterPort) -> None:
     """They are left from the previous job."""
-    with socket.create_server(("127.0.0.1", held.number)) as server:
-        client = socket.create_connection(("127.0.0.1", held.number), timeout=10)
+    with socket.create_server(("127.0.0.1", reserved.number)) as server:
+        client = socket.create_connection(("127.0.0.1", reserved.number), timeout=10)
         accepted, _ = server.accept()
         accepted.close()
         with suppress(OSError):
             client.recv(1)
         client.close()
-    held.release()
+    reserved.release()
 
-    MasterPort(Setting(held.number, "--master-port")).release()
+    MasterPort(Setting(reserved.number, "--master-port")).release()
 
 
 HOLD = (
     imports(MasterPort)
     + """
 import sys
-held = MasterPort()
-print(held.number, flush=True)
+reserved = MasterPort()
+print(reserved.number, flush=True)
 sys.stdin.read()
 """
 )
