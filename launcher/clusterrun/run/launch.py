@@ -314,12 +314,11 @@ def _start_to_join(
 
     # A source tree that is not installed has no version.
     version = _installed("clusterrun") or "unknown"
-    hello = hello_of(job, host, node.workers, version, _versions(job))
+    hello = replace(hello_of(job, host, node.workers, version, _versions(job)), fault=fault)
     if offers:
         from clusterrun.network.addresses import own_interfaces
 
         hello = replace(hello, programs=offers, interfaces=tuple(own_interfaces().values()))
-    hello = replace(hello, fault=fault)
     join_context = JoinContext(
         context.relay.notice,
         renew_lease=server.renew_lease,
