@@ -8,7 +8,7 @@ from clusterrun.loop import Loop
 from clusterrun.policy.events import Event, NodeChecked
 from clusterrun.policy.tracebacks import plain_lines
 from clusterrun.run.node import LocalNode
-from clusterrun.run.supervised_command import CommandResult, SupervisedCommand
+from clusterrun.run.supervised_command import CommandStatus, SupervisedCommand
 
 VARIABLE = "CLUSTERRUN_CHECK"
 """Removed from the command's environment, because the command may be a clusterrun itself."""
@@ -57,7 +57,7 @@ class NodeCheck:
             self.close()
             yield NodeChecked(self._fault(result), now)
 
-    def _fault(self, result: CommandResult) -> str:
+    def _fault(self, result: CommandStatus) -> str:
         if not result.failure:
             return ""
         what = f'"{" ".join(self._command.split())}" {result.failure}'

@@ -36,7 +36,7 @@ SECONDS_TO_END = 5.0
 """For the supervising process to kill all processes of the command."""
 
 
-class CommandResult(NamedTuple):
+class CommandStatus(NamedTuple):
     """How a command ended."""
 
     failure: str
@@ -78,7 +78,7 @@ class SupervisedCommand:
         """Return the descriptor that becomes readable when ``result`` is to be called."""
         return self._socket.fileno()
 
-    def result(self) -> CommandResult | None:
+    def result(self) -> CommandStatus | None:
         """Return how the command ended; None while it runs. Does not block."""
         try:
             received = self._socket.recv(MAX_OUTPUT_BYTES, socket.MSG_DONTWAIT)
@@ -90,9 +90,9 @@ class SupervisedCommand:
         if received:
             return None
         if not self._received:
-            return CommandResult("is lost with its process", "")
+            return CommandStatus("is lost with its process", "")
         failure, _, output = bytes(self._received).decode(errors="replace").partition("\n")
-        return CommandResult(failure, output)
+        return CommandStatus(failure, output)
 
     def close(self) -> None:
         """Kill the command if it runs, and all processes that it has started."""
