@@ -120,7 +120,7 @@ def services_page(text: str) -> str:
     _, after = rest.split("\n<!-- end of keys -->\n")
     head = "| key | | default |\n| --- | --- | --- |\n"
     rows = [
-        f"| `{row.name}` | {row.option.help} | {row.in_words(row.default)} |"
+        f"| `{row.name}` | {row.option.help} | {row.value_text(row.default)} |"
         for row in services.OPTIONS.values()
         if row.name != "ready_timeout"
     ]

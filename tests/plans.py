@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.cpuset import CpuSet
-from clusterrun.job.job import OWN_SUBJECTS, Given, Job, ProgramKind, WorkerProgram
+from clusterrun.job.job import JOB_SUBJECTS, Given, Job, ProgramKind, WorkerProgram
 from clusterrun.job.options import OPTIONS, NumaBinding, NumaMemory
 from clusterrun.job.values import NodeRange
 from clusterrun.machine.machine import Gpu, Machine, NumaNode, PciGpu
@@ -33,7 +33,7 @@ def job(**values: Any) -> Job:
         subject.__name__.lower(): subject(
             **{name: options[name] for name in subject.__struct_fields__ if name in options}
         )
-        for subject in OWN_SUBJECTS
+        for subject in JOB_SUBJECTS
     }
     plain: dict[str, Any] = {
         "script": SCRIPT,

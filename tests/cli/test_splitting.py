@@ -74,7 +74,7 @@ def test_words_after_dashes(line: str, words: str, after_dashes: bool) -> None:
     found = split(line.split())
 
     assert (found.words, found.after_dashes) == (tuple(words.split()), after_dashes)
-    assert found.line() == f"clusterrun {line}"
+    assert found.quoted() == f"clusterrun {line}"
 
 
 def test_empty_values_are_values() -> None:
@@ -95,7 +95,7 @@ def test_options_keep_the_order_in_which_they_are_typed() -> None:
     """So that a hint repeats the line, and of two names of one option the last counts."""
     line = split(["--nnodes", "2", "--rdzv-id", "a", "-m", "--run-id", "b", "pkg.train"])
 
-    assert line.line() == "clusterrun --nnodes 2 --rdzv-id a --run-id b --module pkg.train"
+    assert line.quoted() == "clusterrun --nnodes 2 --rdzv-id a --run-id b --module pkg.train"
     assert line.options["run_id"][-1].value == "b"
     again = split(["--run-id", "b", "--rdzv-id", "a", "--run-id", "c", "train.py"])
     assert again.options["run_id"][-1].value == "c"

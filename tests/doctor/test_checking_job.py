@@ -27,7 +27,7 @@ def test_options_of_workers_are_replaced() -> None:
     assert job.words == (PROGRAM, "logs")
     flags = flags_of(job.options)
     assert (flags["nnodes"], flags["nproc_per_node"]) == ("16", "1")
-    assert "--rdzv-id mine" in job.line()
+    assert "--rdzv-id mine" in job.quoted()
     assert flags.keys().isdisjoint({"tee", "spares"})
 
 
@@ -82,7 +82,7 @@ def test_hints_are_about_doctor() -> None:
     """They name what a user types, not the job behind it; others stay as they are."""
     line = command_line({"nnodes": "2"})
     job, _ = node_check_job(line, {})
-    typed = job.line("--node-rank", "0")
+    typed = job.quoted("--node-rank", "0")
 
     assert as_typed(f"on node 0:\n  {typed}\n  srun {typed}", line) == (
         "on node 0:\n  clusterrun doctor --nnodes 2 --node-rank 0\n"

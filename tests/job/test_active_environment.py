@@ -44,7 +44,7 @@ def python_of(process: ThisProcess, words: str = "train.py", **environ: str) -> 
     """Return the interpreter of the workers; no line says that it is a different one from the active."""
     described = describe(*words.split(), environ=environ, process=process)
     assert described.warnings == ()
-    return described.job.fact("python")
+    return described.job.setting("python")
 
 
 @pytest.mark.parametrize("name", [VENV, CONDA])
@@ -87,9 +87,9 @@ def test_an_environment_that_sees_the_packages_of_its_python(
 
     assert python_of(ours, VIRTUAL_ENV=str(active)).origin == VENV
     (active / "pyvenv.cfg").write_text(SEES_ALL.format(folder).replace("true", "false"))
-    assert describe("train.py", environ={VENV: str(active)}, process=ours).job.fact("python") == (
-        Setting(ours.python, "default")
-    )
+    assert describe("train.py", environ={VENV: str(active)}, process=ours).job.setting(
+        "python"
+    ) == (Setting(ours.python, "default"))
 
 
 def test_ours_has_torch(folder: Path, ours: ThisProcess) -> None:
@@ -99,7 +99,7 @@ def test_ours_has_torch(folder: Path, ours: ThisProcess) -> None:
 
     described = describe("train.py", environ={VENV: str(active)}, process=process)
 
-    assert described.job.fact("python") == Setting(ours.python, "default")
+    assert described.job.setting("python") == Setting(ours.python, "default")
     assert described.warnings == (
         (
             f"workers run {ours.python}, as clusterrun does, not the active environment {active}"
@@ -120,7 +120,7 @@ def test_the_active_environment_is_not_fit(
 
     described = describe("train.py", environ={VENV: str(active)}, process=ours)
 
-    assert described.job.fact("python") == Setting(ours.python, "default")
+    assert described.job.setting("python") == Setting(ours.python, "default")
     assert [warning.partition(" runs")[0][:12] for warning in described.warnings] == [
         "workers run "
     ]

@@ -57,7 +57,7 @@ def wrong_in_itself(row: Row) -> Iterator[str]:
         yield "its name is not in snake_case"
     if not option.help[0].isupper() or option.help.endswith("."):
         yield "its help is not a sentence without its full stop"
-    if bool(row.metavar) is (row.value.alone == "true" and row.name != "pass_local_rank"):
+    if bool(row.metavar) is (row.value.implied == "true" and row.name != "pass_local_rank"):
         yield "it has a metavar or a value, not both"
 
 

@@ -7,15 +7,15 @@ from clusterrun.cli.splitting import split
 from clusterrun.clients.python.call import options_from_keywords
 from clusterrun.errors import UsageError
 from clusterrun.job.options import NAMES as NAMES_OF_OPTIONS
-from clusterrun.job.removed_options import GONE
+from clusterrun.job.removed_options import REMOVED_OPTIONS
 
 from tests.described import describe
 
-NAMES = sorted(GONE)
+NAMES = sorted(REMOVED_OPTIONS)
 
 
 def test_none_is_there_and_gone() -> None:
-    assert not GONE.keys() & NAMES_OF_OPTIONS.keys()
+    assert not REMOVED_OPTIONS.keys() & NAMES_OF_OPTIONS.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -27,7 +27,7 @@ def test_typed(name: str) -> None:
             split([word, "train.py"])
         typed = word.partition("=")[0]
         assert caught.value.message == f"there is no option {typed} any more"
-        assert caught.value.hint == GONE[name]
+        assert caught.value.hint == REMOVED_OPTIONS[name]
 
 
 @pytest.mark.usefixtures("script")
@@ -35,7 +35,7 @@ def test_typed(name: str) -> None:
 def test_set_elsewhere(name: str) -> None:
     """A variable is a warning, as each that is not read is; a key and a keyword are errors."""
     variable = f"CLUSTERRUN_{name.upper()}"
-    assert f"{variable} is not read any more; {GONE[name]}" in (
+    assert f"{variable} is not read any more; {REMOVED_OPTIONS[name]}" in (
         describe("train.py", environ={variable: "1"}).warnings
     )
     Path("job.yaml").write_text(f"script: train.py\n{name}: 1\n")

@@ -22,10 +22,10 @@ def test_a_value_with_its_origin() -> None:
     """By the name of an option, of a field, or of a property."""
     found = job(max_restarts=2, resumed=1, nnodes=3)
 
-    assert str(found.fact("max_restarts")) == "2 (the test)"
-    assert str(found.fact("resumed")) == "1 (the test)"
-    assert str(found.fact("nnodes")) == "3 (the test)"
-    assert str(found.fact("spares")) == "0 (default)"
+    assert str(found.setting("max_restarts")) == "2 (the test)"
+    assert str(found.setting("resumed")) == "1 (the test)"
+    assert str(found.setting("nnodes")) == "3 (the test)"
+    assert str(found.setting("spares")) == "0 (default)"
 
 
 def test_a_new_option_is_one_field(tmp_path: Path) -> None:

@@ -82,11 +82,11 @@ def shown(resolved: Resolved, name: str) -> str:
     """Return a value with its origin; of ``program.args``, one within a value, or of the result."""
     whole, _, part = name.partition(".")
     if not part:
-        fact = resolved.job.fact(name)
+        fact = resolved.job.setting(name)
         # What follows from several options has no origin.
         is_set = name in OPTIONS or name in Job.__struct_fields__
         return f"{plain(fact.value)} ({fact.origin})" if is_set else plain(fact.value)
-    of = getattr(resolved, whole) if hasattr(resolved, whole) else resolved.job.fact(whole).value
+    of = getattr(resolved, whole) if hasattr(resolved, whole) else resolved.job.setting(whole).value
     return plain(getattr(of, part))
 
 

@@ -51,9 +51,9 @@ def test_a_node_finds_its_rank(hosts: str, rank: int) -> None:
     """By its name, an address, or a name that leads to one."""
     job = on_node7(hosts=hosts)
 
-    assert job.fact("node_rank") == Setting(rank, "--hosts")
-    assert job.fact("nnodes") == Setting(len(job.workers.hosts), "--hosts")
-    assert job.fact("master_addr") == Setting(job.workers.hosts[0], "--hosts")
+    assert job.setting("node_rank") == Setting(rank, "--hosts")
+    assert job.setting("nnodes") == Setting(len(job.workers.hosts), "--hosts")
+    assert job.setting("master_addr") == Setting(job.workers.hosts[0], "--hosts")
 
 
 @pytest.mark.parametrize("launcher", ["none", "ssh"])
@@ -77,15 +77,15 @@ def test_a_rank_that_is_given_needs_no_search() -> None:
     """Where a list has names that lead nowhere from here."""
     job = on_node7(hosts="a,b,c", node_rank="2")
 
-    assert job.fact("node_rank") == Setting(2, "--node-rank")
-    assert job.fact("hosts") == Setting(("a", "b", "c"), "--hosts")
+    assert job.setting("node_rank") == Setting(2, "--node-rank")
+    assert job.setting("hosts") == Setting(("a", "b", "c"), "--hosts")
 
 
 def test_a_list_may_be_one_of_several_sizes() -> None:
     """MIN:MAX sets how many of its hosts are enough."""
     job = on_node7(hosts="node6,node7,node8", nnodes="2:4")
 
-    assert (job.workers.nnodes.most, job.workers.nnodes.fewest) == (3, 2)
+    assert (job.workers.nnodes.maximum, job.workers.nnodes.minimum) == (3, 2)
 
 
 def test_an_own_address_that_is_given_is_the_one_looked_for() -> None:
@@ -137,7 +137,7 @@ def test_a_list_beats_an_exported_address_and_a_cluster() -> None:
     resolved = describe("train.py", flags={"hosts": "a,node7,b"}, environ=environ)
 
     assert resolved.job.workers.node_rank == 1
-    assert resolved.job.fact("master_addr") == Setting("a", "--hosts")
+    assert resolved.job.setting("master_addr") == Setting("a", "--hosts")
     assert resolved.warnings == (
         "nnodes is 3 (--hosts); the cluster's 2 (SLURM_STEP_NUM_NODES) is ignored",
     )
@@ -162,7 +162,7 @@ def test_files_of_hosts(
 
     job = on_node7(hostfile="hosts")
 
-    assert job.fact("hosts") == Setting(hosts, "--hostfile hosts")
+    assert job.setting("hosts") == Setting(hosts, "--hostfile hosts")
     assert job.workers.nproc_per_node == (workers or WorkerCount.PER_GPU)
     assert workers is None or job.origin("nproc_per_node").startswith("hosts:")
 
@@ -208,8 +208,8 @@ def test_devices_are_chosen_in_order(text: str, visible: str) -> None:
     """The machine knows which of them exist; the number of workers is theirs."""
     job = on_node7(devices=text)
 
-    assert job.fact("devices") == Setting(tuple(visible.split(",")), "--devices")
-    assert job.fact("nproc_per_node") == Setting(visible.count(",") + 1, "--devices")
+    assert job.setting("devices") == Setting(tuple(visible.split(",")), "--devices")
+    assert job.setting("nproc_per_node") == Setting(visible.count(",") + 1, "--devices")
 
 
 def test_devices_and_a_number_of_workers() -> None:

@@ -69,8 +69,8 @@ def test_only_settings_of_this_launch_count(folder: Path) -> None:
 
     resolved = describe("train.py", flags={"config": "job.yaml"}, environ=WORKER)
 
-    assert resolved.job.fact("nproc_per_node") == Setting(WorkerCount.PER_GPU, "default")
-    assert resolved.job.fact("max_restarts") == Setting(2, "job.yaml:1 max_restarts")
+    assert resolved.job.setting("nproc_per_node") == Setting(WorkerCount.PER_GPU, "default")
+    assert resolved.job.setting("max_restarts") == Setting(2, "job.yaml:1 max_restarts")
     assert resolved.warnings == (NESTED_WARNING,)
     assert "CLUSTERRUN_NPROC_PER_NODE" in resolved.unset
 

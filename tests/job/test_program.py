@@ -55,7 +55,7 @@ def test_programs(
     flags: Mapping[str, bool], words: tuple[str, ...], program: WorkerProgram
 ) -> None:
     """Scripts, folders that run, modules, and programs by name and by path."""
-    assert describe(*words, flags=flags).job.fact("script") == Setting(program, "command line")
+    assert describe(*words, flags=flags).job.setting("script") == Setting(program, "command line")
 
 
 def test_a_package_by_the_name_torchrun(folder: Path) -> None:
@@ -114,7 +114,7 @@ def test_interpreter_by_name(folder: Path) -> None:
     """A name is looked up on PATH, and the path that was found is what counts."""
     job = describe("train.py", flags={"python": "python"}, environ={"PATH": f"{folder}/venv/bin"})
 
-    assert job.job.fact("python") == Setting(f"{folder}/venv/bin/python", "--python")
+    assert job.job.setting("python") == Setting(f"{folder}/venv/bin/python", "--python")
 
 
 def test_interpreter_and_hook_are_found_on_the_jobs_path(folder: Path) -> None:
@@ -135,13 +135,13 @@ def test_interpreter_by_default() -> None:
     """PYTHON_EXEC beats our own, an empty one does not, and a flag beats both."""
     here, there = sys.executable, "venv/bin/python"
 
-    assert describe("train.py").job.fact("python") == Setting(here, "default")
-    assert describe("train.py", environ={"PYTHON_EXEC": ""}).job.fact("python") == Setting(
+    assert describe("train.py").job.setting("python") == Setting(here, "default")
+    assert describe("train.py", environ={"PYTHON_EXEC": ""}).job.setting("python") == Setting(
         here, "default"
     )
-    assert describe("train.py", environ={"PYTHON_EXEC": there}).job.fact("python") == Setting(
+    assert describe("train.py", environ={"PYTHON_EXEC": there}).job.setting("python") == Setting(
         there, "PYTHON_EXEC"
     )
-    assert describe("train.py", flags={"python": here}, environ={"PYTHON_EXEC": there}).job.fact(
+    assert describe("train.py", flags={"python": here}, environ={"PYTHON_EXEC": there}).job.setting(
         "python"
     ) == Setting(here, "--python")

@@ -26,7 +26,7 @@ def test_the_strongest_source_wins(speakers: set[str]) -> None:
     variables = {"CLUSTERRUN_": "2", "PET_": "3"}
     environ = {f"{name}MAX_RESTARTS": variables.get(name, "") for name in sorted(speakers)}
 
-    found = describe("train.py", flags=flags, environ=environ).job.fact("max_restarts")
+    found = describe("train.py", flags=flags, environ=environ).job.setting("max_restarts")
 
     order = {
         "flag": Setting(1, "--max-restarts"),
@@ -65,9 +65,11 @@ def test_a_job_file_describes_a_whole_job() -> None:
     resolved = describe(environ={"CLUSTERRUN_CONFIG": "job.yaml"})
 
     program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--lr", "010"))
-    assert resolved.job.fact("script") == Setting(program, "job.yaml:1 script")
-    assert resolved.job.fact("nproc_per_node") == Setting(2, "job.yaml:3 nproc_per_node")
-    assert resolved.job.fact("numa_binding") == Setting(NumaBinding.NONE, "job.yaml:4 numa_binding")
+    assert resolved.job.setting("script") == Setting(program, "job.yaml:1 script")
+    assert resolved.job.setting("nproc_per_node") == Setting(2, "job.yaml:3 nproc_per_node")
+    assert resolved.job.setting("numa_binding") == Setting(
+        NumaBinding.NONE, "job.yaml:4 numa_binding"
+    )
     assert resolved.dry_run
     assert resolved.verbose
 
@@ -80,7 +82,7 @@ def test_a_script_on_the_command_line_replaces_the_files(named: str) -> None:
     job = describe("train.py", "--new", flags={"config": "job.yaml"}).job
 
     program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--new",))
-    assert job.fact("script") == Setting(program, "command line")
+    assert job.setting("script") == Setting(program, "command line")
     assert job.failures.max_restarts == 1
 
 
@@ -133,7 +135,7 @@ def test_a_job_that_is_only_looked_at_has_no_script(folder: Path) -> None:
 
     resolved = resolve(command_line(flags), {}, PROCESS, for_topo=True)
 
-    assert resolved.job.fact("nproc_per_node") == Setting(3, "job.yaml:2 nproc_per_node")
+    assert resolved.job.setting("nproc_per_node") == Setting(3, "job.yaml:2 nproc_per_node")
     assert resolved.job.origin("script") == "clusterrun topo"
     assert (resolved.dry_run, resolved.as_json) == (True, True)
 

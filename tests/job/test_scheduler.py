@@ -10,7 +10,7 @@ from clusterrun.job.clusters.scheduler import parse_time_left
 from clusterrun.job.clusters.slurm import parse_end_time
 from clusterrun.job.job import Job, SchedulerJob
 from clusterrun.job.resolve import resolve
-from clusterrun.job.this_process import CommandResult, ThisProcess, ask
+from clusterrun.job.this_process import CommandResult, ThisProcess, run_command
 
 from tests.command_lines import command_line
 
@@ -55,7 +55,7 @@ def resolved(
     variables: Mapping[str, str], asked: Asked, **flags: str | bool
 ) -> tuple[Job, tuple[str, ...]]:
     process = ThisProcess(
-        host="n0", cpus=4, python="/bin/sh", run_id="own", ask=asked, now=lambda: 1000.0
+        host="n0", cpus=4, python="/bin/sh", run_id="own", run_command=asked, now=lambda: 1000.0
     )
     line = command_line({**flags, "no_python": True}, "true")
     found = resolve(line, {"PATH": "/usr/bin:/bin", **variables}, process)
@@ -183,7 +183,7 @@ def test_restarts_are_counted_by_slurm() -> None:
 )
 def test_a_command_answers_or_says_why_not(command: Sequence[str], out: str, failure: str) -> None:
     """In one line, and never by an exception."""
-    answer = ask(command, {"PATH": "/usr/bin:/bin"}, seconds=0.1 if "9" in command else 9)
+    answer = run_command(command, {"PATH": "/usr/bin:/bin"}, seconds=0.1 if "9" in command else 9)
 
     assert (answer.out, answer.failure) == (out, failure)
 

@@ -612,7 +612,7 @@ def test_devices_do_not_count_main_workers() -> None:
     beside = describe_job(f"{text}services: {{s: {{command: a}}}}\n")
 
     assert alone.workers.nproc_per_node == 4
-    assert beside.fact("nproc_per_node") == Setting(WorkerCount.PER_GPU, "default")
+    assert beside.setting("nproc_per_node") == Setting(WorkerCount.PER_GPU, "default")
 
 
 @pytest.mark.usefixtures("script")

@@ -46,7 +46,7 @@ def test_sources(
     flags: dict[str, str], environ: dict[str, str], expected: Setting[str | None]
 ) -> None:
     """The flag, the variable, then other ways to name a file."""
-    assert describe("train.py", flags=flags, environ=environ).job.fact("token") == expected
+    assert describe("train.py", flags=flags, environ=environ).job.setting("token") == expected
 
 
 def test_workers_do_not_inherit_it() -> None:
@@ -168,7 +168,7 @@ def test_a_schedulers_job_has_a_token_of_its_user() -> None:
     """The id of the user is part of it."""
     process = replace(PROCESS, user_id=7)
 
-    token = describe("train.py", environ=captured("node.0"), process=process).job.fact("token")
+    token = describe("train.py", environ=captured("node.0"), process=process).job.setting("token")
 
     assert token == Setting("26.0 of user 7", "SLURM_JOB_ID, SLURM_STEP_ID")
 

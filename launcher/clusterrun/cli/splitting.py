@@ -44,7 +44,7 @@ class Printing(Struct, frozen=True):
 
     help: Annotated[
         str,
-        Value(str, "[GROUP|all]", alone=OVERVIEW),
+        Value(str, "[GROUP|all]", implied=OVERVIEW),
         Option("Print this, a group of options, or all", short="h"),
     ] = ""
     version: Annotated[bool, Option("Print the versions of clusterrun, Python and torch")] = False
@@ -160,13 +160,13 @@ def _text(
     if not row.metavar:
         if touching is not None:
             raise UsageError(f"{shown} takes no value", f"type {shown} alone")
-        return row.value.alone
+        return row.value.implied
     if touching is not None:
         return touching
     hint = f"type {shown} {row.metavar}"
-    if row.value.alone:
+    if row.value.implied:
         is_value = rest and not row.needs_equals and (rest[0] == "-" or rest[0][:1] != "-")
-        return rest.popleft() if is_value else row.value.alone
+        return rest.popleft() if is_value else row.value.implied
     if not rest:
         raise UsageError(f"{shown} needs a value", hint)
     text = rest.popleft()

@@ -37,7 +37,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         UsageError: the machine can't be read, the job can't be planned, or the file not be written.
 
     """
-    resolved = resolve(line, environ, this_process(called), for_topo=True, is_drawn=True)
+    resolved = resolve(line, environ, this_process(called), for_topo=True, local_only=True)
     warn(resolved.warnings)
     path = line.read(Topo).capture
     if path is not None:

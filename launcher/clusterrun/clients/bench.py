@@ -250,7 +250,7 @@ def _plan(
     if _may_use_slurm(job, environ):
         allocation = current_allocation(Variables(environ), process)
     # A batch script alone, without srun, is the only node there is.
-    given = resolve(job.over(typed(nnodes="1")) if allocation else job, environ, process)
+    given = resolve(job.with_options(typed(nnodes="1")) if allocation else job, environ, process)
     if given.over_ssh is None and given.job.agents > 1:
         raise UsageError(
             f"bench starts the other nodes itself, but was started as one of {given.job.agents}"
@@ -263,11 +263,11 @@ def _plan(
     runs = []
     for at, (nodes, nproc), name in product(range(1, asked.rounds + 1), sizes, variants):
         own = folder / name / f"{nodes}-nodes-{nproc}-workers" / f"round-{at}"
-        run = variants[name].over(typed(nproc_per_node=str(nproc), log_dir=str(own)))
+        run = variants[name].with_options(typed(nproc_per_node=str(nproc), log_dir=str(own)))
         if hosts:
-            run = run.without({"hostfile"}).over(typed(hosts=",".join(hosts[:nodes])))
+            run = run.without({"hostfile"}).with_options(typed(hosts=",".join(hosts[:nodes])))
         else:
-            run = run.over(typed(nnodes="1"))
+            run = run.with_options(typed(nnodes="1"))
         resolve(run, environ, process)
         srun: tuple[str, ...] = ()
         if allocation is not None:
@@ -304,7 +304,7 @@ def _lines_of_variants(
             )
         if name in lines:
             raise UsageError(f"--variant: two variants are called {name}", "rename one of them")
-        lines[name] = CommandLine(job.over(found.options).options, (*job.words, *args))
+        lines[name] = CommandLine(job.with_options(found.options).options, (*job.words, *args))
     return lines or {"script": job}
 
 

@@ -21,7 +21,7 @@ from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, MachineError, UsageError, exit_code_of_signal, shell_line
 from clusterrun.job.declarations import Option, Row, Value, by_any_name, option_words, rows_of
 from clusterrun.job.job import ProgramKind, WorkerProgram
-from clusterrun.job.node_layout import asked_nodes
+from clusterrun.job.node_layout import requested_nodes
 from clusterrun.job.options import OPTIONS, Launcher, NodeLauncher, Ssh
 from clusterrun.job.program import (
     default_interpreter,
@@ -32,7 +32,7 @@ from clusterrun.job.program import (
 from clusterrun.job.removed_options import REMOVED_SUBMIT_OPTIONS
 from clusterrun.job.resolve import environment, read_sources
 from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, layer_of, value_of
-from clusterrun.job.this_process import CommandResult, ThisProcess, ask, this_process
+from clusterrun.job.this_process import CommandResult, ThisProcess, run_command, this_process
 from clusterrun.job.values import number
 
 # The options
@@ -310,9 +310,9 @@ def describe(
         if python.origin != "default" and not is_on_path:
             # The environment that is active now may not be active on the nodes.
             job = (*job, layer_of(python=python))
-    asked, nnodes = asked_nodes(job)[0], value_of("nnodes", job).value
-    nodes = asked.value if asked else 1
-    is_elastic = nnodes.fewest != nnodes.most
+    asked, nnodes = requested_nodes(job), value_of("nnodes", job).value
+    nodes = asked.value.maximum if asked else 1
+    is_elastic = nnodes.minimum != nnodes.maximum
     ways = ("spares", "rejoin_timeout")
     keeps_going = is_elastic or any(value_of(name, job).value for name in ways)
     per_node = value_of("nproc_per_node", job).value
@@ -332,7 +332,7 @@ def describe(
     return Submission(
         request=request,
         job_name=request.job_name or _name_of(words.value[0], job),
-        nodes=f"{nnodes.fewest}-{nodes}" if is_elastic else str(nodes),
+        nodes=f"{nnodes.minimum}-{nodes}" if is_elastic else str(nodes),
         survives_node_loss=nodes > 1 and keeps_going,
         gpus=gpus,
         cpus=cpus and cpus * units,
@@ -671,7 +671,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     how = line.read(Submit)
 
     def ask_slurm(words: Sequence[str], stdin: str = "") -> CommandResult:
-        return ask(words, environ, stdin, SECONDS_TO_ANSWER)
+        return run_command(words, environ, stdin, SECONDS_TO_ANSWER)
 
     job = describe(line, environ, this_process(called), ask_slurm)
     text = script_of(job)
@@ -738,12 +738,12 @@ def submit(job: Submission, script: str, ask: Ask) -> QueuedJob:
     answer = ask(["sbatch", "--parsable"], script)
     if answer.code is None:
         raise MachineError(
-            f"it is not known whether the job is queued: {answer.trouble}",
+            f"it is not known whether the job is queued: {answer.error_text}",
             f"to look for it by its name, type squeue --name {job.job_name}",
         )
     if answer.code != 0:
         raise UsageError(
-            f"the job is not queued: {' '.join(answer.trouble.split())}",
+            f"the job is not queued: {' '.join(answer.error_text.split())}",
             "to see what Slurm is asked for, add --print",
         )
     # "17", or "17;east" in a federation or with -M; a cluster may print its news first.
@@ -874,13 +874,13 @@ def _follow(
         if "JobState=" in answer.out:
             state = state_of(answer.out)
             text = state.words
-        elif answer.code == 0 or "Invalid job id" in answer.trouble:
+        elif answer.code == 0 or "Invalid job id" in answer.error_text:
             # It forgets a job minutes after its end.
             complain(f"clusterrun: Slurm does not know how job {job.number} has ended")
             return 1
         else:
             # A controller that restarts or is busy answers later.
-            text = f"Slurm does not answer: {answer.trouble}"
+            text = f"Slurm does not answer: {answer.error_text}"
         if text != printed:
             printed = text
             complain(f"clusterrun: job {job.number}: {text}")

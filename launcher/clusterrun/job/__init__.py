@@ -1,1 +1,1 @@
-"""What is asked for: a job, described by options, variables, a job file and a cluster."""
+"""The requested job, from options, environment variables, a job file and the cluster."""

@@ -1,4 +1,4 @@
-"""Values of a job that exclude each other."""
+"""Combinations of options that a job cannot have."""
 
 from collections.abc import Iterator
 
@@ -10,10 +10,10 @@ from clusterrun.job.output import is_log_dir_from_variable
 
 
 def check_compatible(job: Job) -> None:
-    """Check that the values of the job can hold together.
+    """Check that the options of the job are compatible.
 
     Raises:
-        UsageError: two of them cannot.
+        UsageError: two of them are not.
 
     """
     script = job.script
@@ -35,16 +35,16 @@ def check_compatible(job: Job) -> None:
 
 
 def _check_read_once(job: Job) -> None:
-    """Check that only one worker reads a script on standard input, and only once.
+    """Check that a script on standard input is read only once, by one agent.
 
-    The number of workers on a node depends on the machine, and is checked by the plan.
+    The plan checks that the agent has one worker, because that number depends on the machine.
     """
     if not job.script.is_standard_input:
         return
     if job.agents > 1:
-        trouble = f"nnodes is {job.fact('nnodes')}"
+        trouble = f"nnodes is {job.setting('nnodes')}"
     elif job.failures.max_restarts:
-        trouble = f"max_restarts is {job.fact('max_restarts')}"
+        trouble = f"max_restarts is {job.setting('max_restarts')}"
     elif job.starting.start_method is StartMethod.FORK:
         trouble = f"start_method is fork ({job.origin('start_method')})"
     else:
@@ -57,13 +57,13 @@ def _check_read_once(job: Job) -> None:
 
 
 def _check_pdb(job: Job) -> None:
-    """Check that a job with ``--pdb`` has one node, and runs a Python script or module of a file."""
+    """Check that a job with ``--pdb`` has one node and runs a Python script or module from a file."""
     if not job.failures.pdb:
         return
     origin, script = job.origin("pdb"), job.script
     if job.agents > 1:
         raise UsageError(
-            f"{origin} opens pdb on one node, but nnodes is {job.fact('nnodes')}",
+            f"{origin} opens pdb on one node, but nnodes is {job.setting('nnodes')}",
             "remove it; in the script, torch.distributed.breakpoint(RANK) stops one rank",
         )
     if script.kind not in {ProgramKind.SCRIPT, ProgramKind.MODULE}:
@@ -80,19 +80,19 @@ def _check_pdb(job: Job) -> None:
 
 
 def _check_replaceable(job: Job) -> None:
-    """Check that no option needs an agent: with ``--exec`` none remains beside the one worker.
+    """Check that no option needs an agent, which ``--exec`` replaces by the worker.
 
-    The number of workers depends on the machine, and is checked by the plan.
+    The plan checks that there is one worker, because that number depends on the machine.
     """
-    for name, fact in _needs_agent(job):
+    for name, setting in _needs_agent(job):
         raise UsageError(
-            f"{job.origin('exec')} leaves no agent, but {name} ({fact.origin}) needs one",
-            f"leave one out: {job.origin('exec')} or {fact.origin}",
+            f"{job.origin('exec')} leaves no agent, but {name} ({setting.origin}) needs one",
+            f"leave one out: {job.origin('exec')} or {setting.origin}",
         )
     if job.agents > 1 and job.rendezvous.rdzv_endpoint is not None:
         raise UsageError(
             f"{job.origin('exec')} leaves no agent, but an agent must listen at"
-            f" {job.fact('rdzv_endpoint')}",
+            f" {job.setting('rdzv_endpoint')}",
             "give --master-addr and --master-port instead",
         )
     if job.agents > 1 and job.agent_rank is None:
@@ -103,12 +103,12 @@ def _check_replaceable(job: Job) -> None:
 
 
 def _needs_agent(job: Job) -> Iterator[tuple[str, Setting[object]]]:
-    if job.workers.nnodes.fewest != job.nnodes:
-        yield "nnodes", job.fact("nnodes")
-    # The log folder follows from other options, so it comes last.
+    if job.workers.nnodes.minimum != job.nnodes:
+        yield "nnodes", job.setting("nnodes")
+    # log_dir comes last because other options may have set it.
     for row in sorted(OPTIONS.values(), key=lambda row: row.name == "log_dir"):
         if row.option.needs_agent and not (row.name == "log_dir" and is_log_dir_from_variable(job)):
-            fact: Setting[object] = job.fact(row.name)
-            # 0 is a rank, too; any other value that counts as false asks for nothing.
-            if fact.value != row.default and (fact.value or isinstance(fact.value, int)):
-                yield row.name, fact
+            setting: Setting[object] = job.setting(row.name)
+            # 0 may be a rank; other false values do not set anything.
+            if setting.value != row.default and (setting.value or isinstance(setting.value, int)):
+                yield row.name, setting

@@ -1,4 +1,4 @@
-"""How an option is declared: one field of a subject.
+"""How an option is declared: as one field of a subject.
 
     class Failures(Struct, frozen=True):
         title: ClassVar = "When a worker fails"
@@ -9,9 +9,9 @@
             Option("How often to start all workers again after one has failed"),
         ] = 0
 
-Flag, variables, key of a job file, help, completion, pages and the keyword of ``launch`` follow from
-the field. A module with subjects must not have ``from __future__ import annotations``: its annotations
-are read as objects.
+The flag, the variables, the key of a job file, help, completion, pages and the keyword of ``launch``
+follow from the field. A module with subjects must not have ``from __future__ import annotations``,
+because its annotations are read as objects.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,14 +27,12 @@ ValueT_co = TypeVar("ValueT_co", covariant=True)
 
 
 class Setting(Struct, Generic[ValueT_co], frozen=True):
-    """A value and where it was set.
-
-    ``origin`` is what a user would look for: ``--nnodes``, ``CLUSTERRUN_NNODES``,
-    ``job.yaml:7 nnodes``, ``SLURM_STEP_NUM_NODES``, ``default``.
-    """
+    """A value and where it was set."""
 
     value: ValueT_co
     origin: str
+    """What a user would search for: ``--nnodes``, ``CLUSTERRUN_NNODES``, ``job.yaml:7 nnodes``,
+    ``SLURM_STEP_NUM_NODES``, ``default``."""
 
     def __str__(self) -> str:
         """Return "VALUE (ORIGIN)" for messages."""
@@ -45,45 +43,45 @@ class Value(Struct, frozen=True):
     """A kind of value."""
 
     read: Callable[[str], Any]
-    """Returns the value of a text, or raises ``UsageError``; where the text was set is added later."""
+    """Returns the value of a text; raises a ``UsageError`` whose message lacks the origin of the text."""
     metavar: str = ""
-    """How help shows it; "" for an option that takes no value."""
+    """The value in help; "" for an option without a value."""
     completes: str = ""
-    """"file" or "dir"; the words of a metavar such as ``auto|gpu`` are offered without it."""
-    alone: str = ""
-    """The text that the option stands for if it is typed alone; "" if it needs a value."""
+    """"file" or "dir". The words of a metavar such as ``auto|gpu`` are always completed."""
+    implied: str = ""
+    """The text that the option alone, without a value, stands for; "" if it needs a value."""
     repeated: bool = False
-    """Texts of the option add up: its field is a tuple with the value of each."""
+    """The option may be repeated; its field is a tuple with all values."""
 
 
 class Option(Struct, frozen=True):
-    """What is particular to one option."""
+    """The properties of one option."""
 
     help: str
-    """One sentence without its full stop."""
+    """One sentence without a full stop."""
     metavar: str = ""
-    """In place of its value's."""
+    """Replaces the metavar of the value."""
     default: str = ""
-    """The default in words, where no text that a user could type gives it."""
+    """The default in words, if the user cannot type it."""
     aliases: tuple[str, ...] = ()
-    """Other names, torchrun's or a platform's, in snake_case."""
+    """Other names in snake_case, from torchrun or a platform."""
     short: str = ""
     """One letter: ``m`` for ``-m``."""
     common_in_scripts: bool = False
-    """Scripts often have an option of that name themselves."""
-    agree: bool = False
+    """Scripts often have an option of the same name."""
+    same_on_all_nodes: bool = False
     """All nodes of a job must have the same value."""
     needs_agent: bool = False
-    """It goes with no job in which the worker replaces the agent, ``--exec``."""
+    """The option has no effect without an agent, so it cannot be used with ``--exec``."""
     quiet: bool = False
-    """The dry run has it only where it is set."""
+    """The dry run shows the option only if it is set."""
 
 
 class Row(Struct, frozen=True):
-    """One option, as its field declares it."""
+    """An option as its field declares it."""
 
     name: str
-    """In snake_case, as in a job file: ``nproc_per_node``."""
+    """The name in a job file: ``nproc_per_node``."""
     subject: type[Struct]
     value: Value
     option: Option
@@ -91,36 +89,36 @@ class Row(Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        """Return its flag: ``--nproc-per-node``."""
+        """The flag: ``--nproc-per-node``."""
         return flag(self.name)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return all its names in snake_case, its own first."""
+        """The name and all aliases, in snake_case."""
         return (self.name, *self.option.aliases)
 
     @property
     def metavar(self) -> str:
-        """Return how help shows the value; "" for an option that takes none."""
+        """The value in help; "" for an option without a value."""
         return self.option.metavar or self.value.metavar
 
     @property
     def needs_equals(self) -> bool:
-        """Whether a value must touch the flag, ``--pass-local-rank=local_rank``: it may be left out."""
+        """Whether the value is optional, so it must follow an equals sign: ``--pass-local-rank=local_rank``."""
         return self.metavar.startswith("[=")
 
-    def in_words(self, value: object) -> str:
-        """Return a value as a user would type it, or the option's own words for its default."""
+    def value_text(self, value: object) -> str:
+        """Return a value as typed; for the default, the option's description of it if it has one."""
         return (value == self.default and self.option.default) or format_value(value)
 
     @property
     def default_text(self) -> str:
-        """Return the default as a user would type it; "" if the option describes it in words."""
+        """The default as typed; "" if the option describes it in words."""
         return "" if self.option.default else format_value(self.default)
 
 
 def rows_of(*subjects: type[Struct]) -> dict[str, Row]:
-    """Return the options of these subjects by name, in the order of their fields."""
+    """Return the options of the subjects by name, in the order of their fields."""
     return {row.name: row for subject in subjects for row in _rows(subject)}
 
 
@@ -130,7 +128,7 @@ def by_any_name(rows: Mapping[str, Row]) -> dict[str, Row]:
 
 
 def title_of(subject: type[Struct]) -> str:
-    """Return the heading of the subject's options."""
+    """Return the heading of a subject's options."""
     title: str = vars(subject)["title"]
     return title
 
@@ -141,7 +139,7 @@ def flag(name: str) -> str:
 
 
 def format_value(value: object) -> str:
-    """Return ``value`` as a user would type it."""
+    """Return ``value`` as typed on a command line."""
     match value:
         case bool():
             return str(value).lower()
@@ -156,7 +154,7 @@ def format_value(value: object) -> str:
 
 
 def option_words(row: Row, text: str, typed: str) -> list[str]:
-    """Return the words by which the option is typed as the flag ``typed`` with this text."""
+    """Return the command-line words for the flag ``typed`` of this option with the value ``text``."""
     if not row.metavar:
         return [typed]
     return [f"{typed}={text}"] if row.needs_equals else [typed, text]
@@ -174,7 +172,7 @@ def _rows(subject: type[Struct]) -> tuple[Row, ...]:
 
 
 def _row(name: str, subject: type[Struct], annotation: Any, default: Any) -> Row | None:
-    """Return the option of a field; None if it has none."""
+    """Return the option that a field declares; None if it declares none."""
     notes = getattr(annotation, "__metadata__", ())
     option = next((note for note in notes if isinstance(note, Option)), None)
     if option is None:
@@ -193,5 +191,5 @@ def _switch(text: str) -> bool:
     return words[text.lower()]
 
 
-SWITCH = Value(_switch, alone="true")
-"""Of an option that takes no value: 1 or 0, true or false, yes or no in a variable or a job file."""
+SWITCH = Value(_switch, implied="true")
+"""An option without a value; in a variable or a job file 1 or 0, true or false, yes or no."""

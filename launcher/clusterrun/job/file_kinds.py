@@ -1,4 +1,4 @@
-"""Kinds of files, found without raising an error."""
+"""The kinds of files, without an exception for missing ones."""
 
 import os
 from enum import Enum
@@ -6,14 +6,13 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 FOLDER_DELETED = "the current folder has been deleted"
-"""What errors say of it: no relative path leads anywhere."""
 
 
 class FileKind(Enum):
     """The kind of file at a path."""
 
     NOTHING = "nothing"
-    """No file, or one that this user has no right to see."""
+    """No file, or a file that this user may not see."""
 
     FILE = "file"
     """A regular file, or a link to one."""
@@ -22,7 +21,7 @@ class FileKind(Enum):
     """A directory."""
 
     OTHER = "other"
-    """A pipe (as a shell's ``<(...)``), a device, a socket."""
+    """A pipe, such as a shell's ``<(...)``, a device or a socket."""
 
 
 def kind_of(path: str) -> FileKind:
@@ -44,7 +43,7 @@ def is_executable(path: str) -> bool:
 
 
 def is_current_folder_deleted() -> bool:
-    """Return whether no relative path leads anywhere: the folder of this process is gone."""
+    """Return whether the working directory of this process no longer exists."""
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -53,13 +52,13 @@ def is_current_folder_deleted() -> bool:
 
 
 def names_in(folder: str, most: int, *, folders: bool = False, ending: str = "") -> list[str]:
-    """Return the names of files in ``folder``, among its first ``most`` entries.
+    """Return the names of the files in ``folder``.
 
     Args:
-        folder: its path.
-        most: entries that are looked at.
-        folders: with the names of folders.
-        ending: only names that end so.
+        folder: the path of the folder.
+        most: only so many entries are read, in the order of the file system.
+        folders: include the names of folders.
+        ending: only names with this suffix.
 
     """
     try:

@@ -1,9 +1,8 @@
-"""Options of other launchers that users type before SCRIPT by habit, and what to type instead.
+"""Options of other launchers, and what to type instead.
 
-Sources: accelerate 1.15 and Lightning 2.6 (their parsers), deepspeed/launcher/runner.py,
-mpirun(1) of Open MPI and MPICH, srun(1).
-
-The splitter needs them, too: the exact name of such an option is not an abbreviation of one of ours.
+Sources: the parsers of accelerate 1.15 and Lightning 2.6, deepspeed/launcher/runner.py, mpirun(1) of
+Open MPI and MPICH, srun(1). ``cli/splitting.py`` uses them too: the name of such an option is not
+taken for an abbreviation of a clusterrun option.
 """
 
 import re
@@ -32,7 +31,7 @@ _FAMILIES = (
     *("deepspeed-", "dynamo-", "fp8-", "fsdp-", "megatron-lm-", "offload-", "parallelism-config-"),
     *("use-deepspeed", "use-fsdp", "use-megatron-lm", "use-parallelism-config", "zero-", "zero3-"),
 )
-"""How accelerate's other options begin: all are for ``_IN_ACCELERATOR``."""
+"""Prefixes of accelerate's other options; ``_IN_ACCELERATOR`` is the answer to all of them."""
 
 _SLURM_ONLY = (
     "A account b begin C constraint c cpus-per-task cpus-per-gpu d dependency exclude exclusive x"
@@ -119,7 +118,7 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
     "python": {"u": _UNBUFFERED, "W": "type --env PYTHONWARNINGS=ACTION"},
     "torch.multiprocessing.spawn": {"nprocs": _WORKERS},
 }
-"""By launcher: what to type instead of these options of it; one letter is a short option."""
+"""By launcher, what to type instead of its options; one letter is a short option."""
 
 _NUMBERS = {
     **dict.fromkeys(("worker", "process", "proc", "rank", "task"), _WORKERS),
@@ -149,16 +148,16 @@ _USUAL = {
     "log-file log-path": _LOGS,
     "cwd workdir working-dir": _FOLDER,
 }
-"""What people type for options of ours that they know by no name."""
+"""Names that many programs have for options that clusterrun calls differently."""
 
 
 def common_option(name: str, known: Collection[str] = ()) -> str:
-    """Return what to type instead of a name that many programs have for an option; "" for others.
+    """Return what to type instead of an option with a common name; "" for other names.
 
-    ``name`` is without dashes and with - for _, as the flags that are ``known``.
+    ``name`` and the ``known`` flags have no dashes in front, and - instead of _.
     """
     found = _NUMBER.fullmatch(name)
-    # One node may be a rank, one GPU an index.
+    # "node" alone may mean a rank, and "gpu" an index.
     if found and (found["count"] or found["plural"] or found["after"]):
         is_of_submit = found["what"] == "gpu" and "gpus-per-node" in known
         return "type --gpus-per-node N" if is_of_submit else _NUMBERS[found["what"]]
@@ -166,9 +165,9 @@ def common_option(name: str, known: Collection[str] = ()) -> str:
 
 
 def foreign_option(name: str) -> Mapping[str, str] | None:
-    """Return what to type instead of an option of other launchers, by the name of each that has it.
+    """Return what to type instead of ``name``, by each launcher that has the option; None if none has it.
 
-    ``name`` is without dashes and with - for _. Returns None if no launcher has the option.
+    ``name`` has no dashes in front, and - instead of _.
     """
     found = {
         launcher: instead

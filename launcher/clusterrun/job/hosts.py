@@ -1,4 +1,4 @@
-"""Hosts as users and schedulers list them: ``gpu[01-03,07],login``, a hostfile, and this host among them."""
+"""Lists of hosts, such as ``gpu[01-03,07],login`` or a hostfile, and this host's position in them."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ from clusterrun.job.declarations import Setting
 from clusterrun.job.sources import Layer, find, value_of
 
 MAX_HOSTS = 1_000_000
-"""A longer list is a typing error, such as one digit too many in a range, and would fill the memory."""
+"""A longer list is a typing error, such as an extra digit in a range, and would fill the memory."""
 
 MAX_SHOWN = 60
-"""Characters of a list in a message."""
+"""The number of characters of a list in a message."""
 
 _BRACKETS = r"\[([^\[\]]*)\]"
 _RANGE = r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,9}))?)?"
@@ -31,7 +31,7 @@ Addresses = Callable[[str], Collection[str]]
 
 
 def expand_hosts(text: Setting[str]) -> Setting[tuple[str, ...]]:
-    """Return the names of a host list, as ``read_hosts`` does; an error begins with its origin."""
+    """Return the names in a host list; an error begins with its origin."""
     try:
         return Setting(read_hosts(text.value), text.origin)
     except UsageError as error:
@@ -39,15 +39,15 @@ def expand_hosts(text: Setting[str]) -> Setting[tuple[str, ...]]:
 
 
 def read_hosts(text: str) -> tuple[str, ...]:
-    """Return the names of a host list in its own order, which is the order of the ranks.
+    """Return the names in a host list in its own order, which is the order of ranks.
 
     Raises:
-        UsageError: the text is not a list of hosts, or has more than ``MAX_HOSTS``.
+        UsageError: the text is not a list of hosts, or has more than ``MAX_HOSTS`` hosts.
 
     """
-    parts = [_read(part) for part in _parts(text)] if text else []
-    known = [part for part in parts if part]
-    if len(known) < len(parts) or not text.isprintable():
+    items = [_read(item) for item in _items(text)] if text else []
+    known = [item for item in items if item]
+    if len(known) < len(items) or not text.isprintable():
         raise host_list_error(text)
     check_number(shown(text), (count for count, _ in known))
     return tuple(chain.from_iterable(names for _, names in known))
@@ -59,15 +59,15 @@ def host_list_error(text: str) -> UsageError:
 
 
 def shown(text: str) -> str:
-    """Return a list in quotes, or how it begins if it is long."""
+    """Return a list in quotes; only the beginning of a long one."""
     return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")
 
 
 def check_number(what: str, counts: Iterable[int]) -> None:
-    """Check how many hosts ``what`` lists before they are written out.
+    """Check that ``what`` does not list too many hosts, before their names are made.
 
     Raises:
-        UsageError: they are more than ``MAX_HOSTS``.
+        UsageError: the sum of ``counts`` is more than ``MAX_HOSTS``.
 
     """
     if (number := sum(counts)) > MAX_HOSTS:
@@ -81,7 +81,7 @@ def expand_counts(text: Setting[str]) -> tuple[int, ...]:
     """Return the count of each host: ``2(x3),1`` is 2, 2, 2, 1.
 
     Raises:
-        UsageError: the text is not a list of counts, or has more than ``MAX_HOSTS``.
+        UsageError: the text is not a list of counts, or is for more than ``MAX_HOSTS`` hosts.
 
     """
     what = f"{text.origin}: {shown(text.value)}"
@@ -94,19 +94,19 @@ def expand_counts(text: Setting[str]) -> tuple[int, ...]:
 
 
 def short_name(host: str) -> str:
-    """Return ``host`` without its domain, as most kernels name their own host."""
+    """Return ``host`` without its domain."""
     return host.partition(".")[0]
 
 
 _Ranges = Sequence[tuple[range, int]]
-"""What stands within brackets: numbers, and how many digits each has at least."""
+"""The content of brackets: numbers, and the minimum number of digits for each range."""
 
 
-def _read(part: str) -> tuple[int, Iterable[str]] | None:
-    """Return how many names a part of a list is, and the names; None if it is wrong."""
-    if "[" not in part and "]" not in part:
-        return 1, (part,)
-    pieces = re.split(_BRACKETS, part)
+def _read(item: str) -> tuple[int, Iterable[str]] | None:
+    """Return the number of names that an item of a list stands for, and the names; None if it is wrong."""
+    if "[" not in item and "]" not in item:
+        return 1, (item,)
+    pieces = re.split(_BRACKETS, item)
     texts, brackets = pieces[::2], [[*map(_range, one.split(","))] for one in pieces[1::2]]
     if any("[" in text or "]" in text for text in texts) or any(None in each for each in brackets):
         return None
@@ -116,7 +116,7 @@ def _read(part: str) -> tuple[int, Iterable[str]] | None:
 
 
 def _names(texts: Sequence[str], brackets: Sequence[_Ranges]) -> Iterator[str]:
-    """Yield each name; ``texts`` are what is before, between and after the brackets."""
+    """Yield each name; ``texts`` are the parts before, between and after the brackets."""
     first, *others = texts
     spelled = [
         [f"{number:0{width}}{after}" for numbers, width in ranges for number in numbers]
@@ -126,20 +126,20 @@ def _names(texts: Sequence[str], brackets: Sequence[_Ranges]) -> Iterator[str]:
 
 
 def _range(text: str) -> tuple[range, int] | None:
-    """Return the numbers of ``01-04``, ``7`` or ``0-8/2``, and how many digits each has at least."""
+    """Return the numbers of ``01-04``, ``7`` or ``0-8/2``, and the minimum number of digits."""
     found = re.fullmatch(_RANGE, text)
     if not found:
         return None
     first, last, step = found[1], found[2] or found[1], int(found[3] or 1)
-    # n[8-011] and n[001-3]: nobody can tell how many zeros are meant.
+    # It is not clear how many zeros n[8-011] and n[001-3] mean.
     are_clear = len(first) == len(last) or (len(first) < len(last) and last[0] != "0")
     if not are_clear or int(first) > int(last) or not step:
         return None
     return range(int(first), int(last) + 1, step), len(first)
 
 
-def _parts(text: str) -> Iterator[str]:
-    """Split a list at the commas that are not within brackets."""
+def _items(text: str) -> Iterator[str]:
+    """Split a list at the commas outside brackets."""
     pieces: list[str] = []
     is_open = False
     for piece in text.split(","):
@@ -154,21 +154,22 @@ def _parts(text: str) -> Iterator[str]:
 
 
 class ListedHosts(Struct, frozen=True):
-    """Hosts by rank, as ``--hosts`` or a hostfile lists them."""
+    """The hosts of ``--hosts`` or a hostfile."""
 
     hosts: Setting[tuple[str, ...]]
+    """In the order of ranks."""
     slots: Mapping[str, Setting[int]] = {}
-    """Workers of the hosts for which the file has a number."""
+    """Numbers of workers by host, if the hostfile has them."""
 
 
 def list_hosts(layers: Sequence[Layer]) -> ListedHosts:
     """Return the hosts of ``--hosts`` or of the file of ``--hostfile``, one of which is set.
 
     Raises:
-        UsageError: both are set, or the file has none.
+        UsageError: the same source sets both, or the file is wrong.
 
     """
-    # A stronger source replaces the list of a weaker one.
+    # The strongest source counts, even if a weaker one sets the other option.
     strongest = [layer for layer in layers if {"hosts", "hostfile"} & layer.keys()][:1]
     hosts, file = find("hosts", strongest), value_of("hostfile", strongest)
     if hosts and file.value:
@@ -177,7 +178,7 @@ def list_hosts(layers: Sequence[Layer]) -> ListedHosts:
 
 
 def read_hostfile(file: Setting[str]) -> ListedHosts:
-    """Return the hosts of a file: plain, or in the format of Open MPI or MPICH.
+    """Return the hosts of a file with one host per line, or in the format of Open MPI or MPICH.
 
     Raises:
         UsageError: the file can't be read, has a line that is not a host, lists a host twice, or
@@ -193,7 +194,6 @@ def read_hostfile(file: Setting[str]) -> ListedHosts:
     hosts: dict[str, Setting[int] | None] = {}
     for number, line in enumerate(lines, start=1):
         where = f"{file.value}:{number}"
-        # Tabs are blanks there.
         text = " ".join(line.partition("#")[0].split())
         names, slots = _hosts_of_line(Setting(text, where))
         for name in names:
@@ -229,13 +229,13 @@ def _hosts_of_line(line: Setting[str]) -> tuple[tuple[str, ...], Setting[int] | 
 
 
 def own_rank(hosts: Setting[tuple[str, ...]], here: str, addresses: Addresses) -> Setting[int]:
-    """Return the place of this host among ``hosts``.
+    """Return the position of this host in ``hosts``.
 
-    ``here`` is this host's own name, or its address as set by an option. ``addresses`` is called only
-    if names do not match, and may take as long as a name server does.
+    ``here`` is this host's name, or the address that an option sets. ``addresses`` may wait for a name
+    server, so it is called only if no name matches.
 
     Raises:
-        UsageError: this host is not in the list, or is there more than once.
+        UsageError: this host is not in the list, or more than once.
 
     """
     found = _by_name(hosts.value, here) or _by_address(hosts.value, here, addresses)
@@ -270,7 +270,6 @@ def _by_address(hosts: Collection[str], here: str, addresses: Addresses) -> list
 
 
 def _is_address(host: str) -> bool:
-    # Few jobs list their hosts.
     import socket
 
     for family in (socket.AF_INET, socket.AF_INET6):

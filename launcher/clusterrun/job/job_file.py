@@ -1,9 +1,9 @@
-"""Job files: a job in YAML, under the options' own names.
+"""Job files: YAML with the names of options as keys.
 
-Every value is the text that it looks like: Python values are never constructed, so that ``010`` does
-not become 8, ``1:30:00`` not 5400 and ``no`` not False, and no tag can run code.
+Every value is read as text. Python values are never constructed: ``010`` does not become 8,
+``1:30:00`` does not become 5400, ``no`` does not become False, and no tag can run code.
 
-To be imported only for a job file: the import of yaml is slow.
+This module is imported only for a job file, because the import of yaml is slow.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from msgspec import Struct
 from clusterrun.errors import UsageError, printable
 from clusterrun.job.declarations import Setting
 from clusterrun.job.options import NAMES
-from clusterrun.job.removed_options import GONE
+from clusterrun.job.removed_options import REMOVED_OPTIONS
 from clusterrun.job.sources import JobFile, read_text
 from clusterrun.job.suggestions import did_you_mean, did_you_mean_file
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PLAIN_KEYS = {
     name: row.name for name, row in NAMES.items() if row.name not in {"config", "env", "module"}
 }
-"""Keys that hold one value, with the name of their option."""
+"""The option by key, for keys with one value."""
 
 KEYS = ("script", "module", "args", "env", "services", "node_ranks", *PLAIN_KEYS)
 
@@ -36,26 +36,26 @@ ACCELERATE_KEYS = (
     *("compute_environment", "distributed_type"),
     *("machine_rank", "num_machines", "num_processes"),
 )
-"""Keys of the file that ``accelerate config`` writes; it begins with the first two."""
+"""Keys of the file that ``accelerate config`` writes."""
 
 
 class Entry(Struct, frozen=True):
-    """One ``KEY: VALUE`` of a mapping, or one item of a list.
+    """A ``KEY: VALUE`` of a mapping.
 
-    A value of the wrong shape is a ``UsageError``, which begins with file, line and key.
+    Methods raise a ``UsageError`` that begins with file, line and key if the value is of another kind.
     """
 
     where: str
     """File and line: "job.yaml:7"."""
     key: str
-    """With the keys around it: "env.NCCL_DEBUG"."""
+    """The key with the keys of enclosing mappings: "env.NCCL_DEBUG"."""
     name: str
-    """Without them."""
+    """The key alone."""
     value: yaml.Node
 
     @property
     def origin(self) -> str:
-        """The origin of its value: "job.yaml:7 nnodes"."""
+        """The origin of the value: "job.yaml:7 nnodes"."""
         return f"{self.where} {self.key}"
 
     @property
@@ -81,7 +81,7 @@ class Entry(Struct, frozen=True):
         return tuple(_text_of(node, self.origin) for node in self.value.value)
 
     def entries(self, example: str) -> tuple["Entry", ...]:
-        """Return the entries of a mapping; an error has ``example`` for its first line."""
+        """Return the entries of a mapping; the hint of an error shows ``example`` as its first line."""
         shown = f"{printable(self.name)}:\n    {example}"
         self._expect(yaml.MappingNode, "lines of NAME: VALUE are", shown)
         return tuple(_entries(self.value, f"{self.key}.").values())
@@ -93,18 +93,18 @@ class Entry(Struct, frozen=True):
 def read_job_file(config: Setting[str]) -> JobFile:
     """Return the settings and the program of the file at the path ``config``.
 
-    A key without a value is not set.
+    A key without a value counts as unset.
 
     Raises:
         UsageError: the file can't be read, is not YAML, or has an unknown key or a value of the
-            wrong shape; the message begins with file, line and key.
+            wrong kind; the message begins with file, line and key.
 
     """
     entries = read_entries(config)
     for entry in entries.values():
-        _expect_known(entry)
+        _check_known(entry)
     given = {key: entry for key, entry in entries.items() if not entry.is_empty}
-    # Of two names of one option the alias wins, as in variables.
+    # If an option is set by several of its names, an alias wins, as among variables.
     settings: dict[str, tuple[Setting[str], ...]] = {
         name: (Setting(given[key].text(), given[key].origin),)
         for key, name in PLAIN_KEYS.items()
@@ -113,11 +113,10 @@ def read_job_file(config: Setting[str]) -> JobFile:
     if "env" in given:
         settings["env"] = tuple(map(_variable, given["env"].entries(_VARIABLE)))
     if "module" in given:
-        # The key holds the module's name; the flag only marks SCRIPT as a module.
+        # The value of the key is the module's name; the option -m only says that SCRIPT is a module.
         settings["module"] = (Setting("true", given["module"].origin),)
     services: tuple[Service, ...] = ()
     if "services" in given:
-        # Few files have some.
         from clusterrun.job.services import read_services
 
         services = read_services(given["services"])
@@ -127,14 +126,14 @@ def read_job_file(config: Setting[str]) -> JobFile:
             " main program",
             "remove the line, or write node_rank for the rank of this node",
         )
-    place = given.get("node_ranks")
-    ranks = place and (",".join(place.texts()) if place.is_list else place.text())
-    main_nodes = Setting(ranks, place.origin) if place and ranks else None
+    nodes = given.get("node_ranks")
+    ranks = nodes and (",".join(nodes.texts()) if nodes.is_list else nodes.text())
+    main_nodes = Setting(ranks, nodes.origin) if nodes and ranks else None
     return JobFile(settings, _program(given), services, main_nodes)
 
 
 def read_entries(config: Setting[str]) -> dict[str, Entry]:
-    """Return the entries of the file at the path ``config`` by key; an empty file has none.
+    """Return the entries of the file at the path ``config`` by key.
 
     Raises:
         UsageError: the file can't be read, is not YAML, or is not a mapping.
@@ -148,7 +147,7 @@ def read_entries(config: Setting[str]) -> dict[str, Entry]:
     return _entries(root)
 
 
-def _expect_known(entry: Entry) -> None:
+def _check_known(entry: Entry) -> None:
     if entry.key == "config":
         raise UsageError(f"{entry.origin}: a job file can't name another", "remove the line")
     if entry.key in ACCELERATE_KEYS:
@@ -156,8 +155,10 @@ def _expect_known(entry: Entry) -> None:
             f"{entry.origin}: there is no such key; accelerate's own files have it",
             f"type its values as options, or write a job file; {KEYS_ARE_OPTIONS}",
         )
-    if entry.key in GONE:
-        raise UsageError(f"{entry.origin}: there is no such key any more", GONE[entry.key])
+    if entry.key in REMOVED_OPTIONS:
+        raise UsageError(
+            f"{entry.origin}: there is no such key any more", REMOVED_OPTIONS[entry.key]
+        )
     if entry.key not in KEYS:
         raise UsageError(
             f"{entry.origin}: there is no such key",
@@ -219,10 +220,10 @@ def _text(config: Setting[str]) -> str:
 
 
 def _compose(path: str, text: str) -> yaml.Node | None:
-    """Return the root of the file's nodes, whose marks name its ``path``; None: it has none."""
+    """Return the root node of the file; None if the file is empty."""
     try:
         loader = yaml.SafeLoader(text)
-        # Origins are in hints too.
+        # Origins come from the nodes' marks, which have this name.
         loader.name = printable(path)
         return loader.get_single_node()
     except yaml.MarkedYAMLError as error:
@@ -268,7 +269,7 @@ def _text_of(node: yaml.Node, origin: str) -> str:
     if "\0" in node.value:
         raise UsageError(f"{origin}: contains a NUL character", "remove it")
     try:
-        # JSON writes a character beyond U+FFFF as two halves.
+        # JSON writes a character beyond U+FFFF as a surrogate pair.
         whole: str = node.value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError:
         raise UsageError(
@@ -281,9 +282,9 @@ def _text_of(node: yaml.Node, origin: str) -> str:
 def _expect(kind: type[yaml.Node], node: yaml.Node, origin: str, expected: str, hint: str) -> None:
     """Raise a ``UsageError`` that begins with ``origin`` unless the node is of this kind."""
     if not isinstance(node, kind):
-        shapes = {yaml.ScalarNode: "a single value", yaml.SequenceNode: "a list"}
-        shape = shapes.get(type(node), "a mapping")
-        raise UsageError(f"{origin}: {shape}, where {expected} expected", hint)
+        kinds = {yaml.ScalarNode: "a single value", yaml.SequenceNode: "a list"}
+        found = kinds.get(type(node), "a mapping")
+        raise UsageError(f"{origin}: {found}, where {expected} expected", hint)
 
 
 def _where(node: yaml.Node) -> str:

@@ -1,6 +1,6 @@
-"""Errors about mistakes in a command line: an option that is none, a SCRIPT that is none.
+"""Errors about mistyped command lines: unknown options, and a SCRIPT that cannot be run.
 
-Imported where an error is raised, and never on the way to the first worker.
+The module is imported only to raise an error.
 """
 
 import os
@@ -17,26 +17,26 @@ from clusterrun.job.file_kinds import FileKind, is_executable, kind_of, names_in
 from clusterrun.job.foreign_options import common_option, foreign_option
 from clusterrun.job.options import OPTIONS
 from clusterrun.job.program import (
-    DATA,
-    DESCRIPTORS,
-    SAME_OPTIONS,
+    COMPATIBLE_LAUNCHERS,
+    DATA_FILES,
+    DESCRIPTOR_FOLDERS,
     find_executable,
     is_interpreter,
     launcher_index,
     why_not_python,
 )
-from clusterrun.job.removed_options import GONE
+from clusterrun.job.removed_options import REMOVED_OPTIONS
 from clusterrun.job.sources import Layer
 from clusterrun.job.suggestions import MAX_NAMES_IN_FOLDER, closest, did_you_mean_file
 
 NAME_AND_VALUE = {"mca", "pmixmca", "prtemca", "genv"}
-"""Options of mpirun that take a name and a value as two words."""
+"""mpirun's options that are followed by two words, a name and a value."""
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-"""Hyphens and dashes by which word processors and web pages replace - and --."""
+"""Characters that word processors and web pages put in place of - and --."""
 
-OTHERS_COMMANDS = ("exec", "launch", "run", "start", "train")
-"""Words that start a job with other launchers."""
+COMMANDS_OF_OTHERS = ("exec", "launch", "run", "start", "train")
+"""Commands that start a job with other launchers."""
 
 COMMANDS_AS_OPTIONS = {"help": "--help", "version": "--version"}
 """Commands of other programs that are options of clusterrun."""
@@ -49,22 +49,22 @@ BLANK_AFTER_BACKSLASH = "if it should continue the line, remove the blank after 
 def unknown_option(
     words: Sequence[str], known: Sequence[str], meant: Sequence[str], *, takes_script: bool
 ) -> UsageError:
-    """Return the error for an option that is none, with others of the line that are none either.
+    """Return the error for an unknown option; its hint also names later unknown options.
 
     Args:
-        words: the command line from that option on.
-        known: the flags that may be typed, without dashes.
-        meant: those that the option abbreviates.
+        words: the command line from the option on.
+        known: the known flags, without dashes.
+        meant: the known flags that the option abbreviates.
         takes_script: SCRIPT may be among the words.
 
     """
     first = _unknown_option(words, known, meant, takes_script=takes_script)
-    others = _others_unknown(words, known) if takes_script else ()
+    others = _other_unknown_options(words, known) if takes_script else ()
     return UsageError(first.message, "\n".join(filter(None, (first.hint, *others))))
 
 
-def _others_unknown(words: Sequence[str], known: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each long option after the first of ``words`` and before SCRIPT that is none."""
+def _other_unknown_options(words: Sequence[str], known: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each unknown long option between the first of ``words`` and SCRIPT."""
     shown = {words[0].partition("=")[0]}
     for before, word in pairwise(words):
         typed = word.partition("=")[0]
@@ -75,20 +75,20 @@ def _others_unknown(words: Sequence[str], known: Sequence[str]) -> Iterator[str]
                 return
         elif word in {"--", "-m", "--module", "--no-python"}:
             return
-        elif typed.startswith("--") and typed not in shown and not _begins_one(name, known):
+        elif typed.startswith("--") and typed not in shown and not _is_prefix(name, known):
             shown.add(typed)
             missing = f"there is no option {printable(typed)} either"
             yield ": ".join((missing, *_instead_of(name, known)))
 
 
 def _instead_of(name: str, known: Sequence[str]) -> tuple[str, ...]:
-    if gone := GONE.get(name.replace("-", "_")):
+    if gone := REMOVED_OPTIONS.get(name.replace("-", "_")):
         return (gone,)
     foreign = tuple(dict.fromkeys((foreign_option(name) or {}).values()))
     return foreign or tuple(filter(None, (common_option(name, known),)))
 
 
-def _begins_one(name: str, known: Sequence[str]) -> bool:
+def _is_prefix(name: str, known: Sequence[str]) -> bool:
     return any(each.startswith(name) for each in known)
 
 
@@ -96,12 +96,12 @@ def _unknown_option(
     words: Sequence[str], known: Sequence[str], meant: Sequence[str], *, takes_script: bool
 ) -> UsageError:
     typed = words[0].partition("=")[0]
-    if instead := GONE.get(typed.removeprefix("--").replace("-", "_")):
+    if instead := REMOVED_OPTIONS.get(typed.removeprefix("--").replace("-", "_")):
         return UsageError(f"there is no option {typed} any more", instead)
     with_one_dash = typed.removeprefix("-").replace("_", "-")
     if with_one_dash in known and not foreign_option(with_one_dash):
         return UsageError(f"there is no option {typed}", f"did you mean --{with_one_dash}?")
-    # -f is one of mpirun's, and of logs.
+    # A short option of a command, such as -f, is probably not another launcher's.
     if (takes_script or typed.startswith("--")) and (foreign := _foreign_option_error(words)):
         return foreign
     for spelled in _spellings(typed) if takes_script else ():
@@ -118,10 +118,10 @@ def _unknown_option(
 
 
 def missing_program(options: Layer) -> UsageError:
-    """Return the error for a command line without SCRIPT, which sets ``options``."""
+    """Return the error for a command line without SCRIPT, with these ``options``."""
     for name, texts in options.items():
         row, text = OPTIONS.get(name), texts[-1]
-        # An option that needs a value has the script for it: --ranks train.py.
+        # The script was taken for the value of an option: --ranks train.py.
         if row and row.metavar and row.value.completes != "file" and text.value.endswith(".py"):
             line = command(text.origin, row.metavar, text.value)
             value = f"{printable(text.value)} is the value of {text.origin}"
@@ -130,16 +130,19 @@ def missing_program(options: Layer) -> UsageError:
 
 
 def wrong_script(words: Sequence[str], where: str, search_path: str) -> UsageError:
-    """Return the error for ``words`` that begin with no script; its message begins with ``where``."""
+    """Return the error for a script, the first of ``words``, that cannot be run.
+
+    The message begins with ``where``.
+    """
     name, *args = words
-    if name.startswith(DESCRIPTORS):
+    if name.startswith(DESCRIPTOR_FOLDERS):
         return UsageError(
             f"{where}{name} is open in this process alone, and workers can't read it",
             "save the script to a file, and give the file",
         )
-    place = launcher_index(words)
-    if place is not None:
-        return _pasted_line(words, place, where)
+    index = launcher_index(words)
+    if index is not None:
+        return _pasted_line(words, index, where)
     if is_interpreter(name):
         script = list(dropwhile(lambda word: word.startswith("-") and word != "-m", args))
         return UsageError(
@@ -165,32 +168,32 @@ def wrong_script(words: Sequence[str], where: str, search_path: str) -> UsageErr
             f"did you mean {within}?" if nearest else "give a script in it",
         )
     reason = why_not_python(name)
-    return UsageError(f"{where}{name} is not a Python script: {reason}", _use_of(words))
+    return UsageError(f"{where}{name} is not a Python script: {reason}", _how_to_use(words))
 
 
 def package_without_m(words: Sequence[str], where: str) -> UsageError:
-    """Return the error for a package, the first of ``words``, that is given as a script."""
+    """Return the error for a package, the first of ``words``, that is used as a script."""
     name, *args = words
-    # A module is looked up in the current folder.
-    place, here = Path(name).resolve(), Path.cwd()
-    package = [place.name]
-    while place.parent != here and kind_of(f"{place.parent}/__init__.py") is FileKind.FILE:
-        place = place.parent
-        package.insert(0, place.name)
-    folder = place.parent if name.startswith("/") else os.path.relpath(place.parent)
-    there = "" if place.parent == here else f"{shell_line(['cd', str(folder)])}\n  "
+    # Modules are found relative to the current folder, so the hint may need a cd.
+    path, here = Path(name).resolve(), Path.cwd()
+    package = [path.name]
+    while path.parent != here and kind_of(f"{path.parent}/__init__.py") is FileKind.FILE:
+        path = path.parent
+        package.insert(0, path.name)
+    folder = path.parent if name.startswith("/") else os.path.relpath(path.parent)
+    cd = "" if path.parent == here else f"{shell_line(['cd', str(folder)])}\n  "
     if kind_of(f"{name}/__main__.py") is FileKind.FILE:
         script = command(f"{name.rstrip('/')}/__main__.py", *args)
         return UsageError(
             f"{where}{name} is a package, not a script",
-            f"run it as a module:\n  {there}{command('-m', '.'.join(package), *args)}\n"
+            f"run it as a module:\n  {cd}{command('-m', '.'.join(package), *args)}\n"
             f"or its __main__.py as a script:\n  {script}",
         )
     module = _script_of_folder(name) or "MODULE.py"
     package.append(module.removesuffix(".py"))
     return UsageError(
         f"{where}{name} is a package without __main__.py",
-        f"run one of its modules:\n  {there}{command('-m', '.'.join(package), *args)}",
+        f"run one of its modules:\n  {cd}{command('-m', '.'.join(package), *args)}",
     )
 
 
@@ -199,7 +202,7 @@ def _script_of_folder(name: str) -> str:
 
 
 def wrong_module(name: str, where: str) -> UsageError:
-    """Return the error for a name that no module can have; its message begins with ``where``."""
+    """Return the error for an impossible name of a module; its message begins with ``where``."""
     if not name:
         hint = f"for example:\n  {command('-m', 'package.module')}"
         return UsageError(f"{where}the name of the module is empty", hint)
@@ -214,17 +217,18 @@ def wrong_executable(name: str, where: str) -> UsageError:
     """Return the error for a program that cannot be executed; its message begins with ``where``."""
     message = f"{where}{_why_not_executable(name)}"
     if kind_of(name) is not FileKind.FILE:
-        return UsageError(message, did_you_mean_file(name) or "give the path of a program")
-    if name.endswith(".py"):
-        return UsageError(
-            message, f"for a Python script, leave out --no-python:\n  {command(name)}"
-        )
-    hint = f"run it by its path:\n  {command('--no-python', _path(name))}"
-    return UsageError(message, hint if is_executable(name) else f"{_make_executable(name)}\n{hint}")
+        hint = did_you_mean_file(name) or "give the path of a program"
+    elif name.endswith(".py"):
+        hint = f"for a Python script, leave out --no-python:\n  {command(name)}"
+    else:
+        hint = f"run it by its path:\n  {command('--no-python', _path(name))}"
+        if not is_executable(name):
+            hint = f"{_make_executable(name)}\n{hint}"
+    return UsageError(message, hint)
 
 
 def wrong_hook(name: str, where: str) -> UsageError:
-    """Return the error for a hook's program that cannot be executed."""
+    """Return the error for a hook that cannot be executed; its message begins with ``where``."""
     message = f"{where}{_why_not_executable(name)}"
     if kind_of(name) is not FileKind.FILE:
         return UsageError(message, did_you_mean_file(name) or "give the path of a program")
@@ -233,7 +237,7 @@ def wrong_hook(name: str, where: str) -> UsageError:
 
 
 def wrong_interpreter(name: str, where: str) -> UsageError:
-    """Return the error for an interpreter that cannot be executed."""
+    """Return the error for an interpreter that cannot be executed; its message begins with ``where``."""
     message = f"{where}{_why_not_executable(name)}"
     inside = f"{name}/bin/python"
     if is_executable(inside):
@@ -243,12 +247,12 @@ def wrong_interpreter(name: str, where: str) -> UsageError:
 
 
 def command(*words: str, before: Sequence[str] = ()) -> str:
-    """Return the line to type: ``clusterrun [OPTIONS]`` and ``words``, quoted for a shell."""
+    """Return the line ``clusterrun [OPTIONS] WORDS``, quoted for a shell."""
     return f"{shell_line([*before, 'clusterrun'])} [OPTIONS] {shell_line(words)}"
 
 
 def _foreign_option_error(words: Sequence[str]) -> UsageError | None:
-    """Return the error for the option with which ``words`` begin; None if no launcher has it."""
+    """Return the error for an option of other launchers, the first of ``words``; None if none has it."""
     typed = words[0].partition("=")[0]
     for spelled in _spellings(typed):
         if found := foreign_option(spelled.lstrip("-").replace("_", "-")):
@@ -259,7 +263,7 @@ def _foreign_option_error(words: Sequence[str]) -> UsageError | None:
 
 
 def _spellings(typed: str) -> tuple[str, ...]:
-    """Return an option as typed and, if a value may be attached to it, without: -N2, but not -lr."""
+    """Return an option as typed and, if it may be a letter with a value, the letter: -N2, but not -lr."""
     is_name = typed.startswith("--") or re.fullmatch(r"[A-Za-z_-]*", typed[2:])
     return (typed,) if is_name else (typed, typed[:2])
 
@@ -271,7 +275,7 @@ def _hints(typed: str, foreign: Mapping[str, str], words: Sequence[str]) -> Iter
         yield from (f"{launcher}'s {typed}: {instead}" for launcher, instead in foreign.items())
     script = script_in(words)
     if task_launchers := [launcher for launcher in foreign if launcher in TASK_LAUNCHERS]:
-        # The next word is its value, unless the value is attached, or the word is a flag or the script.
+        # The next word is the option's value unless the value is attached or the word is a flag or script.
         has_value = words[0] == typed and not "".join(words[1:2]).startswith(("-", script or "-"))
         values = 2 if typed.lstrip("-") in NAME_AND_VALUE else 1
         line = command(
@@ -283,7 +287,7 @@ def _hints(typed: str, foreign: Mapping[str, str], words: Sequence[str]) -> Iter
 
 
 def mentions(script: str, typed: str) -> bool:
-    """Return whether the file ``script`` has the option ``typed`` in its text, with - or _."""
+    """Return whether the text of ``script`` contains the option ``typed``, with - or _."""
     with suppress(OSError):
         text = Path(script).read_text(encoding="utf-8", errors="replace")
         return typed.replace("_", "-") in text.replace("_", "-")
@@ -291,12 +295,12 @@ def mentions(script: str, typed: str) -> bool:
 
 
 def script_in(words: Sequence[str]) -> str:
-    """Return the first word after an option that can only be SCRIPT; "" for none."""
+    """Return the first Python file after the option that begins ``words``; "" if there is none."""
     return next((word for word in words[1:] if word.endswith(".py")), "")
 
 
 def _program_in(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the first words after an option that can only be the program: ``-m NAME`` or a script."""
+    """Return the first ``-m NAME`` or Python file after the option that begins ``words``."""
     for at, word in enumerate(words[1:], start=1):
         if word in {"-m", "--module"} and words[at + 1 :]:
             return ("-m", words[at + 1])
@@ -306,22 +310,22 @@ def _program_in(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _goes_after(words: Sequence[str]) -> str:
-    """Return the hint for an option of the script, with which ``words`` begin."""
+    """Return the hint that the first of ``words`` may be an option of the script."""
     program = _program_in(words)
     name = printable(program[-1]) if program else "the script"
-    # Without the script among the words, the next one may be the script itself.
+    # If no word is clearly the script, the next word may be the script, not a value.
     has_value = program and "=" not in words[0] and not words[1].startswith("-")
     value = words[1:2] if has_value and words[1] != program[-1] else ()
     line = command(*(program or ("train.py",)), words[0], *value)
     return f"if it is an option of {name}, put it after {name}:\n  {line}"
 
 
-def _pasted_line(words: Sequence[str], place: int, where: str) -> UsageError:
-    """Return the error for a line of another launcher, which is the word at ``place``."""
-    launcher, rest = words[place], words[place + 1 :]
+def _pasted_line(words: Sequence[str], index: int, where: str) -> UsageError:
+    """Return the error for a command line of another launcher, which is the word at ``index``."""
+    launcher, rest = words[index], words[index + 1 :]
     name = launcher.rpartition("/")[2]
-    if place or name in SAME_OPTIONS:
-        # The older launcher passes the local rank as an argument.
+    if index or name in COMPATIBLE_LAUNCHERS:
+        # torch.distributed.launch passes the local rank as an argument by default.
         if launcher == "torch.distributed.launch" and not any(word in USE_ENV for word in rest):
             rest = ["--pass-local-rank", *rest]
         return UsageError(
@@ -368,13 +372,14 @@ def _missing_script(words: Sequence[str], where: str, search_path: str) -> Usage
 
 
 def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
+    """Yield hints on what may be meant by a missing script, the first of ``words``."""
     name, *rest = words
     if nearest := did_you_mean_file(name):
         yield nearest
     if name in COMMANDS_AS_OPTIONS:
         line = " ".join(["clusterrun", COMMANDS_AS_OPTIONS[name], *rest])
         yield f"for clusterrun's own {name}:\n  {line}"
-    if name in OTHERS_COMMANDS:
+    if name in COMMANDS_OF_OTHERS:
         yield f"leave {name} out:\n  {command(*(rest or ('train.py',)))}"
     if find_executable(name, search_path):
         yield f"to run the program {printable(name)}:\n  {command('--no-python', *words)}"
@@ -383,14 +388,14 @@ def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
 
 
 def _is_module(name: str) -> bool:
-    """Return whether the current folder, or a package that is installed beside us, has this module."""
+    """Return whether the module is in the current folder or in our site-packages."""
     folders = (".", *(each for each in sys.path if each.endswith("-packages")))
     files = [f"{name.replace('.', '/')}{ending}" for ending in (".py", "/__main__.py")]
     return any(kind_of(f"{each}/{file}") is FileKind.FILE for each in folders for file in files)
 
 
-def _use_of(words: Sequence[str]) -> str:
-    """Return how to use a file, the first of ``words``, that is not a Python script."""
+def _how_to_use(words: Sequence[str]) -> str:
+    """Return the hint for a file, the first of ``words``, that is not a Python script."""
     name, *args = words
     stem, dot, letters = name.rpartition(".")
     ending = dot and dot + letters
@@ -402,9 +407,9 @@ def _use_of(words: Sequence[str]) -> str:
         )
     if ending in {".yaml", ".yml"} and not args:
         return f"if it is a job file:\n  {command('--config', name)}"
-    if by_hand := _submits(name):
-        return f"submit it as it is:\n  {by_hand.replace('FILE', shell_line([name]))}"
-    if ending in DATA:
+    if submit := _submit_command(name):
+        return f"submit it as it is:\n  {submit.replace('FILE', shell_line([name]))}"
+    if ending in DATA_FILES:
         return f"if it is an argument of the script:\n  {command('train.py', *words)}"
     line = command("--no-python", _path(name), *args)
     if not is_executable(name) and ending in {".sh", ".bash"}:
@@ -414,13 +419,18 @@ def _use_of(words: Sequence[str]) -> str:
     return f"run it as a program:\n  {line}"
 
 
-def _submits(name: str) -> str:
-    """Return what submits the batch script ``name`` to its scheduler; "" if it is none."""
-    # The lines are at its beginning.
+def _submit_command(name: str) -> str:
+    """Return the command that submits the file ``name``; "" if it is not a batch script."""
+    # Directives are at the beginning of a batch script.
     with Path(name).open(encoding="utf-8", errors="replace") as file:
         lines = file.read(65_536).splitlines()
-    batches = [each.scheduler.batch for each in CLUSTERS if each.job]
-    found = (submit for line in lines for mark, submit in batches if mark and line.startswith(mark))
+    batches = [each.scheduler.batch for each in CLUSTERS if each.job_variables]
+    found = (
+        submit
+        for line in lines
+        for prefix, submit in filter(None, batches)
+        if line.startswith(prefix)
+    )
     return next(found, "")
 
 
@@ -443,5 +453,5 @@ def _make_executable(name: str) -> str:
 
 
 def _path(name: str) -> str:
-    """Return the path of a file of this folder, as a shell takes it for one."""
+    """Return ``name`` with a /, so a shell does not search for it on PATH."""
     return name if "/" in name else f"./{name}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from clusterrun.suspend import VARIABLE as PAGE_VARIABLE
 
 RESUMED_VARIABLE = "CLUSTERRUN_RESUMED"
-"""Set for all workers: how often the scheduler has started the job again."""
+"""Set for all workers: the number of times that the scheduler has restarted the job."""
 
 WORKER_VARIABLES = (
     *(
@@ -24,20 +24,20 @@ WORKER_VARIABLES = (
     *("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCHELASTIC_TIMER_FILE"),
     *(PAGE_VARIABLE, RESUMED_VARIABLE),
 )
-"""Variables of a worker of torchrun 2.15 (local_elastic_agent.py), NODE_RANK, and those of a suspension.
+"""Variables of a worker of torchrun 2.15 (local_elastic_agent.py), NODE_RANK, and those of suspension.
 
-Without OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING, which the user may have set, and
-without CUDA_VISIBLE_DEVICES: the outer worker's GPUs are the only ones for all inside it.
+OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING are missing because the user may have set them.
+CUDA_VISIBLE_DEVICES is missing because a nested launch must use the outer worker's GPUs.
 """
 
 SERVICES_VARIABLE = "CLUSTERRUN_MAIN_ADDR"
-"""Set in a job with services, whose workers have a PORT each."""
+"""Set in a job with services, where each worker also has a PORT."""
 
 RAS_VARIABLE = "NCCL_RAS_ADDR"
-"""Where the worker's NCCL answers; on the loopback address, the outer launch has set it."""
+"""The address of the worker's NCCL RAS server; a loopback address was set by the outer launch."""
 
 STEP_VARIABLE = "CLUSTERRUN_SLURM_STEP"
-"""The Slurm step of the outer launch, for a launch inside its workers, unless the run id is it."""
+"""The Slurm step of the outer launch, set for its workers unless the run id is the step."""
 
 NESTED_WARNING = (
     "started inside a worker of another job (LOCAL_RANK and TORCHELASTIC_RUN_ID are set): that"
@@ -46,10 +46,10 @@ NESTED_WARNING = (
 
 
 def outer_launch_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names to remove if ``environ`` is that of a worker; () if it is not.
+    """Return the names of the variables to remove if ``environ`` is that of a worker, else ().
 
-    A worker has TORCHELASTIC_RUN_ID and LOCAL_RANK, or ROLE_RANK alone, if it is a service's. AzureML
-    sets LOCAL_RANK on its own.
+    A worker has TORCHELASTIC_RUN_ID and LOCAL_RANK; a worker of a service may have ROLE_RANK instead.
+    LOCAL_RANK alone is set by AzureML.
     """
     has_rank = not environ.keys().isdisjoint(("LOCAL_RANK", "ROLE_RANK"))
     if not has_rank or "TORCHELASTIC_RUN_ID" not in environ:
@@ -65,17 +65,16 @@ def outer_launch_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def slurm_step(environ: Mapping[str, str]) -> str:
-    """Return ``JOB.STEP`` of a process in Slurm, ``JOB.`` if srun did not start it, else ""."""
+    """Return ``JOB.STEP`` of a process in Slurm, ``JOB.`` if it is not in a step, "" outside of Slurm."""
     job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID", "")
     step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
     return f"{job}.{step}" if job else ""
 
 
 def is_new_step(environ: Mapping[str, str]) -> bool:
-    """Return whether a worker called srun, which started this process in a step of its own.
+    """Return whether a worker started this process by srun, in a new step, which is a job of its own.
 
-    Such a step is a job of its own. The outer launch's step is in ``STEP_VARIABLE``, or is its run
-    id.
+    The step of the outer launch is in ``STEP_VARIABLE``, or is its run id.
     """
     here = slurm_step(environ)
     outer = environ.get(STEP_VARIABLE) or environ["TORCHELASTIC_RUN_ID"]

@@ -1,6 +1,6 @@
-"""What a job and its launch may be asked for: each option is a field of its subject.
+"""The options of a job and its launch, each a field of its subject.
 
-A subject's class is its topic, ``--help failures``; its title is the heading.
+The name of a subject is its topic in ``--help failures``; its title is the heading there.
 """
 
 from enum import Enum
@@ -14,10 +14,10 @@ from clusterrun.job.declarations import Option, by_any_name, rows_of
 from clusterrun.job.values import WorkerCount, choice, number
 
 DEFAULT_BASE_PORT = 6170
-"""Paddle's own (python/paddle/distributed/cloud_utils.py)."""
+"""Paddle's default (python/paddle/distributed/cloud_utils.py)."""
 
 DEFAULT_LOGS_SPECS = "default"
-"""The name under which torch registers its own (``torchrun.logs_specs`` of its entry points)."""
+"""The name of torch's own entry point in the group ``torchrun.logs_specs``."""
 
 
 class StartMethod(Enum):
@@ -27,29 +27,29 @@ class StartMethod(Enum):
     """``FORK`` if that is safe, else ``SPAWN``."""
 
     FORK = "fork"
-    """By forking the fork server, which has imported what the script imports first."""
+    """Workers are forked from the fork server, which has made the script's first imports."""
 
     SPAWN = "spawn"
-    """By executing an interpreter for each worker."""
+    """Each worker is a new interpreter."""
 
 
 class NumaBinding(Enum):
     """Which CPUs a worker may use, relative to the NUMA node of its GPU."""
 
     AUTO = "auto"
-    """The default: as ``near``."""
+    """The default, the same as ``near``."""
 
     NODE = "node"
     """All CPUs of the GPU's NUMA node, shared by the workers of that node."""
 
     NEAR = "near"
-    """As ``node``, plus the NUMA nodes of the same package without a worker's GPU."""
+    """As ``node``, plus NUMA nodes of the same package that have no worker's GPU."""
 
     SOCKET = "socket"
     """All CPUs of the GPU's package."""
 
     EXCLUSIVE = "exclusive"
-    """Whole cores of the GPU's NUMA node that no other worker has."""
+    """Whole cores of the GPU's NUMA node, for this worker only."""
 
     CORE_COMPLEX = "core-complex"
     """As ``exclusive``, in units of cores that share an L3 cache."""
@@ -59,57 +59,57 @@ class NumaBinding(Enum):
 
     @property
     def divides(self) -> bool:
-        """Whether each worker has its CPUs to itself."""
+        """Whether no two workers share a CPU."""
         return self in {NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX}
 
 
 class NumaMemory(Enum):
-    """Where the memory of a bound worker comes from."""
+    """Where the memory of a bound worker is allocated."""
 
     NONE = "none"
-    """The kernel's default: the NUMA node whose CPU first uses it."""
+    """The kernel's default: on the NUMA node of the CPU that first uses it."""
 
     PREFERRED = "preferred"
     """The NUMA nodes of its GPUs first, then others."""
 
     BIND = "bind"
-    """Only the NUMA nodes of its GPUs and CPUs: when they are full, the kernel's OOM killer acts."""
+    """Only the NUMA nodes of its GPUs and CPUs; if they are full, the OOM killer acts."""
 
 
 class NodeLauncher(Enum):
     """What starts the agents of a job's nodes."""
 
     NONE = "none"
-    """A person or a scheduler: this command is the agent of one node."""
+    """A person or a scheduler; this command is the agent of one node."""
 
     SSH = "ssh"
-    """This command, by ssh on each host."""
+    """This command, with ssh to each host."""
 
 
 class OnFailure(Enum):
-    """What follows from the failure of a service's worker."""
+    """What happens if a worker of a service fails."""
 
     STOP = "stop"
     """The job ends."""
 
     RESTART = "restart"
-    """That worker alone is started again."""
+    """Only that worker is restarted."""
 
     IGNORE = "ignore"
-    """A notice."""
+    """A notice is printed."""
 
 
 class OnHang(Enum):
-    """What is done when no worker has printed or exited for ``hang_timeout``."""
+    """What happens if no worker has printed or exited for ``hang_timeout``."""
 
     REPORT = "report"
     """The stacks of all ranks are printed."""
 
     RESTART = "restart"
-    """All workers restart, too, as after the failure of one."""
+    """The stacks are printed and all workers are restarted."""
 
     STOP = "stop"
-    """The job ends, too."""
+    """The stacks are printed and the job ends."""
 
 
 class Program(Struct, frozen=True):
@@ -167,7 +167,7 @@ class Starting(Struct, frozen=True):
 
     start_method: Annotated[
         StartMethod,
-        # torchrun's name for what auto does where it is safe.
+        # torchrun's forkserver is what auto does where forking is safe.
         choice(StartMethod, "a start method", {"forkserver": StartMethod.AUTO}),
         Option(
             "Fork workers from one process that has imported torch, or spawn an interpreter for"
@@ -428,7 +428,7 @@ class Failures(Struct, frozen=True):
         number("a number of restarts"),
         Option(
             "How many times to start all workers again after one has failed",
-            agree=True,
+            same_on_all_nodes=True,
             needs_agent=True,
         ),
     ] = 0
@@ -437,19 +437,19 @@ class Failures(Struct, frozen=True):
         Option(
             "Exit codes of a worker after which the job is not restarted, such as 3,5-7",
             default="none",
-            agree=True,
+            same_on_all_nodes=True,
         ),
     ] = ()
     no_fail_fast: Annotated[
         bool,
         Option(
             "Restart even if the same rank failed twice in a row with the same last line",
-            agree=True,
+            same_on_all_nodes=True,
         ),
     ] = False
     heartbeat_timeout: Annotated[
         values.HeartbeatTimeout,
-        Option("How long a node may be silent before it counts as lost", agree=True),
+        Option("How long a node may be silent before it counts as lost", same_on_all_nodes=True),
     ] = 15.0
     hang_timeout: Annotated[
         float | None,
@@ -457,7 +457,7 @@ class Failures(Struct, frozen=True):
         Option(
             "Print the Python stacks of all ranks if none has printed or exited for this long",
             default="never",
-            agree=True,
+            same_on_all_nodes=True,
             needs_agent=True,
         ),
     ] = None
@@ -466,7 +466,7 @@ class Failures(Struct, frozen=True):
         choice(OnHang, "a way to act on a hang"),
         Option(
             "After --hang-timeout only report the hang, restart all workers, or stop the job",
-            agree=True,
+            same_on_all_nodes=True,
             quiet=True,
         ),
     ] = OnHang.REPORT
@@ -495,7 +495,7 @@ class Elasticity(Struct, frozen=True):
         number("a number of nodes"),
         Option(
             "Number of nodes beyond --nnodes that wait to take the places of lost ones",
-            agree=True,
+            same_on_all_nodes=True,
             needs_agent=True,
             quiet=True,
         ),
@@ -504,7 +504,7 @@ class Elasticity(Struct, frozen=True):
         values.Seconds,
         Option(
             "How long a job that has lost a node waits for another one to take its place",
-            agree=True,
+            same_on_all_nodes=True,
             needs_agent=True,
             quiet=True,
         ),

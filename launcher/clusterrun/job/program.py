@@ -1,6 +1,6 @@
-"""The program of the workers, a script, a module or an executable: found, and checked.
+"""Finds and checks the workers' program: a script, a module or an executable.
 
-What to say to a wrong one is in ``mistakes.py``, which is imported where an error is raised.
+The errors are in ``mistakes.py``, which is imported only to raise one.
 """
 
 import os
@@ -18,24 +18,30 @@ from clusterrun.job.sources import Layer, value_of
 from clusterrun.job.this_process import ThisProcess
 
 COMMAND_LINE = "command line"
-"""Origin of a program that is set there."""
+"""The origin of a typed program."""
 
 INTERPRETERS = {"python", "pypy"}
-"""Names of interpreters without their versions: ``python3.11``."""
+"""Names of interpreters without versions."""
 
-SAME_OPTIONS = ("torchrun", "clusterrun")
-"""Launchers whose command lines hold for clusterrun, too."""
+COMPATIBLE_LAUNCHERS = ("torchrun", "clusterrun")
+"""Launchers whose options clusterrun also takes."""
 
-TORCH_MODULES = ("torch.distributed.launch", "torch.distributed.run")
-"""What stands behind torchrun, run by ``python -m``."""
+TORCH_LAUNCHERS = ("torch.distributed.launch", "torch.distributed.run")
+"""Modules with torchrun's options, run by ``python -m``."""
 
-OTHER_OPTIONS = ("accelerate", "deepspeed", "horovodrun", "fabric", "lightning", "composer")
+OTHER_LAUNCHERS = ("accelerate", "deepspeed", "horovodrun", "fabric", "lightning", "composer")
 
-DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
-"""Where a shell's ``<(...)`` lies: workers have none of these descriptors but standard input."""
+DESCRIPTOR_FOLDERS = ("/dev/fd/", "/proc/self/fd/")
+"""Where a shell's ``<(...)`` is; workers do not inherit these descriptors, except standard input."""
 
-DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipynb": "a notebook"}
-"""Files of data; Python runs some of them without an error, and nothing happens."""
+DATA_FILES = {
+    ".yaml": "YAML",
+    ".yml": "YAML",
+    ".json": "JSON",
+    ".toml": "TOML",
+    ".ipynb": "a notebook",
+}
+"""Data files by suffix. Python would run some of them without an error and do nothing."""
 
 
 def find_program(
@@ -47,11 +53,11 @@ def find_program(
 ) -> Setting[WorkerProgram]:
     """Return the workers' program; ``words`` are its name and its arguments.
 
-    ``runs_packages``: a package typed without -m runs its ``__main__.py`` as a script, as torchrun
-    does; its relative imports fail.
+    With ``runs_packages``, a package without ``-m`` runs its ``__main__.py`` as a script, as with
+    torchrun.
 
     Raises:
-        UsageError: there is no such program, or options about it exclude each other.
+        UsageError: there is no such program, or its options are incompatible.
 
     """
     _check_options(sources)
@@ -61,7 +67,7 @@ def find_program(
         raise missing_program(sources[0])
     where = "" if words.origin == COMMAND_LINE else f"{words.origin}: "
     name, *args = words.value
-    # As in torchrun, --run-path is stronger than --no-python.
+    # As with torchrun, --run-path is stronger than --no-python.
     if value_of("run_path", sources).value:
         kind = ProgramKind.RUN_PATH
         check_script(words.value, where, search_path)
@@ -89,15 +95,15 @@ def find_program(
 
 
 def check_script(words: Sequence[str], where: str, search_path: str) -> None:
-    """Check that ``words`` begin with a Python script, or a folder or archive that runs as one.
+    """Check that the first of ``words`` is a Python script, or a folder or archive that runs as one.
 
     Raises:
-        UsageError: they begin with something else; the message begins with ``where``.
+        UsageError: it is not; the message begins with ``where``.
 
     """
     name, kind = words[0], kind_of(words[0])
     if (
-        (name.startswith(DESCRIPTORS) and name not in STANDARD_INPUT)
+        (name.startswith(DESCRIPTOR_FOLDERS) and name not in STANDARD_INPUT)
         or launcher_index(words) is not None
         or is_interpreter(name)
         or kind is FileKind.NOTHING
@@ -111,17 +117,17 @@ def check_script(words: Sequence[str], where: str, search_path: str) -> None:
 
 
 def launcher_index(words: Sequence[str]) -> int | None:
-    """Return the index of the launcher with which ``words`` begin; None if they begin with none."""
+    """Return the index of a launcher if ``words`` begin with its command line, else None."""
     name = words[0].rpartition("/")[2]
-    # A file of this folder with the name of a launcher is a script.
+    # A file in the current folder with the name of a launcher is a script.
     is_command = "/" in words[0] or kind_of(words[0]) is FileKind.NOTHING
-    if name == "torchrun" or (name in SAME_OPTIONS and is_command):
+    if name == "torchrun" or (name in COMPATIBLE_LAUNCHERS and is_command):
         return 0
     for index, word in enumerate(words[:4]):
-        # After an interpreter and perhaps its -u; further words may be arguments of a script.
-        if word in TORCH_MODULES and index and words[index - 1] == "-m":
+        # The words before may be "python -u -m"; later words may be arguments of a script.
+        if word in TORCH_LAUNCHERS and index and words[index - 1] == "-m":
             return index
-    return 0 if name in {*OTHER_OPTIONS, *TASK_LAUNCHERS} and is_command else None
+    return 0 if name in {*OTHER_LAUNCHERS, *TASK_LAUNCHERS} and is_command else None
 
 
 def is_interpreter(name: str) -> bool:
@@ -129,11 +135,11 @@ def is_interpreter(name: str) -> bool:
 
 
 def why_not_python(path: str) -> str:
-    """Return why the file cannot be Python: "it is YAML"; "" if it can be.
+    """Return why the file cannot be a Python script, such as "it is YAML"; "" if it can be one.
 
-    A named pipe can be: it is read only once, by the worker.
+    A named pipe is not read, because only the worker may read it.
     """
-    if data := next((data for ending, data in DATA.items() if path.endswith(ending)), ""):
+    if data := next((data for ending, data in DATA_FILES.items() if path.endswith(ending)), ""):
         return f"it is {data}"
     if path.endswith(".py") or kind_of(path) is not FileKind.FILE:
         return ""
@@ -147,9 +153,9 @@ def why_not_python(path: str) -> str:
 
 
 def find_executable(name: str, search_path: str) -> str:
-    """Return the path of the program ``name``, looked up in ``search_path`` unless it has a /.
+    """Return the path of the program ``name``, which is on ``search_path`` unless it has a /.
 
-    Returns "" if there is no such file, or this user may not execute it.
+    Returns "" if there is no such file or this user may not execute it.
     """
     if "/" in name:
         return name if is_executable(name) else ""
@@ -165,8 +171,7 @@ def find_interpreter(python: Setting[str], search_path: str) -> str:
         UsageError: there is no such program.
 
     """
-    found = find_executable(python.value, search_path)
-    if found:
+    if found := find_executable(python.value, search_path):
         return found
     from clusterrun.job.mistakes import wrong_interpreter
 
@@ -176,14 +181,13 @@ def find_interpreter(python: Setting[str], search_path: str) -> str:
 def default_interpreter(
     program: WorkerProgram, process: ThisProcess, variables: Mapping[str, str]
 ) -> Setting[str]:
-    """Return the interpreter of the workers if none is set: clusterrun's own, or the active environment's.
+    """Return the interpreter of the workers if no option sets it.
 
-    The latter if clusterrun's own environment has no torch, and the active one has: clusterrun is then
-    installed apart, by ``uv tool install`` or by a site. A program of clusterrun's own needs our own.
+    It is that of the active environment if only that environment has torch, because clusterrun may be
+    installed apart, as by ``uv tool install``; else it is clusterrun's own.
     """
     active = active_environment(process.python, variables)
     if active and is_user_python(program) and not process.has_torch():
-        # Few launches ask.
         from clusterrun.job.site_packages import has_package
 
         python = f"{active.value}/bin/python"
@@ -193,27 +197,28 @@ def default_interpreter(
 
 
 def active_environment(python: str, variables: Mapping[str, str]) -> Setting[str] | None:
-    """Return the folder of the active environment; None without one, or if ``python`` is in it.
+    """Return the folder of the active environment; None if there is none or ``python`` is in it.
 
-    Of a virtual environment and one of conda, the innermost counts: its commands come first on PATH.
+    If both a virtual environment and a conda environment are active, the one that is first on PATH
+    counts.
     """
     folders = variables.get("PATH", "").split(os.pathsep)
 
-    def place(active: Setting[str]) -> int:
+    def position(active: Setting[str]) -> int:
         commands = f"{active.value}/bin"
         return folders.index(commands) if commands in folders else len(folders)
 
     names = ("VIRTUAL_ENV", "CONDA_PREFIX")
     found = [Setting(variables[name].rstrip("/"), name) for name in names if variables.get(name)]
-    innermost = min(found, key=place, default=None)
-    # bin/python is a link: environments differ by its folder, not by its target.
+    innermost = min(found, key=position, default=None)
+    # bin/python is a link, so its folder tells the environment, not its target.
     if innermost and Path(python).parent.parent.resolve() == Path(innermost.value).resolve():
         return None
     return innermost
 
 
 def is_user_python(program: WorkerProgram) -> bool:
-    """Return whether it is a Python program, and not one of clusterrun's own."""
+    """Return whether this is a Python program that is not a part of clusterrun."""
     if program.kind is ProgramKind.MODULE:
         return not program.name.startswith("clusterrun.")
     ours = f"{Path(__file__).parents[1]}/"
@@ -221,7 +226,7 @@ def is_user_python(program: WorkerProgram) -> bool:
 
 
 def active_environment_warnings(python: str, variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning if the workers' ``python`` is not that of the active virtual environment."""
+    """Yield a warning if ``python`` is not the interpreter of the active virtual environment."""
     active = active_environment(python, variables)
     if active is None or active.origin != "VIRTUAL_ENV":
         return
@@ -234,10 +239,10 @@ def active_environment_warnings(python: str, variables: Mapping[str, str]) -> It
 
 
 def check_hook(hook: Setting[tuple[str, ...]], search_path: str) -> None:
-    """Check that the first word of ``hook``, a command or nothing, is a program.
+    """Check that ``hook``, if it is not empty, begins with a program.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the program does not exist or is not executable.
 
     """
     if hook.value and not find_executable(hook.value[0], search_path):
@@ -249,8 +254,8 @@ def check_hook(hook: Setting[tuple[str, ...]], search_path: str) -> None:
 def misplaced_options(program: WorkerProgram, options: Mapping[str, Row] = NAMES) -> Iterator[str]:
     """Yield a warning for each argument of ``program`` with the name of one of ``options``.
 
-    An option that many scripts have, such as ``--config``, is taken for the script's own, unless the
-    script's text does not have that name; so is one of a command, which is not an option of a job.
+    Options that many scripts have, such as ``--config``, and options of commands cause a warning only
+    if the script's text does not contain their name.
     """
     script = program.name
     if program.args[-1:] == (" ",):
@@ -258,7 +263,7 @@ def misplaced_options(program: WorkerProgram, options: Mapping[str, Row] = NAMES
             f"the last argument of {script} is a blank; if the line should continue, remove the"
             " blank after the \\"
         )
-    # After a "--" the user has marked the arguments as the script's.
+    # Arguments after a "--" are certainly meant for the script.
     words = [arg.partition("=")[0] for arg in takewhile(lambda arg: arg != "--", program.args)]
     ours = [
         (word, options[name])

@@ -1,4 +1,4 @@
-"""Which values of variables are not printed: plans, bug reports and messages are passed on."""
+"""Which values of variables are not printed, because users share plans, reports and messages."""
 
 import re
 
@@ -9,13 +9,13 @@ _SAYS_SECRET = re.compile(
     r"|HOOK|_PWD|(^|_)(PW|DSN|SIG)(_|$)|(CLUSTERRUN|PET)_(ENV|SSH_OPTIONS)",
     re.IGNORECASE,
 )
-"""Parts of names. The last ones are options that may hold any command or variable of the user's."""
+"""Parts of variable names. The last ones are options that may contain any command or variable."""
 
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
-"""A user and a password in a URL."""
+"""The user and password in a URL."""
 
 _PARAMETER = re.compile(r"(?<=[?&;])([^=?&;\s]+)=[^&;\s]+")
-"""One of a URL's query: that of a signed URL lets everyone in."""
+"""A parameter of a URL, which may be the signature that grants access."""
 
 
 def may_hold_secret(name: str) -> bool:

@@ -1,15 +1,17 @@
-"""Options and commands that clusterrun 0.1 had, and what to type instead; all of this goes after 0.2."""
+"""Options and commands of clusterrun 0.1, and what to type instead; to be removed after 0.2."""
 
 KUBERNETES = "edit configs/kubernetes/jobset.yaml or trainjob.yaml: docs/slurm.md"
 
-SECTION = (
+SUBMIT_SECTION = (
     "type its keys as options of clusterrun submit, such as --time 2:00:00; other options of sbatch"
     " as --directive=--mail-type=END"
 )
 
-NEWCOMERS = "leave it out: a node that joins while the job runs is let in when all workers restart"
+JOINING_NODES = (
+    "leave it out: a node that joins while the job runs is let in when all workers restart"
+)
 
-GONE = {
+REMOVED_OPTIONS = {
     "allowed_cpus": "leave it out: a captured machine has the CPUs of the process that captured it",
     "capture": "type clusterrun topo --capture FILE",
     "check_nodes": "type --check 'clusterrun doctor --this-machine'",
@@ -18,8 +20,8 @@ GONE = {
         "to debug all ranks, type python -m debugpy --listen 5678 --wait-for-client -m clusterrun;"
         " for one, call torch.distributed.breakpoint(RANK) in the script"
     ),
-    "elastic_join": NEWCOMERS,
-    "elastic_join_delay": NEWCOMERS,
+    "elastic_join": JOINING_NODES,
+    "elastic_join_delay": JOINING_NODES,
     "elastic_multiple": "leave it out: all nodes that join are used, up to MAX",
     "exclude_after": (
         "type --check COMMAND: the node whose rank failed first runs it before the next"
@@ -43,7 +45,7 @@ GONE = {
     ),
     "profile": "use torch.profiler in the script: its schedule records some steps",
     "progress_interval": "leave it out: a progress bar written to a pipe or file becomes one line every 10 s",
-    "slurm": SECTION,
+    "slurm": SUBMIT_SECTION,
     "ssh_parallel": "leave it out: ssh opens 10 connections at a time",
     "ssh_timeout": (
         "leave it out: each host has 30 s to answer; for ssh's own limit,"
@@ -51,11 +53,11 @@ GONE = {
     ),
     "stdin_rank": "leave it out: rank 0 reads standard input, and on a terminal each rank can",
     "strict_join": "leave it out: a node that differs is named in a warning",
-    "submit": SECTION,
+    "submit": SUBMIT_SECTION,
     "warm": "leave it out: no process stays after its job",
     "workerlog": "type --cluster paddle --log-dir DIR, which has it",
 }
-"""Options, and sections of a job file, by name in snake_case."""
+"""What to type instead of an option or a section of a job file, by its name in snake_case."""
 
 REMOVED_COMMANDS = {
     "cancel": "type scancel ID, or what your scheduler has: bkill, qdel, flux cancel, kubectl delete",
@@ -65,7 +67,7 @@ REMOVED_COMMANDS = {
     ),
     "watch": "type watch clusterrun status",
 }
-"""Commands by their word; a file of that name can still be run as SCRIPT."""
+"""What to type instead of a command; a file with its name can still be run as SCRIPT."""
 
 REMOVED_SUBMIT_OPTIONS = {
     **{
@@ -90,4 +92,4 @@ REMOVED_SUBMIT_OPTIONS = {
     ),
     "wait": "type --follow > /dev/null",
 }
-"""Options of ``clusterrun submit``, by name in snake_case."""
+"""What to type instead of an option of ``clusterrun submit``, by its name in snake_case."""

@@ -1,7 +1,7 @@
-"""The scheduler's job that this job runs in: its end, its way back into the queue, earlier starts.
+"""The scheduler's job that this job runs in: its time limit, its requeue command, earlier starts.
 
-A cluster says where this process has its place; a scheduler, when the job ends and how it is put back.
-Under mpirun in a job of Slurm, the cluster is Open MPI.
+The scheduler may differ from the cluster, which sets nodes and ranks: under mpirun in a job of Slurm,
+the cluster is Open MPI.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,51 +25,53 @@ def find_scheduler_job(
     process: ThisProcess,
     cluster: Setting[str],
     agent_rank: int | None,
-) -> tuple[dict[str, Setting[Any]], str]:
-    """Return what is known of the scheduler's job; it is asked for the end if that is needed.
+) -> tuple[dict[str, Setting[Any]], str | None]:
+    """Return fields of ``Job`` about the scheduler's job, and why its end is unknown if it is needed.
 
-    By the names of ``Job``; and why the end is unknown, although it is needed, or "".
-
-    ``cluster`` is the one that was detected: with ``--cluster none``, and inside a worker of another
-    job, no scheduler is looked for. ``agent_rank`` is this agent's among them; None: not known yet.
+    The scheduler is asked for the end only if an option needs it. ``cluster`` is the detected cluster:
+    with ``--cluster none``, and inside a worker of another job, there is no scheduler. ``agent_rank``
+    is None if it is not known yet.
 
     Raises:
-        UsageError: the job is to be put back into a queue, and is in none; a variable is not a number.
+        UsageError: the job must be requeued, but no scheduler has started it; a variable is not a
+            number.
 
     """
     scheduler, job = _find_job(variables, cluster)
-    starts = variables.number(scheduler.starts) if scheduler else None
+    resumed = variables.number(scheduler.restarts_variable) if scheduler else None
     requeue = value_of("requeue", sources)
     if requeue.value and job.value is None:
-        *others, last = (each.scheduler.title for each in CLUSTERS if each.job)
+        *others, last = (each.scheduler.title for each in CLUSTERS if each.job_variables)
         raise UsageError(
             f"{requeue.origin}: this is not a job of {', '.join(others)} or {last}, which could"
             " start it again",
             f"leave {requeue.origin} out, or submit the job to a scheduler",
         )
-    ends_at, no_end = Setting[float | None](None, "default"), ""
+    ends_at, no_end = Setting[float | None](None, "default"), None
     if value_of("suspend_before", sources).value is not None:
         ends_at, no_end = _find_end(scheduler, job.value, variables, process, agent_rank)
-    resumed = starts or Setting(0, "default")
-    return {"scheduler": job, "ends_at": ends_at, "resumed": resumed}, no_end
+    return {
+        "scheduler": job,
+        "ends_at": ends_at,
+        "resumed": resumed or Setting(0, "default"),
+    }, no_end
 
 
 def default_run_id(
     job: Setting[SchedulerJob | None], sources: Sequence[Layer]
 ) -> Setting[str] | None:
-    """Return the scheduler's id for a job that is to be put back: it is the same the next time."""
+    """Return the scheduler's id of a job that may be requeued: it has the same id then."""
     if not value_of("requeue", sources).value or job.value is None or not job.value.job_id:
         return None
     return Setting(job.value.job_id, job.origin)
 
 
 def no_end_warnings(job: Job) -> Iterator[str]:
-    """Yield a warning if no end is known before which the job could be suspended.
+    """Yield a warning if ``--suspend-before`` has no effect because the end of the job is unknown.
 
-    It runs nevertheless: the same command line also serves machines without a scheduler, and a job
-    that is killed at its end has lost no more than without the option.
+    This is not an error, because the same command line may be used without a scheduler.
     """
-    before = job.fact("suspend_before")
+    before = job.setting("suspend_before")
     if before.value is not None and job.given.no_end:
         yield f"{before.origin} {before.value:g} has no effect: {job.given.no_end}"
 
@@ -77,7 +79,7 @@ def no_end_warnings(job: Job) -> Iterator[str]:
 def _find_job(
     variables: Variables, cluster: Setting[str]
 ) -> tuple["Scheduler | None", Setting[SchedulerJob | None]]:
-    """Return the scheduler in whose job this process runs, and that job."""
+    """Return the scheduler whose job this process runs in, and that job."""
     is_ignored = cluster.value == "none" and cluster.origin != "default"
     here = None if is_ignored else current_scheduler_job(variables)
     if here is None:
@@ -97,23 +99,25 @@ def _find_end(
     variables: Variables,
     process: ThisProcess,
     agent_rank: int | None,
-) -> tuple[Setting[float | None], str]:
-    """Return when the job ends, and why that is unknown, although this node must know it."""
+) -> tuple[Setting[float | None], str | None]:
+    """Return when the job ends, and why that is unknown if node 0 cannot find out."""
     if scheduler is None or job is None:
         return _unknown("no scheduler says when this job ends")
-    if known := variables.number(scheduler.end):
-        return Setting(float(known.value), known.origin), ""
+    if known := variables.number(scheduler.end_variable):
+        return Setting(float(known.value), known.origin), None
     if not job.end_command:
         return _unknown(f"{job} does not say when this job ends")
     if agent_rank not in {0, None}:
-        return Setting(None, "asked for by node 0"), ""
+        return Setting(None, "asked for by node 0"), None
     command = " ".join(job.end_command)
-    # As seconds since the epoch: scontrol has no time zone in its times.
-    answer = process.ask(job.end_command, {**variables, "SLURM_TIME_FORMAT": "%s"})
-    if answer.failure:
-        return _unknown(f"{command}: {answer.failure}")
-    end = scheduler.read_end(answer.out, process.now())
-    return (Setting(end, command), "") if end else _unknown(f"{job} has no time limit ({command})")
+    # Seconds since the epoch are unambiguous; other times of scontrol have no time zone.
+    result = process.run_command(job.end_command, {**variables, "SLURM_TIME_FORMAT": "%s"})
+    if result.failure:
+        return _unknown(f"{command}: {result.failure}")
+    end = scheduler.parse_end(result.out, process.now())
+    return (
+        (Setting(end, command), None) if end else _unknown(f"{job} has no time limit ({command})")
+    )
 
 
 def _unknown(why: str) -> tuple[Setting[float | None], str]:

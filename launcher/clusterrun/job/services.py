@@ -1,10 +1,11 @@
-"""Services: programs that run beside the main program of a job, by the key ``services`` of a job file.
+"""Services: programs that run beside the main program of a job, from the key ``services`` of a job file.
 
-To be imported only for a job file that has some.
+This module is imported only for a job file with services.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Struct
@@ -23,13 +24,12 @@ from clusterrun.job.suggestions import did_you_mean
 from clusterrun.job.values import RankSet, WorkerCount, choice, number
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-"""A variable is made of it: CLUSTERRUN_<SERVICE>_ADDR."""
+"""A service's name is a part of the variable CLUSTERRUN_<SERVICE>_ADDR."""
 
 LAST_PORT = 65535
 
-
-TAKEN = (MAIN, "master", "default")
-"""Names that would give CLUSTERRUN_MASTER_ADDR, or the main program's ROLE_NAME."""
+RESERVED_NAMES = (MAIN, "master", "default")
+"""The main program's name and ROLE_NAME, and "master" because of CLUSTERRUN_MASTER_ADDR."""
 
 
 def _ready(text: str) -> str:
@@ -46,7 +46,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """A program beside the main one; ``count`` workers on each of its nodes."""
+    """A program that runs beside the main program."""
 
     title: ClassVar = "A service"
 
@@ -125,14 +125,14 @@ class Service(Struct, frozen=True, kw_only=True):
     ] = None
 
     def nodes(self, nnodes: int) -> list[int]:
-        """Return its node ranks in a job of so many nodes."""
+        """Return the ranks of its nodes in a job of ``nnodes`` nodes."""
         if self.node_ranks is not None:
             return [rank for rank in range(nnodes) if rank in self.node_ranks]
         return list(range(nnodes - (self.nnodes or nnodes), nnodes))
 
     @property
     def ports(self) -> range:
-        """The ports of its workers on a node, if they are set; else none."""
+        """The ports of its workers on a node; empty if ``port`` is not set."""
         return range(0) if self.port is None else range(self.port, self.port + self.nproc_per_node)
 
     def origin(self, key: str) -> str:
@@ -140,33 +140,33 @@ class Service(Struct, frozen=True, kw_only=True):
 
 
 SHELL = ("/bin/sh", "-c")
-"""What runs a command that is a text."""
+"""Runs a command that is a text, not a list."""
 
-LISTS = ("node_ranks", "devices", "after")
+LIST_KEYS = ("node_ranks", "devices", "after")
 """Keys whose value may be a list."""
 
-PROGRAMS = ("command", "script", "module")
+PROGRAM_KEYS = ("command", "script", "module")
 OPTIONS = rows_of(Service)
-KEYS = (*PROGRAMS, "args", "env", *(name for name in OPTIONS if name != "ready_timeout"))
+KEYS = (*PROGRAM_KEYS, "args", "env", *(name for name in OPTIONS if name != "ready_timeout"))
 
 
 def read_services(entry: Entry) -> tuple[Service, ...]:
-    """Return the services of a job file, in its order.
+    """Return the services in the order of the job file.
 
     Raises:
-        UsageError: one is described wrongly; the message begins with file, line and key.
+        UsageError: a service is wrong; the message begins with file, line and key.
 
     """
     found = [_service(each) for each in entry.entries("server:\n      command: python server.py")]
     for service in found:
-        _check_order(service, found)
-    _expect_no_circle(found)
+        _check_after(service, found)
+    _check_no_cycle(found)
     return tuple(found)
 
 
 def _service(entry: Entry) -> Service:
     name = entry.name
-    if not _NAME.fullmatch(name) or name in TAKEN:
+    if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise UsageError(
             f"{entry.origin}: {name!r} can't be the name of a service",
             "use lowercase letters, digits and _, such as reward_model; main, master and default"
@@ -209,12 +209,12 @@ def _service(entry: Entry) -> Service:
             f" {service.ports[0]} to {service.ports[-1]}, and the last one is {LAST_PORT}",
             f"give {LAST_PORT + 1 - service.nproc_per_node} or less",
         )
-    wanted = service.nproc_per_node * service.gpus_per_worker
-    if service.devices and wanted and len(service.devices) != wanted:
+    gpus = service.nproc_per_node * service.gpus_per_worker
+    if service.devices and gpus and len(service.devices) != gpus:
         raise UsageError(
             f"{service.origin('devices')}: {counted(len(service.devices), 'GPU')}, and"
             f" {counted(service.nproc_per_node, 'worker')} with {service.gpus_per_worker} each"
-            f" ({service.origin('gpus_per_worker')}) need {wanted}",
+            f" ({service.origin('gpus_per_worker')}) need {gpus}",
             "remove gpus_per_worker: each worker has the same number of devices",
         )
     if service.world and service.on_failure is OnFailure.RESTART:
@@ -227,7 +227,7 @@ def _service(entry: Entry) -> Service:
 
 
 def _text(entry: Entry) -> str:
-    return ",".join(entry.texts()) if entry.is_list and entry.name in LISTS else entry.text()
+    return ",".join(entry.texts()) if entry.is_list and entry.name in LIST_KEYS else entry.text()
 
 
 def _env(entry: Entry) -> dict[str, str]:
@@ -251,11 +251,11 @@ def _ready_texts(entry: Entry) -> dict[str, Setting[str]]:
 
 
 def _program(entry: Entry, given: Mapping[str, Entry]) -> WorkerProgram:
-    named = [given[key] for key in PROGRAMS if key in given]
+    named = [given[key] for key in PROGRAM_KEYS if key in given]
     if len(named) != 1:
         raise UsageError(
             f"{entry.origin}: a service has one program, and this one has {len(named) or 'none'}",
-            f"give it one of {', '.join(PROGRAMS)}",
+            f"give it one of {', '.join(PROGRAM_KEYS)}",
         )
     args = given["args"].texts() if "args" in given else ()
     (program,) = named
@@ -277,7 +277,7 @@ def _program(entry: Entry, given: Mapping[str, Entry]) -> WorkerProgram:
     return WorkerProgram(ProgramKind.EXECUTABLE, words[0], words[1:])
 
 
-def _check_order(service: Service, services: Iterable[Service]) -> None:
+def _check_after(service: Service, services: Iterable[Service]) -> None:
     by_name = {each.name: each for each in services}
     for other in service.after:
         if other not in by_name:
@@ -292,20 +292,20 @@ def _check_order(service: Service, services: Iterable[Service]) -> None:
             )
 
 
-def _expect_no_circle(services: Iterable[Service]) -> None:
+def _check_no_cycle(services: Iterable[Service]) -> None:
     left = {service.name: service for service in services}
     while free := [name for name, it in left.items() if left.keys().isdisjoint(it.after)]:
         for name in free:
             del left[name]
     if not left:
         return
-    # Each of these waits for another one of them: the way from any leads into a circle.
-    way = [next(iter(left))]
-    while (following := next(it for it in left[way[-1]].after if it in left)) not in way:
-        way.append(following)
-    circle = way[way.index(following) :]
-    waits = f"{' and '.join(circle)} wait for each other"
-    if len(circle) == 1:
+    # Each remaining service waits for another one of them, so any path ends in a cycle.
+    path = [next(iter(left))]
+    while (following := next(it for it in left[path[-1]].after if it in left)) not in path:
+        path.append(following)
+    cycle = path[path.index(following) :]
+    waits = f"{' and '.join(cycle)} wait for each other"
+    if len(cycle) == 1:
         waits = f"{following} waits for itself"
     raise UsageError(f"{left[following].origin('after')}: {waits}", "remove one of the after keys")
 
@@ -313,16 +313,18 @@ def _expect_no_circle(services: Iterable[Service]) -> None:
 def with_services(job: Job, job_file: JobFile, *, has_main_count: bool) -> Job:
     """Return the job with the services of its file.
 
-    ``has_main_count``: an option says how many workers the main program has on each node. What a cluster or
-    ``--devices`` says of it counts the GPUs of all programs.
+    With ``has_main_count``, an option sets the number of the main program's workers on each node. A
+    number from a cluster or ``--devices`` is ignored, because it counts the GPUs of all programs.
 
     Raises:
-        UsageError: a job with these options can have none, or one is on no node.
+        UsageError: an option cannot be used with services, or a service has no node.
 
     """
     services = job_file.services
-    for fact, hint in _excluded(job):
-        raise UsageError(f"{services[0].where}: a job with services can't have {fact.origin}", hint)
+    for setting, hint in _excluded(job):
+        raise UsageError(
+            f"{services[0].where}: a job with services can't have {setting.origin}", hint
+        )
     if job.tasks is not None:
         raise UsageError(
             f"{services[0].where}: services need one agent for each node, and here are"
@@ -345,18 +347,18 @@ def with_services(job: Job, job_file: JobFile, *, has_main_count: bool) -> Job:
         if (service.nnodes or 0) > job.nnodes:
             raise UsageError(
                 f"{service.origin('nnodes')}: {service.nnodes} nodes, and the job has"
-                f" {job.fact('nnodes')}",
+                f" {job.setting('nnodes')}",
                 f"give {job.nnodes} or fewer",
             )
         if service.on_failure is OnFailure.RESTART and not job.failures.max_restarts:
             raise UsageError(
                 f"{service.origin('on_failure')}: restarts none, as max_restarts is"
-                f" {job.fact('max_restarts')}",
+                f" {job.setting('max_restarts')}",
                 "add max_restarts: 3 at the top level, the most for each worker",
             )
         if not service.nodes(job.nnodes):
             raise _no_such_node(service.origin("node_ranks"), service.node_ranks, job)
-    _expect_own_ports(services, job.nnodes)
+    _check_ports(services, job.nnodes)
     main = job_file.main_nodes
     nodes: RankSet | None = read_text(OPTIONS["node_ranks"], main) if main else None
     if main and nodes and not any(rank in nodes for rank in range(job.nnodes)):
@@ -369,17 +371,17 @@ def with_services(job: Job, job_file: JobFile, *, has_main_count: bool) -> Job:
 
 
 def check_program(service: Service, search_path: str) -> None:
-    """Check that what a service runs is on this node, which has a worker of it.
+    """Check that the program of a service can be run on this node.
 
     Raises:
-        UsageError: it is not, or is not a program of its kind; the message begins with file, line and key.
+        UsageError: it cannot; the message begins with file, line and key.
 
     """
     name, where = service.program.name, f"{service.where}: "
     if service.python:
         find_interpreter(Setting(service.python, service.origin("python")), search_path)
     if "$" in name:
-        # It is known when the worker starts.
+        # Variables are replaced when the worker starts.
         return
     if service.program.kind is ProgramKind.SCRIPT:
         check_script((name, *service.program.args), where, search_path)
@@ -389,13 +391,11 @@ def check_program(service: Service, search_path: str) -> None:
         )
 
 
-def _expect_own_ports(services: Iterable[Service], nnodes: int) -> None:
-    taken: dict[tuple[int, int], Service] = {}
+def _check_ports(services: Iterable[Service], nnodes: int) -> None:
+    users: dict[tuple[int, int], Service] = {}
     for service in services:
-        for node, port in (
-            (node, port) for node in service.nodes(nnodes) for port in service.ports
-        ):
-            other = taken.setdefault((node, port), service)
+        for node, port in product(service.nodes(nnodes), service.ports):
+            other = users.setdefault((node, port), service)
             if other is not service:
                 raise UsageError(
                     f"{other.origin('port')} and {service.origin('port')}: both have port {port} on"
@@ -406,19 +406,19 @@ def _expect_own_ports(services: Iterable[Service], nnodes: int) -> None:
 
 def _no_such_node(origin: str, ranks: object, job: Job) -> UsageError:
     return UsageError(
-        f"{origin}: there is no node {ranks}: the job has {job.fact('nnodes')}",
+        f"{origin}: there is no node {ranks}: the job has {job.setting('nnodes')}",
         f"ranks go from 0 to {job.nnodes - 1}",
     )
 
 
 def _excluded(job: Job) -> Iterator[tuple[Setting[Any], str]]:
-    """Yield the options that a job with services can't have, each with what to do."""
+    """Yield each option that a job with services can't have, with the hint."""
     if job.is_elastic:
-        yield job.fact("nnodes"), f"give one number of nodes: --nnodes {job.nnodes}"
+        yield job.setting("nnodes"), f"give one number of nodes: --nnodes {job.nnodes}"
     for name in ("spares", "rejoin_timeout", "exec", "pdb"):
-        if job.fact(name).value:
-            yield job.fact(name), "leave it out"
+        if job.setting(name).value:
+            yield job.setting(name), "leave it out"
     if job.script.is_standard_input:
-        yield job.fact("script"), "save the script to a file"
+        yield job.setting("script"), "save the script to a file"
     if job.workers.cluster == "paddle":
-        yield job.fact("cluster"), "add --cluster none"
+        yield job.setting("cluster"), "add --cluster none"

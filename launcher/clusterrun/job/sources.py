@@ -1,4 +1,4 @@
-"""What each source sets, as text with its origin: the command line, variables, a job file, a cluster."""
+"""What each source sets: the command line, variables, a job file, a cluster."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,70 +19,75 @@ if TYPE_CHECKING:
 SubjectT = TypeVar("SubjectT", bound=Struct)
 
 Layer = Mapping[str, tuple[Setting[Any], ...]]
-"""What one source sets, by the names of options; of several texts the last counts, of a repeated
-option all. What is not text, such as a number of nodes that a cluster knows, is a value already."""
+"""What one source sets, by the names of options. The last text of an option counts, or all if it may be
+repeated. What is not text, such as a number of nodes from a cluster, is already a value."""
 
 PREFIX = "CLUSTERRUN_"
 
 TORCHRUN_PREFIX = "PET_"
 
 TOKEN_VARIABLE = f"{PREFIX}TOKEN"
-"""A secret that all nodes hold; no option, because others can read command lines."""
+"""The secret of the job. It is not an option because other users can read command lines."""
 
 CALLER_VARIABLE = f"{PREFIX}CALLER"
 """Set by a program that starts the command (``run.caller``)."""
 
 ENV_VARIABLE = "CLUSTERRUN_ENV"
-"""What ``--env`` says, a setting on each line: other users can read command lines, and no variables."""
+"""The variable of ``--env``, with a setting on each line. Other users cannot read it."""
 
-TRUSTED_VARIABLE = "CLUSTERRUN_TRUSTED_SITE_FILES"
-"""Read by the fork server: see fork_server/preloading/hazards.py."""
-
-OUR_OWN = (TOKEN_VARIABLE, TRUSTED_VARIABLE, STEP_VARIABLE, PAGE_VARIABLE, RESUMED_VARIABLE)
-"""CLUSTERRUN_ variables that are not an option's."""
+NOT_OPTIONS = (
+    TOKEN_VARIABLE,
+    # Read by the fork server: workers/fork_server/preloading/hazards.py.
+    "CLUSTERRUN_TRUSTED_SITE_FILES",
+    STEP_VARIABLE,
+    PAGE_VARIABLE,
+    RESUMED_VARIABLE,
+)
+"""CLUSTERRUN_ variables that do not belong to an option."""
 
 EXPORTS = ("MASTER_ADDR", "MASTER_PORT")
-"""Where workers meet, as job scripts export it: weaker than any option, stronger than a cluster."""
+"""Variables that job scripts export: weaker than options, stronger than a cluster."""
 
 
 class CommandLine(Struct, frozen=True):
     """The options as typed, and the words from SCRIPT on."""
 
     options: Layer = {}
-    """The origin of each is its flag, or the name of an argument in Python."""
+    """The origin of a value is its flag, or the name of an argument in Python."""
     words: tuple[str, ...] = ()
     after_dashes: bool = False
-    """A ``--`` stands before the words: they are arguments of the job file's program, if it has one."""
+    """The words follow a ``--``, so they are arguments of the job file's program if it has one."""
 
     def read(self, subject: type[SubjectT]) -> SubjectT:
-        """Return a command's own options.
+        """Return the options of a command.
 
         Raises:
-            UsageError: one has an impossible value.
+            UsageError: an option has an impossible value.
 
         """
         return read(subject, [self.options])
 
-    def over(self, options: Layer) -> "CommandLine":
-        """Return the line with these options, too; they replace its own of the same names."""
+    def with_options(self, options: Layer) -> "CommandLine":
+        """Return the line with ``options``, which replace options of the same names."""
         return replace(self, options={**self.options, **options})
 
     def without(self, names: Collection[str]) -> "CommandLine":
         kept = {name: texts for name, texts in self.options.items() if name not in names}
         return replace(self, options=kept)
 
-    def line(self, *more: str, before: Sequence[str] = ()) -> str:
-        """Return the line, quoted for a shell, with ``more`` flags, and words ``before`` clusterrun."""
+    def quoted(self, *more: str, before: Sequence[str] = ()) -> str:
+        """Return the line quoted for a shell, with ``more`` flags, and words ``before`` clusterrun."""
         return shell_line([*before, "clusterrun", *self.argv(*more)])
 
     def argv(self, *more: str) -> list[str]:
-        """Return the words after the program's name, with ``more`` flags; those of a job alone."""
+        """Return the words after the program's name, with ``more`` flags; only options of a job."""
         own = [
             word
             for name, texts in self.options.items()
             if name in OPTIONS
             for text in texts
-            for word in option_words(OPTIONS[name], text.value, _flag(name, text))
+            for typed in [text.origin if text.origin.startswith("--") else flag(name)]
+            for word in option_words(OPTIONS[name], text.value, typed)
         ]
         return [*own, *more, *(["--"] if self.after_dashes else []), *self.words]
 
@@ -91,15 +96,15 @@ class JobFile(Struct, frozen=True):
     """The settings of a job file, and its program."""
 
     settings: Layer = {}
-    """Has ``module`` if the program is one."""
+    """Includes ``module`` if the program is a module."""
     words: Setting[tuple[str, ...]] = Setting((), "default")
-    """The script or module and its arguments, as on a command line; () if the file has none."""
+    """The script or module and its arguments, as on a command line; () if the file has no program."""
     services: "tuple[Service, ...]" = ()
     main_nodes: Setting[str] | None = None
-    """The text of ``node_ranks``, the nodes of the main program beside services."""
+    """The text of ``node_ranks``: the nodes of the main program in a job with services."""
 
     def without_program(self) -> Layer:
-        """Return the settings that count when the command line names another program."""
+        """Return the settings that apply if the command line names another program."""
         if not self.words.value:
             return self.settings
         own = {"module", "no_python"}
@@ -107,17 +112,17 @@ class JobFile(Struct, frozen=True):
 
 
 def typed(**texts: str) -> Layer:
-    """Return what options with these names and texts set, as if they were typed."""
+    """Return the layer of these options, as if they were typed."""
     return {name: (Setting(text, flag(name)),) for name, text in texts.items()}
 
 
-def layer_of(**facts: Setting[Any] | None) -> Layer:
-    """Return the layer of those that are known."""
-    return {name: (fact,) for name, fact in facts.items() if fact is not None}
+def layer_of(**settings: Setting[Any] | None) -> Layer:
+    """Return the layer of the settings that are not None."""
+    return {name: (setting,) for name, setting in settings.items() if setting is not None}
 
 
 def collected(found: Iterable[tuple[Row, Setting[str]]]) -> Layer:
-    """Return the layer of these texts, in their order."""
+    """Return the layer of these options and texts; an option may come several times."""
     layer: dict[str, tuple[Setting[str], ...]] = {}
     for row, text in found:
         layer[row.name] = (*layer.get(row.name, ()), text)
@@ -125,9 +130,9 @@ def collected(found: Iterable[tuple[Row, Setting[str]]]) -> Layer:
 
 
 def from_variables(environ: Mapping[str, str], prefix: str) -> Layer:
-    """Return the layer of variables that begin with ``prefix``; an empty variable is not set.
+    """Return the layer of variables that begin with ``prefix``; an empty variable counts as unset.
 
-    Of two names of one option the alias wins.
+    If an option is set by several of its names, an alias wins.
     """
     return collected(
         (row, Setting(text, prefix + name.upper()))
@@ -136,32 +141,31 @@ def from_variables(environ: Mapping[str, str], prefix: str) -> Layer:
     )
 
 
-def from_exports(environ: Mapping[str, str], besides: Collection[str] = ()) -> Layer:
-    """Return the address and port that a job script has exported, but not the variables ``besides``."""
+def from_exports(environ: Mapping[str, str], ignored: Collection[str]) -> Layer:
+    """Return the exported address and port, except for ``ignored`` variables."""
     return {
         variable.lower(): (Setting(environ[variable], variable),)
         for variable in EXPORTS
-        if environ.get(variable) and variable not in besides
+        if environ.get(variable) and variable not in ignored
     }
 
 
 def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each CLUSTERRUN_ or PET_ variable that no option has."""
+    """Yield a warning for each CLUSTERRUN_ or PET_ variable that clusterrun does not read."""
     known = {name.upper() for name in NAMES}
-    ours = known | {each.removeprefix(PREFIX) for each in OUR_OWN}
+    ours = known | {each.removeprefix(PREFIX) for each in NOT_OPTIONS}
     for prefix, names in ((PREFIX, ours), (TORCHRUN_PREFIX, known)):
         for variable in sorted(environ):
-            # With the common prefix, any two names would look alike.
             name = variable.removeprefix(prefix)
             if variable.startswith(prefix) and environ[variable] and name not in names:
                 yield _unread(variable, prefix, names)
 
 
 def value_of(name: str, layers: Sequence[Layer]) -> Setting[Any]:
-    """Return the value in the first layer that sets one, else the option's default.
+    """Return the value from the first layer that sets the option, or its default.
 
     Raises:
-        UsageError: the text that counts is not a value of the option.
+        UsageError: the text is not a value of the option.
 
     """
     return find(name, layers) or Setting(OPTIONS[name].default, "default")
@@ -170,12 +174,12 @@ def value_of(name: str, layers: Sequence[Layer]) -> Setting[Any]:
 def find(
     name: str, layers: Sequence[Layer], rows: Mapping[str, Row] = OPTIONS
 ) -> Setting[Any] | None:
-    """Return the value in the first layer that sets one; None if none does.
+    """Return the value from the first layer that sets the option; None if no layer sets it.
 
-    The values of a repeated option add up, those of the weakest layer first.
+    A repeated option has the values of all layers, those of the weakest layer first.
 
     Raises:
-        UsageError: a text that counts is not a value of the option.
+        UsageError: a text is not a value of the option.
 
     """
     set_by = [texts for layer in layers if (texts := layer.get(name))]
@@ -189,19 +193,19 @@ def find(
 
 
 def read(subject: type[SubjectT], layers: Sequence[Layer]) -> SubjectT:
-    """Return a subject with what the layers, the strongest first, set; the rest are defaults.
+    """Return a subject with the values from the layers, the strongest first, and defaults.
 
     Raises:
-        UsageError: an option has an impossible value; the message begins with where it is set.
+        UsageError: an option has an impossible value; the message begins with its origin.
 
     """
     rows = rows_of(subject)
     found = {name: find(name, layers, rows) for name in rows}
-    return subject(**{name: fact.value for name, fact in found.items() if fact})
+    return subject(**{name: setting.value for name, setting in found.items() if setting})
 
 
 def read_text(row: Row, text: Setting[Any]) -> Any:
-    """Return the value of ``text``, which may be one already.
+    """Return the value of ``text``, which may already be a value.
 
     Raises:
         UsageError: it is not a value of this option; the message begins with its origin.
@@ -218,19 +222,12 @@ def read_text(row: Row, text: Setting[Any]) -> Any:
 
 
 def _without_secret(text: Setting[str], message: str) -> str:
-    """Return the message on a value, which it quotes, or one without it if a variable may be secret."""
+    """Return the message, which quotes the value, or one without the value if it may be secret."""
     from clusterrun.job.redaction import REDACTED, may_hold_secret
 
     is_variable = text.origin.startswith((PREFIX, TORCHRUN_PREFIX))
-    return (
-        f"a value {REDACTED} can't be read"
-        if is_variable and may_hold_secret(text.origin)
-        else message
-    )
-
-
-def _flag(name: str, text: Setting[str]) -> str:
-    return text.origin if text.origin.startswith("--") else flag(name)
+    is_secret = is_variable and may_hold_secret(text.origin)
+    return f"a value {REDACTED} can't be read" if is_secret else message
 
 
 def _lines(row: Row, value: str) -> list[str]:
@@ -239,10 +236,11 @@ def _lines(row: Row, value: str) -> list[str]:
 
 
 def _unread(variable: str, prefix: str, known: Collection[str]) -> str:
-    from clusterrun.job.removed_options import GONE
+    from clusterrun.job.removed_options import REMOVED_OPTIONS
 
+    # Names are compared without the prefix, which would make any two look alike.
     name = variable.removeprefix(prefix)
-    if prefix == PREFIX and (instead := GONE.get(name.lower())):
+    if prefix == PREFIX and (instead := REMOVED_OPTIONS.get(name.lower())):
         return f"{variable} is not read any more; {instead}"
     nearest = closest(name, known)
     suggestion = f"; did you mean {prefix}{nearest}?" if nearest else ""

@@ -1,4 +1,4 @@
-"""The hosts that ``--launcher ssh`` reaches, and how."""
+"""The hosts of ``--launcher ssh``."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,21 +13,22 @@ from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, find, value
 
 
 class SshTargets(Struct, frozen=True):
-    """Hosts by rank, and what ssh needs."""
+    """The hosts on which ssh starts agents."""
 
     launcher: Setting[NodeLauncher]
-    """ssh, with where that is set."""
+    """``NodeLauncher.SSH`` with its origin."""
     hosts: tuple[str, ...]
+    """In the order of ranks."""
     slots: Mapping[str, int]
-    """Workers of the hosts for which a hostfile has a number that no option replaces."""
+    """Numbers of workers by host, from a hostfile; empty if an option sets them."""
     options: tuple[str, ...]
-    """For ssh(1)."""
+    """Options for ssh(1)."""
 
     def check(self, job: Job) -> None:
         """Check that the job can be started on other hosts.
 
         Raises:
-            UsageError: it needs what only this process has.
+            UsageError: the job depends on this process or its host.
 
         """
         where = self.launcher.origin
@@ -57,10 +58,10 @@ def find_ssh_targets(
     line: CommandLine,
     called: str,
 ) -> SshTargets:
-    """Return the hosts to reach by ssh; ``launcher`` is where ``--launcher ssh`` is set.
+    """Return the hosts of a job with ``--launcher ssh``.
 
     Raises:
-        UsageError: no hosts are listed, or an option contradicts the list.
+        UsageError: no hosts are listed, or an option conflicts with the list.
 
     """
     if called == "torchrun":
@@ -71,7 +72,7 @@ def find_ssh_targets(
     if listed is None:
         raise UsageError(
             f"{launcher.origin} is ssh, but no hosts are listed",
-            f"list them:\n  {line.line('--hosts', 'HOST,HOST')}",
+            f"list them:\n  {line.quoted('--hosts', 'HOST,HOST')}",
         )
     if rank := find("node_rank", sources):
         raise UsageError(

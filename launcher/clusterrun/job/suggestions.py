@@ -6,10 +6,10 @@ from clusterrun.errors import printable
 from clusterrun.job.file_kinds import FileKind, kind_of, names_in
 
 MAX_NAMES_IN_FOLDER = 2000
-"""Entries of a folder that are looked at: enough for people, quick on a shared file system."""
+"""More entries of a folder are not read, because a shared file system may be slow."""
 
 MAX_FOLDERS = 100
-"""Folders of this one in which a file is looked for."""
+"""More subfolders of the current folder are not searched for a file."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -19,10 +19,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean_file(path: str) -> str:
-    """Return "did you mean PATH?" for the file that is probably meant by a missing ``path``.
+    """Return "did you mean PATH?" for a file that ``path``, which does not exist, may mean; or "".
 
-    The same name elsewhere is nearest: at the end of the path as seen from here, or in a folder of
-    this one. Then comes what is spelled nearly so, the file and the folders that lead to it.
+    The same name elsewhere comes first: the end of the path relative to the current folder, or a file
+    in one of its subfolders. Then come similar names of the file and its folders.
     """
     nearest = next((found for found in (*_elsewhere(path), _corrected(path)) if found), "")
     return f"did you mean {printable(nearest)}?" if nearest else ""
@@ -60,10 +60,9 @@ def _folders_in(folder: str) -> set[str]:
 
 
 def closest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """Return the known name that ``word`` abbreviates or misspells; "" if none is near.
+    """Return the known name that ``word`` abbreviates or misspells; "" if none is similar.
 
-    The same letters in another case are nearest. ``likeness`` is the least that counts as near, from
-    0 to 1, as difflib has it.
+    A name that differs only in case comes first. ``likeness`` is difflib's cutoff, from 0 to 1.
     """
     from difflib import get_close_matches
 

@@ -1,4 +1,4 @@
-"""What a job takes from the process that describes it, and what it asks with its help."""
+"""What a job takes from the launcher's own process and host."""
 
 import os
 import sys
@@ -12,26 +12,26 @@ from clusterrun.bounds import as_text
 from clusterrun.cpuset import own_cpus
 from clusterrun.job.values import LOOPBACK
 
-SECONDS_TO_ANSWER = 15.0
-"""A busy controller takes seconds; the launch waits meanwhile."""
+COMMAND_TIMEOUT = 15.0
+"""Seconds. A busy controller needs some; the launch waits for it."""
 
 
 class CommandResult(Struct, frozen=True):
-    """What a command has printed, and how it has ended."""
+    """The output and the exit code of a command."""
 
     out: str
     err: str
     code: int | None
-    """Its exit code, -N for signal N; None if it could not be started or was too slow."""
+    """-N for signal N; None if the command did not start or timed out."""
 
     @property
-    def trouble(self) -> str:
-        """Why it has failed, in all of its words."""
+    def error_text(self) -> str:
+        """All that a command that failed has printed, or its exit code."""
         return as_text(self.err.strip() or self.out.strip()) or f"exit code {self.code}"
 
     @property
     def failure(self) -> str:
-        """Why it has failed, in one line; "" if it has not."""
+        """Why the command failed, in one line; "" if it succeeded."""
         if self.code == 0:
             return ""
         lines = (self.err or self.out).split("\n")
@@ -43,8 +43,7 @@ class CommandResult(Struct, frozen=True):
 
 
 def addresses_of(name: str) -> Collection[str]:
-    """Return the addresses of a host by the resolver; for "" those of this machine."""
-    # Few jobs ask.
+    """Return the addresses of a host from the resolver; for "" those of this machine."""
     import socket
 
     if not name:
@@ -53,7 +52,7 @@ def addresses_of(name: str) -> Collection[str]:
         kinds = {socket.AF_INET, socket.AF_INET6}
         entries = (entry for each in psutil.net_if_addrs().values() for entry in each)
         return {entry.address.partition("%")[0] for entry in entries if entry.family in kinds}
-    # A name that does not resolve may be that of a node which need not be reached yet.
+    # A name may not resolve yet; nodes are reached later.
     with suppress(OSError, UnicodeError):
         return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(name, None)}
     return ()
@@ -63,30 +62,25 @@ LOOPBACK_HINT = "as root: ip link set lo up"
 
 
 def loopback_error() -> str:
-    """Return why nothing on this machine can be reached at the loopback address; "" if it can."""
-    # As for addresses.
+    """Return why this machine cannot connect to its loopback address; "" if it can."""
     import socket
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Sends nothing: the kernel looks for a way to it.
+            # A datagram socket sends nothing here; the kernel only looks up the route.
             probe.connect((LOOPBACK, 1))
         except OSError as error:
             return f"this machine can't reach itself at {LOOPBACK}: {error.strerror}"
     return ""
 
 
-def ask(
+def run_command(
     command: Sequence[str],
     environ: Mapping[str, str],
     stdin: str = "",
-    seconds: float = SECONDS_TO_ANSWER,
+    seconds: float = COMMAND_TIMEOUT,
 ) -> CommandResult:
-    """Run a scheduler's ``command`` with ``stdin`` as its standard input.
-
-    It runs once and for a limited time, and no failure raises an exception.
-    """
-    # Few jobs ask.
+    """Run a scheduler's ``command`` with ``stdin`` as its standard input; no failure raises."""
     import subprocess
 
     try:
@@ -107,52 +101,47 @@ def ask(
 
 
 def has_torch() -> bool:
-    """Return whether this interpreter could import torch; it does not."""
-    # Few launches ask.
+    """Return whether this interpreter has torch, without importing it."""
     from importlib.util import find_spec
 
     return find_spec("torch") is not None
 
 
 def is_under_shell() -> bool:
-    """Return whether a shell with job control started this process: POSIX, "Process Groups".
+    """Return whether a shell with job control started this process (POSIX, "Process Groups").
 
-    Such a shell leads the session of its terminal, and gives each command a process group of its own.
+    Such a shell is the session leader of its terminal, and gives each command its own process group.
     """
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:
-        # No terminal is the session's.
+        # The session has no terminal.
         return False
     return os.getpgrp() != os.getsid(0)
 
 
 class ThisProcess(Struct, frozen=True):
-    """Where this process runs, and the defaults that come from it."""
+    """This process and its host; tests replace the functions."""
 
     host: str
-    """The host's name, as the kernel has it."""
+    """The kernel's name of the host."""
     cpus: int
     """The number of CPUs that the process may use."""
     python: str
     """The interpreter that runs clusterrun."""
     run_id: str
-    """A name for the run, which no other process of this host has at the same time."""
+    """A name for the run; no other process of this host has it at the same time."""
     has_terminal: bool = False
     """Standard output and standard error are a terminal."""
     called: str = "clusterrun"
-    """The name of the command; as ``torchrun``, every default is torchrun's."""
+    """The name of the command; for ``torchrun``, all defaults are torchrun's."""
     is_merged: bool = False
-    """Its caller shows its output, and that of other agents of the job in the same place."""
+    """The caller prints the output of this agent together with that of other agents."""
     user_id: int = 0
     addresses: Callable[[str], Collection[str]] = addresses_of
-    """The addresses of a host by its name; this host's for ""."""
-    ask: Callable[[Sequence[str], Mapping[str, str]], CommandResult] = ask
-    """Runs a scheduler's command in an environment."""
+    run_command: Callable[[Sequence[str], Mapping[str, str]], CommandResult] = run_command
     has_torch: Callable[[], bool] = has_torch
-    """Whether ``python`` could import torch."""
     is_under_shell: Callable[[], bool] = is_under_shell
-    """Whether an interactive shell on a terminal started it, or started what has started it."""
     now: Callable[[], float] = time.time
     """Returns seconds since the epoch."""
 

@@ -1,4 +1,4 @@
-"""The token of a job: set by the user, or made of a secret that the scheduler's job has."""
+"""The token of a job: set by the user, or made of the scheduler's secret."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +13,12 @@ from clusterrun.job.sources import TOKEN_VARIABLE, Layer, value_of
 from clusterrun.job.suggestions import did_you_mean_file
 
 OPEN_TO_ALL = S_IROTH | S_IWOTH
-"""Bits of a file's mode by which every user of the machine can read the token, or change it."""
+"""Mode bits with which every user of the machine can read or change the token."""
 
 OPEN_TO_GROUP = S_IRGRP | S_IWGRP
 
 MIN_CHARACTERS = 16
-"""A shorter secret could be found by trying, from one handshake that was listened to."""
+"""A shorter secret could be found by brute force from one recorded handshake."""
 
 MAKE_ONE = "(umask 077; openssl rand -hex 32 > {file})"
 
@@ -29,12 +29,12 @@ def find_token(
     environ: Mapping[str, str],
     default: Setting[str] | None,
 ) -> Setting[str | None]:
-    """Return the token from the flag ``--token-file``, else CLUSTERRUN_TOKEN, else another source's file.
+    """Return the token from the file of ``--token-file``, from CLUSTERRUN_TOKEN, or from another file.
 
-    There is no flag for the token itself: every user of a machine can read command lines.
+    No flag takes the token itself, because all users of a machine can read command lines.
 
     Raises:
-        UsageError: the token could be guessed, or every user of the machine can read its file.
+        UsageError: the token is too short, or every user of the machine can read its file.
 
     """
     if TOKEN_VARIABLE in environ and not value_of("token_file", [flags]).value:
@@ -46,8 +46,8 @@ def find_token(
 
 
 def token_warnings(job: Job) -> Iterator[str]:
-    """Yield a warning of a file that a group can read; not of a mounted secret of Kubernetes."""
-    file = job.fact("token_file")
+    """Yield a warning if a group can read the file, unless it is a mounted secret of Kubernetes."""
+    file = job.setting("token_file")
     if not file.value or job.origin("token") == TOKEN_VARIABLE:
         return
     with suppress(OSError):

@@ -1,11 +1,11 @@
-"""torchrun's own options in settings of clusterrun's, and its defaults if clusterrun is called torchrun."""
+"""Translates torchrun's options, and sets its defaults if clusterrun is called as torchrun."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.errors import UsageError
 from clusterrun.job.declarations import Setting
 from clusterrun.job.options import DEFAULT_LOGS_SPECS, OPTIONS
-from clusterrun.job.sources import Layer, find, value_of
+from clusterrun.job.sources import Layer, find, layer_of, value_of
 from clusterrun.job.values import Endpoint
 
 TORCHRUN = "torchrun"
@@ -26,21 +26,21 @@ DEFAULTS: Layer = {
 """Defaults if clusterrun is called as torchrun."""
 
 ONE_WORKER: Layer = {"nproc_per_node": (Setting(1, ORIGIN),)}
-"""Its default that a cluster replaces, too."""
+"""torchrun's default number of workers; weaker than a cluster's."""
 
 TORCH_VARIABLES = {
     "shutdown_timeout": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
     "log_line_prefix_template": "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
     "python": "PYTHON_EXEC",
 }
-"""Variables of torch's that are not PET_ ones, by option; they replace defaults only."""
+"""torch's own variables, by option; they replace only defaults."""
 
 CONF_KEYS = {
     "timeout": "rdzv_timeout",
     "join_timeout": "rdzv_timeout",
     "last_call_timeout": "last_call_timeout",
 }
-"""Options for keys of ``--rdzv-conf``, the stronger key last; static has ``timeout``."""
+"""Options by the keys of ``--rdzv-conf``, the stronger key last; ``timeout`` is for static."""
 
 OTHER_CONF_KEYS: Mapping[str, str] = {
     "is_host": "use --node-rank 0 on the host",
@@ -54,12 +54,12 @@ OTHER_CONF_KEYS: Mapping[str, str] = {
 def translate(
     sources: Sequence[Layer], environ: Mapping[str, str], *, called: str
 ) -> tuple[tuple[Layer, ...], list[str]]:
-    """Return ``sources``, the strongest first, in settings of clusterrun's options; and warnings.
+    """Return ``sources``, the strongest first, with torchrun's options translated; and warnings.
 
     ``called`` is the name of the command, such as ``torchrun``.
 
     Raises:
-        UsageError: an option asks for what clusterrun does not have, or excludes another one.
+        UsageError: an option is not supported, or two options are incompatible.
 
     """
     conf = value_of("rdzv_conf", sources)
@@ -75,7 +75,7 @@ def translate(
         if environ.get(variable)
     }
     layers = (*sources, by_conf, by_torch, DEFAULTS if called == TORCHRUN else {})
-    _expect_possible(layers)
+    _check_supported(layers)
     warnings = [*_without_effect(layers)]
     if value_of("standalone", layers).value:
         layers = _standalone(layers)
@@ -88,10 +88,10 @@ def translate(
 
 
 def default_prefix(called: str, sources: Sequence[Layer]) -> Setting[str | None]:
-    """Return the default template of the prefix of printed lines; None: clusterrun's own.
+    """Return the default template for the prefix of printed lines; None: clusterrun's own.
 
-    torchrun puts a prefix only before lines that it prints for ``--tee`` (run.py of 2.13 and
-    multiprocessing/tail_log.py): other lines stay as workers print them, and programs read them.
+    torchrun adds a prefix only to lines that it prints for ``--tee`` (run.py of 2.13 and
+    multiprocessing/tail_log.py), and programs may parse the others.
     """
     if called != TORCHRUN:
         return Setting(None, "default")
@@ -99,7 +99,7 @@ def default_prefix(called: str, sources: Sequence[Layer]) -> Setting[str | None]
     return Setting("[${role_name}${local_rank}]:" if is_teed else "", ORIGIN)
 
 
-def _expect_possible(layers: Sequence[Layer]) -> None:
+def _check_supported(layers: Sequence[Layer]) -> None:
     specs = value_of("logs_specs", layers)
     if specs.value not in {"", DEFAULT_LOGS_SPECS}:
         raise UsageError(
@@ -114,7 +114,7 @@ def _expect_possible(layers: Sequence[Layer]) -> None:
 
 
 def _without_effect(layers: Sequence[Layer]) -> Iterator[str]:
-    """Yield a warning for each option that has no effect here, with what replaces it."""
+    """Yield a warning for each option without effect, with its replacement."""
     if interval := find("monitor_interval", layers):
         yield f"{interval.origin} has no effect: clusterrun sees the end of a worker at once"
     handler = value_of("event_log_handler", layers)
@@ -130,37 +130,35 @@ def _without_effect(layers: Sequence[Layer]) -> Iterator[str]:
 def _standalone(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     standalone, nnodes = value_of("standalone", layers), find("nnodes", layers)
     origin = standalone.origin
-    if nnodes is not None and nnodes.value.most != 1:
+    if nnodes is not None and nnodes.value.maximum != 1:
         raise UsageError(
             f"{origin} is for one node, but nnodes is {nnodes}",
             f"leave {origin} out, and set where the nodes meet:\n"
             "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         )
-    one_node: Layer = {"nnodes": (Setting("1", origin),), "cluster": (Setting("none", origin),)}
+    one_node = layer_of(nnodes=Setting("1", origin), cluster=Setting("none", origin))
     return (one_node, *_without(layers, "node_rank", "rdzv_endpoint"))
 
 
 def _static(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Return settings by which the nodes meet at the endpoint, where rank 0 then listens."""
+    """Return ``layers`` with the endpoint as MASTER_ADDR and MASTER_PORT."""
     endpoint = value_of("rdzv_endpoint", layers)
     if endpoint.value is None:
         return layers
     address = Endpoint.parse(endpoint.value)
-    # As a text again, an IPv6 address has no brackets.
-    at_endpoint = {"master_addr": (Setting(address.host, endpoint.origin),)}
-    if address.port is not None:
-        at_endpoint["master_port"] = (Setting(str(address.port), endpoint.origin),)
-    return (at_endpoint, *_without(layers, "rdzv_endpoint"))
+    host = Setting(address.host, endpoint.origin)
+    port = None if address.port is None else Setting(str(address.port), endpoint.origin)
+    return (layer_of(master_addr=host, master_port=port), *_without(layers, "rdzv_endpoint"))
 
 
 def _c10d(layers: Sequence[Layer], backend: Setting[str]) -> tuple[tuple[Layer, ...], list[str]]:
-    """Return settings without a rank, as nodes are ranked by joining, and without a port in use.
+    """Return ``layers`` without node_rank and without the endpoint's port as master_port, and warnings.
 
-    With a warning for each of the two that is ignored.
+    Nodes are ranked in the order of joining, and the agents use the endpoint's port.
     """
     ignored, warnings = ["node_rank"], []
     nnodes, rank = find("nnodes", layers), find("node_rank", layers)
-    if rank is not None and nnodes is not None and nnodes.value.most > 1:
+    if rank is not None and nnodes is not None and nnodes.value.maximum > 1:
         warnings.append(
             f"{rank.origin} {rank.value} is ignored with {backend.origin} c10d, as under torchrun:"
             " node 0 is the one at the endpoint, the others are ranked as they join"
@@ -177,14 +175,14 @@ def _c10d(layers: Sequence[Layer], backend: Setting[str]) -> tuple[tuple[Layer, 
 
 
 def _node_0_by_local_addr(layers: Sequence[Layer]) -> Layer:
-    """Return node rank 0 if ``--local-addr`` is the address at which all nodes meet."""
+    """Return node rank 0 if ``--local-addr`` is the address of the rendezvous."""
     own = value_of("local_addr", layers)
     endpoint = value_of("rdzv_endpoint", layers)
     master = value_of("master_addr", layers)
     host = Endpoint.parse(endpoint.value).host if endpoint.value else master.value
     if own.value is None or own.value != host or find("node_rank", layers) is not None:
         return {}
-    return {"node_rank": (Setting("0", own.origin),)}
+    return layer_of(node_rank=Setting("0", own.origin))
 
 
 def _without(layers: Sequence[Layer], *names: str) -> tuple[Layer, ...]:

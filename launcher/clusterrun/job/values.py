@@ -1,6 +1,6 @@
-"""The kinds of values: how a text becomes one, and what to type if it is none.
+"""The kinds of option values: how a text is read, and the error if it is wrong.
 
-A type with None is of options that need not be set.
+Optional types are for options without a default.
 """
 
 import re
@@ -27,9 +27,9 @@ EnumT = TypeVar("EnumT", bound=Enum)
 
 
 def choice(words: type[EnumT], what: str, others: Mapping[str, EnumT] | None = None) -> Value:
-    """Return the value of one of these words; ``what`` is such a value: "a NUMA binding".
+    """Return the kind of value that is one of ``words``; messages call it ``what``: "a NUMA binding".
 
-    ``others`` are words of other launchers that are taken and not shown.
+    ``others`` are words of other launchers that are accepted but not shown.
     """
     known = [str(each.value) for each in words]
 
@@ -45,10 +45,10 @@ def choice(words: type[EnumT], what: str, others: Mapping[str, EnumT] | None = N
 
 
 MAX_RUN_ID_BYTES = 200
-"""Bytes: file systems allow 255 in a name, and a folder's name has the run id and more."""
+"""File systems allow 255 bytes in the name of a folder, which has the run id and a suffix."""
 
 MAX_ROLE_LENGTH = 255
-"""Characters: nodes send each other the name."""
+"""Characters. Nodes send the name to each other."""
 
 
 def _run_id(text: str) -> str:
@@ -98,7 +98,12 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def variable_name(text: str) -> str:
-    """Read the name of an environment variable that a job may set for its workers."""
+    """Return the name of a variable that a job may set for its workers.
+
+    Raises:
+        UsageError: it is not a name, or clusterrun sets the variable itself.
+
+    """
     if not (text.isascii() and text.isidentifier()):
         raise UsageError(
             f"{text!r} is not the name of a variable",
@@ -132,7 +137,6 @@ def _shell_command(text: str) -> str:
 
 
 def _command(text: str) -> tuple[str, ...]:
-    # Few jobs have one.
     from shlex import split
 
     try:
@@ -159,12 +163,12 @@ Name = Annotated[str, Value(str, "NAME")]
 RunId = Annotated[str, Value(_run_id, "ID")]
 Role = Annotated[str, Value(_role, "NAME")]
 Preload = Annotated[str | tuple[str, ...], Value(_preload, "auto|none|MODULE,...")]
-"""``auto``, ``none``, or the modules."""
+"""``auto``, ``none``, or names of modules."""
 Variables = Annotated[tuple[tuple[str, str], ...], Value(_setting, "NAME=VALUE", repeated=True)]
 LocalRankArgument = Annotated[
-    str, Value(_local_rank_argument, "[=local-rank|local_rank]", alone="true")
+    str, Value(_local_rank_argument, "[=local-rank|local_rank]", implied="true")
 ]
-"""Without dashes; "" for none."""
+"""The argument's name without dashes; "" if none is passed."""
 ShellCommand = Annotated[str, Value(_shell_command, "COMMAND")]
 Command = Annotated[tuple[str, ...], Value(_command, "COMMAND")]
 SshOptions = Annotated[tuple[str, ...], Value(_ssh_options, "OPTIONS")]
@@ -176,7 +180,10 @@ SshOptions = Annotated[tuple[str, ...], Value(_ssh_options, "OPTIONS")]
 def number(
     what: str, lowest: int = 0, highest: int = 10**9, metavar: str = "N", hint: str = ""
 ) -> Value:
-    """Return the value of a whole number within bounds; ``what`` is such a number: "a port"."""
+    """Return the kind of value that is an integer from ``lowest`` to ``highest``.
+
+    Messages call it ``what``, such as "a port".
+    """
     bounds = f"from {lowest} to {highest}" if highest < 10**9 else f"from {lowest}"
 
     def read(text: str) -> int:
@@ -189,9 +196,9 @@ def number(
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that ``text`` writes in decimal digits; None for any other text."""
+    """Return the number that ``text`` has in decimal digits; None for any other text."""
     digits = text.strip()
-    # No machine needs longer numbers, and int() refuses thousands of digits.
+    # int() raises for thousands of digits.
     plain = digits.isascii() and digits.isdigit() and len(digits) < 10
     return int(digits) if plain else None
 
@@ -199,28 +206,30 @@ def whole_number(text: str) -> int | None:
 class NodeRange(Struct, frozen=True):
     """A number of nodes, ``N`` or ``MIN:MAX``."""
 
-    fewest: int
-    most: int
+    minimum: int
+    maximum: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
         low, _, high = text.partition(":")
-        fewest, most = whole_number(low), whole_number(high or low)
-        if not fewest or not most or fewest > most:
+        minimum, maximum = whole_number(low), whole_number(high or low)
+        if not minimum or not maximum or minimum > maximum:
             raise UsageError(
                 f"{text!r} is not a number of nodes", "give a number from 1, or MIN:MAX"
             )
-        return cls(fewest, most)
+        return cls(minimum, maximum)
 
     def __str__(self) -> str:
-        return f"{self.most}" if self.fewest == self.most else f"{self.fewest}:{self.most}"
+        if self.minimum == self.maximum:
+            return str(self.maximum)
+        return f"{self.minimum}:{self.maximum}"
 
 
 class RankSet(Struct, frozen=True):
-    """Ranks as a user lists them, ``0,8-15``; workers of these ranks need not exist."""
+    """A list of ranks such as ``0,8-15``; not all need to exist."""
 
     ranges: tuple[tuple[int, int], ...]
-    """First and last rank of each range."""
+    """The first and the last rank of each range."""
 
     @property
     def lowest(self) -> int:
@@ -236,7 +245,7 @@ class RankSet(Struct, frozen=True):
 
 
 class WorkerCount(Enum):
-    """A number of workers per node that is counted, not given."""
+    """A number of workers per node that depends on the machine."""
 
     PER_GPU = "per-gpu"
     """The default: one per visible GPU, or one."""
@@ -253,7 +262,7 @@ class WorkerCount(Enum):
 
 def _workers(text: str) -> int | WorkerCount:
     words = {"auto": WorkerCount.AUTO, "gpu": WorkerCount.GPU, "cpu": WorkerCount.CPU}
-    # torchrun's xpu means Intel's GPUs, which are counted as any other.
+    # torchrun's xpu means Intel's GPUs, which are counted like any others.
     count = (words | {"xpu": WorkerCount.GPU}).get(text) or whole_number(text)
     if not count:
         hint = "give a number from 1, or auto, gpu or cpu"
@@ -271,12 +280,12 @@ def _port(text: str) -> int | None:
 
 
 MAX_WAIT_SECONDS = 604_800.0
-"""Seconds in a week: no grace period is longer, and the kernel's timers take no infinity."""
+"""A week. The kernel's timers do not accept infinity."""
 
-SECONDS_OF = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+SECONDS_PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 MIN_HEARTBEAT_TIMEOUT = 0.5
-"""Seconds: the kernel may take that long to send a lost packet again."""
+"""Seconds. The kernel may need that long to retransmit a lost packet."""
 
 
 def _seconds(text: str) -> float:
@@ -287,12 +296,12 @@ def _seconds(text: str) -> float:
     if not 0 <= found <= MAX_WAIT_SECONDS:
         hint = "give a number of seconds, such as 25 or 0.5"
         if unit := re.fullmatch(r"([0-9]{1,5}) ?(s|min|m|h|d)", text.strip()):
-            hint = f"give seconds: {int(unit[1]) * SECONDS_OF[unit[2]]}"
+            hint = f"give seconds: {int(unit[1]) * SECONDS_PER_UNIT[unit[2]]}"
         raise UsageError(f"{text!r} is not a time in seconds", hint)
     return found
 
 
-def _silence(text: str) -> float:
+def _heartbeat_timeout(text: str) -> float:
     found = _seconds(text)
     if found < MIN_HEARTBEAT_TIMEOUT:
         raise UsageError(
@@ -336,7 +345,7 @@ def _suspend_signal(text: str) -> int:
     names = {each.name: int(each) for each in signal.Signals}
     name = text.strip().upper()
     found = names.get(name) or names.get(f"SIG{name}") or whole_number(text)
-    # Others have a meaning for an agent already.
+    # Agents already use other signals.
     if found is None or found not in FORWARDED_SIGNALS:
         raise UsageError(
             f"{text!r} is not a signal that can ask for a suspension", "give USR1 or USR2"
@@ -350,13 +359,12 @@ RankOfNode = Annotated[int | None, number("the rank of a node", metavar="R")]
 Rank = Annotated[int | None, number("the rank of a worker", metavar="RANK")]
 Ranks = Annotated[RankSet | None, Value(_ranks, "RANKS")]
 Port = Annotated[int | None, Value(_port, "PORT")]
-"""None for 0, which has one chosen, as with torchrun."""
+"""None for 0, which means that a port is chosen, as with torchrun."""
 SECONDS = Value(_seconds, "SECONDS")
 Seconds = Annotated[float, SECONDS]
-HeartbeatTimeout = Annotated[float, Value(_silence, "SECONDS")]
-"""Seconds after which who is silent counts as lost."""
+HeartbeatTimeout = Annotated[float, Value(_heartbeat_timeout, "SECONDS")]
 ExitCodes = Annotated[tuple[int, ...], Value(_exit_codes, "CODES")]
-"""In order, each once."""
+"""Sorted and unique."""
 SignalNumber = Annotated[int | None, Value(_suspend_signal, "SIGNAL")]
 
 
@@ -364,32 +372,32 @@ SignalNumber = Annotated[int | None, Value(_suspend_signal, "SIGNAL")]
 
 
 LOOPBACK = "127.0.0.1"
-"""Where the workers of a single node meet: the name of its host need not resolve."""
+"""MASTER_ADDR on a single node, whose host name may not resolve."""
 
 
 def is_link_local(address: str) -> bool:
-    """Return whether it is an IPv6 address of one link, fe80::/10, with or without a zone (RFC 4291)."""
+    """Return whether the address is IPv6 and in fe80::/10 (RFC 4291), with or without a zone."""
     return ":" in address and address[:3].lower() in {"fe8", "fe9", "fea", "feb"}
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an IP address, as text, leads to the machine itself."""
+    """Return whether an IP address is a loopback address."""
     return address == "::1" or address.startswith("127.")
 
 
 class Endpoint(Struct, frozen=True):
-    """A host, and a port if one is given."""
+    """A host and perhaps a port."""
 
     host: str
-    """Without brackets."""
+    """An IPv6 address has no brackets."""
     port: int | None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``HOST``, ``HOST:PORT``, an IPv6 address, or one in brackets with or without a port.
+        """Read ``HOST``, ``HOST:PORT``, ``IPV6``, ``[IPV6]`` or ``[IPV6]:PORT``.
 
         Raises:
-            ValueError: it is none of these.
+            ValueError: the text is none of these.
 
         """
         host, port = _split(text)
@@ -410,10 +418,10 @@ class Endpoint(Struct, frozen=True):
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the host, and the rest from the colon on."""
+    """Return the host, and the port with its colon or ""."""
     if text.startswith("["):
         host, end, port = text[1:].partition("]")
-        # Without the closing bracket, or a colon after it, the rest is not a port.
+        # ":?" is not a port, so it causes an error.
         return host, port if end and port[:1] in {"", ":"} else ":?"
     if text.count(":") > 1:
         return text, ""
@@ -449,16 +457,16 @@ def _hosts(text: str) -> tuple[str, ...]:
     found = read_hosts(text.replace(" ", ""))
     if not all(found) or not found:
         raise host_list_error(text)
-    once: set[str] = set()
+    seen: set[str] = set()
     for host in found:
-        if host in once:
+        if host in seen:
             raise UsageError(f"{shown(text)} has {host} twice", "give each host once")
-        once.add(host)
+        seen.add(host)
     return found
 
 
 MAX_DEVICES = 10_000
-"""A larger number is a typing error, and its range would take long to write out."""
+"""A larger number is a typing error, and a range of so many devices would fill the memory."""
 
 
 def _devices(text: str) -> tuple[str, ...]:
@@ -472,7 +480,7 @@ def _devices(text: str) -> tuple[str, ...]:
 
 
 def _device_range(text: str) -> list[str]:
-    """Return the devices that one part of the list names; one empty name if it names none."""
+    """Return the devices of one item of the list; one empty name if the item is wrong."""
     first, dash, last = text.partition("-")
     low, high = whole_number(first), whole_number(last)
     if text.startswith(("GPU-", "MIG-")) or (low is not None and not dash):
@@ -483,10 +491,10 @@ def _device_range(text: str) -> list[str]:
 
 
 class MappedGpu(Struct, frozen=True):
-    """The place of a GPU against what the machine reports: an entry of ``--numa-map``."""
+    """The NUMA node or CPUs of a GPU, as an entry of ``--numa-map`` sets them."""
 
     gpu: str
-    """As typed: an index, a PCI address or a UUID."""
+    """An index, a PCI address or a UUID."""
     place: int | CpuSet
     """The number of a NUMA node, or the CPUs near the GPU."""
 
@@ -504,7 +512,7 @@ _NODE = re.compile(r"node ?([0-9]{1,5})")
 def _numa_map(text: str) -> tuple[MappedGpu, ...]:
     """Return the entries of a text, or of the file that it names.
 
-    Commas separate entries, in a file also line breaks; a ``#`` begins a comment.
+    Entries are separated by commas, or by line breaks in a file, where a ``#`` begins a comment.
     """
     if "=" not in text:
         return _map_entries(_map_file(_path(text)), f"in {text}: ")
@@ -527,7 +535,7 @@ def _map_entries(text: str, where: str) -> tuple[MappedGpu, ...]:
     if "=" not in pieces[0]:
         raise UsageError(f"{where}{pieces[0]!r} names no GPU", _MAP_HINT)
     found: dict[str, MappedGpu] = {}
-    # Lists of CPUs have commas, too.
+    # Lists of CPUs also have commas: a comma separates entries only if an = follows.
     for part in re.split(r",(?=[^,]*=)", ",".join(pieces)):
         entry = _map_entry(part, where)
         if entry.gpu in found:
@@ -552,7 +560,7 @@ def _map_entry(text: str, where: str) -> MappedGpu:
 
 
 Address = Annotated[str | None, Value(_address, "HOST")]
-"""A name or an IP address without brackets."""
+"""A host name, or an IP address without brackets."""
 EndpointText = Annotated[str | None, Value(_endpoint, "HOST[:PORT]")]
 Hosts = Annotated[tuple[str, ...], Value(_hosts, "HOST,...")]
 Devices = Annotated[tuple[str, ...], Value(_devices, "0,2,5-7")]
@@ -567,7 +575,7 @@ def _path(text: str) -> str:
     if not text:
         raise UsageError("the path is empty", "give the path of a file or folder")
     if text.startswith("~"):
-        # A folder named "~" would invite its owner to rm -r it.
+        # If we made a folder "~", the user might type rm -r ~ to remove it.
         raise UsageError(f"{text!r} has a ~, which only a shell expands", "give the path in full")
     return text
 
@@ -583,11 +591,11 @@ def _captured_machine(text: str) -> Path:
         case FileKind.FILE | FileKind.FOLDER:
             return Path(text)
         case FileKind.OTHER:
-            complaint = f"{text} is neither a folder nor a file"
+            message = f"{text} is neither a folder nor a file"
         case FileKind.NOTHING:
-            complaint = f"{text} does not exist"
+            message = f"{text} does not exist"
     hint = did_you_mean_file(text) or "give a captured machine, a file or a folder"
-    raise UsageError(complaint, hint)
+    raise UsageError(message, hint)
 
 
 def _new_capture(text: str) -> Path:
@@ -609,7 +617,7 @@ NewCapture = Annotated[Path | None, Value(_new_capture, "FILE", completes="file"
 
 
 class Std(IntFlag):
-    """Streams of one worker, with torchrun's name and numbers (elastic/multiprocessing/api.py)."""
+    """The streams of a worker, as torchrun numbers them (elastic/multiprocessing/api.py)."""
 
     NONE = 0
     OUT = 1
@@ -618,13 +626,10 @@ class Std(IntFlag):
 
 
 class StreamChoice(Struct, frozen=True):
-    """Streams of all workers of a node, or of some of them by local rank: ``3``, ``0:3,1:2``.
-
-    The form is torchrun's.
-    """
+    """The streams of all workers of a node, or of some by local rank, as with torchrun: ``3``, ``0:3,1:2``."""
 
     default: Std
-    """Streams of the workers that ``by_local_rank`` does not list."""
+    """The streams of workers that are not in ``by_local_rank``."""
     by_local_rank: Mapping[int, Std]
 
     def of(self, local_rank: int) -> Std:
@@ -634,7 +639,7 @@ class StreamChoice(Struct, frozen=True):
         return any((self.default, *self.by_local_rank.values()))
 
     def __str__(self) -> str:
-        """Return the form that a user types."""
+        """Return the choice as typed."""
         listed = [f"{rank}:{streams.value}" for rank, streams in self.by_local_rank.items()]
         return ",".join(listed) or str(self.default.value)
 
@@ -687,20 +692,19 @@ def _line_filters(text: str) -> tuple[str, ...]:
 
 Streams = Annotated[StreamChoice | None, Value(_streams, "N|LOCALRANK:N,...")]
 LinePrefix = Annotated[str | None, Value(_line_prefix, "TEXT")]
-""""" means the default, as with torchrun."""
+"""None for "", which means the default, as with torchrun."""
 LineFilters = Annotated[tuple[str, ...], Value(_line_filters, "TEXT,...")]
-"""Texts to look for; ``,,`` is a comma in one."""
+"""Texts to search for; ``,,`` stands for a comma."""
 
 
-# torchrun's own
+# torchrun's options
 
 UNSUPPORTED_BACKENDS = ("etcd", "etcd-v2", "etcd_v2")
 
 BACKENDS = ("static", "c10d")
-"""torchrun's backends that need no server."""
+"""torchrun's backends that do not need a separate server."""
 
 UNCATCHABLE_SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
-"""Signals that no program can handle."""
 
 QUOTES = " \t\n'\""
 
@@ -720,7 +724,7 @@ def _backend(text: str) -> str:
 
 
 def _configuration(text: str) -> tuple[tuple[str, str], ...]:
-    """Split ``KEY=VALUE,KEY=VALUE`` as torchrun does, without quotes that a shell has left."""
+    """Split ``KEY=VALUE,KEY=VALUE`` as torchrun does, and drop quotes that the shell did not remove."""
     bare = text.strip(QUOTES)
     pairs = [pair.partition("=") for pair in bare.split(",")] if bare else []
     for key, equals, value in pairs:
@@ -757,4 +761,4 @@ Configuration = Annotated[tuple[tuple[str, str], ...], Value(_configuration, "KE
 SignalNames = Annotated[str, Value(_signal_names, "NAMES")]
 """``SIGTERM,SIGUSR1``, as torchrun passes them to workers."""
 Plugin = Annotated[str, Value(_plugin, "NAME")]
-"""The name by which torchrun would look up a plugin."""
+"""The name of a torchrun plugin."""

@@ -85,9 +85,9 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
             "nnodes": f"{minimum}{job.agents - job.elasticity.spares}",
             **({"services": _digest(_services_text(job))} if job.services else {}),
             **{
-                row.name: row.in_words(job.fact(row.name).value)
+                row.name: row.value_text(job.setting(row.name).value)
                 for row in OPTIONS.values()
-                if row.option.agree and (job.survives_node_loss or row.subject is not Elasticity)
+                if row.option.same_on_all_nodes and (job.survives_node_loss or row.subject is not Elasticity)
             },
         },
         should={

@@ -25,8 +25,8 @@ def machine_for(job: Job, machine: Machine) -> Machine:
         UsageError: --numa-map or --devices names a GPU, a node or a CPU that is not on the machine.
 
     """
-    machine = with_numa_map(machine, job.fact("numa_map"))
-    return _on_assigned_node(job, _with_devices(machine, job.fact("devices")))
+    machine = with_numa_map(machine, job.setting("numa_map"))
+    return _on_assigned_node(job, _with_devices(machine, job.setting("devices")))
 
 
 def with_numa_map(machine: Machine, numa_map: Setting[tuple[MappedGpu, ...]]) -> Machine:

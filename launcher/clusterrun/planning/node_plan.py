@@ -159,7 +159,7 @@ def _task_variables(tasks: TaskLayout, *, is_alone: bool) -> dict[str, str]:
 
 def _why_0(job: Job, machine: Machine, *, is_alone: bool) -> str:
     """Return why LOCAL_RANK is not the worker's index on its node; "" if it is."""
-    tasks, virtual = job.tasks, job.fact("virtual_local_rank")
+    tasks, virtual = job.tasks, job.setting("virtual_local_rank")
     if tasks is not None and is_alone:
         gpus = counted(len(machine.visible), "GPU")
         return (

@@ -150,7 +150,7 @@ def main_workers(job: Job, machine: Machine, services: Sequence[WorkerSlot]) -> 
     if not services:
         raise UsageError(
             f"node {rank} has no program: node_ranks is {job.main_nodes}, and it has no service",
-            f"reduce nnodes ({job.fact('nnodes')}), or give this node a service",
+            f"reduce nnodes ({job.setting('nnodes')}), or give this node a service",
         )
     if job.nnodes == 1:
         raise UsageError(

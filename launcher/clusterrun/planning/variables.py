@@ -180,7 +180,7 @@ def own_gpus_variables(
         UsageError: the worker has no GPU of its own.
 
     """
-    asked = job.fact("virtual_local_rank")
+    asked = job.setting("virtual_local_rank")
     if not asked.value:
         return {}
     if machine.visible and not gpus:

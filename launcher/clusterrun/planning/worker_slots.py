@@ -73,7 +73,7 @@ def local_size(job: Job, machine: Machine, taken: int = 0) -> int:
     workers = _wanted(job, machine, shown)
     if workers > MAX_WORKERS:
         raise UsageError(
-            f"nproc_per_node is {job.fact('nproc_per_node')}: a node starts {MAX_WORKERS} workers"
+            f"nproc_per_node is {job.setting('nproc_per_node')}: a node starts {MAX_WORKERS} workers"
             " at most",
             "give as many as there are GPUs, or CPUs",
         )
@@ -151,7 +151,7 @@ def _usable_cpus(machine: Machine) -> int:
 
 
 def _expect_gpus(job: Job, machine: Machine, workers: int, visible: int, shown: int) -> None:
-    each = job.fact("gpus_per_worker")
+    each = job.setting("gpus_per_worker")
     if each.value is None:
         _expect_gpu_each(job, machine, workers, visible, shown)
     if not each.value:
@@ -175,7 +175,7 @@ def _expect_gpu_each(job: Job, machine: Machine, workers: int, visible: int, sho
     """Refuse more workers than GPUs if the number of workers was set (docs/binding.md, decision 3)."""
     if not shown or workers <= shown or not isinstance(job.workers.nproc_per_node, int):
         return
-    asked = f"nproc_per_node is {job.fact('nproc_per_node')}"
+    asked = f"nproc_per_node is {job.setting('nproc_per_node')}"
     shared = "or, if workers share GPUs or use none, add --gpus-per-worker 0"
     if shown < visible:
         raise UsageError(

@@ -58,7 +58,7 @@ class Places:
         within = f" within {self.patience:g} s (--rejoin-timeout)" if self.patience else ""
         if settings.job.is_elastic:
             left = len(members.places) - len(gone) + len(members.waiting)
-            minimum = f"the minimum is {settings.job.workers.nnodes.fewest}"
+            minimum = f"the minimum is {settings.job.workers.nnodes.minimum}"
             return f"{counted(left, 'node')} left, and {minimum}{within}"
         places = listed(f"node {each.rank} ({each.hello.host})" for each in gone)
         return f"no other node has taken the place of {places}{within}"
@@ -79,7 +79,7 @@ class Places:
 def elastic_size(present: int, settings: RendezvousSettings) -> int:
     """Return how many of the present nodes an elastic world has; 0: they are too few."""
     nodes = min(present, settings.job.nnodes)
-    return nodes if nodes >= settings.job.workers.nnodes.fewest else 0
+    return nodes if nodes >= settings.job.workers.nnodes.minimum else 0
 
 
 def _same_places(places: Collection[Node], waiting: Collection[Node]) -> list[Node] | None:

@@ -125,17 +125,17 @@ def rendezvous_settings(job: Job) -> RendezvousSettings:
         # A node that joins too late gets its answer from the coordinator, not from torch's store.
         keeps_rendezvous_port=apart or job.last_call is not None or job.survives_node_loss,
         rhythm=heartbeat_rhythm(job.agents, job.failures.heartbeat_timeout),
-        workers_port=job.fact("master_port") if apart else Setting(None, "default"),
+        workers_port=job.setting("master_port") if apart else Setting(None, "default"),
     )
 
 
 def _host_and_ports(job: Job) -> tuple[Setting[str], Setting[tuple[int, ...]]]:
-    given = job.fact("rdzv_endpoint")
+    given = job.setting("rdzv_endpoint")
     if given.value is not None:
         endpoint = Endpoint.parse(given.value)
         port = ENDPOINT_PORT if endpoint.port is None else endpoint.port
         return Setting(endpoint.host, given.origin), Setting((port,), given.origin)
     host = Setting(job.rendezvous.master_addr or "", job.origin("master_addr"))
     if job.rendezvous.master_port is None:
-        return host, job.fact("port_candidates")
+        return host, job.setting("port_candidates")
     return host, Setting((job.rendezvous.master_port,), job.origin("master_port"))

@@ -143,7 +143,7 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
                 continue
             case "nnodes":
                 yield name, job.nnodes, job.origin(name)
-                yield "fewest_nodes", job.workers.nnodes.fewest, job.origin(name)
+                yield "fewest_nodes", job.workers.nnodes.minimum, job.origin(name)
             case "master_addr":
                 yield name, job.rendezvous.master_addr or world.master_addr, job.origin(name)
             case "env":

@@ -135,13 +135,13 @@ def requeue(node: LocalNode, outcome: Outcome) -> str:
     # For schedulers without such a command the exit code is enough.
     if not (node.job.suspending.requeue and is_suspended and scheduler and scheduler.requeue):
         return ""
-    from clusterrun.job.this_process import ask
+    from clusterrun.job.this_process import run_command
 
     command = " ".join(scheduler.requeue[:2])
     # The scheduler ends the job's processes, including this command, before the command gets its answer.
     # An ignored signal stays ignored in an executed program (signal(7)).
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    answer = ask(scheduler.requeue, node.variables)
+    answer = run_command(scheduler.requeue, node.variables)
     if answer.failure:
         return f"clusterrun: error: {scheduler} was not requeued: {command}: {answer.failure}\n"
     return f"clusterrun: {scheduler} was requeued ({command})\n"

@@ -16,7 +16,7 @@ def start_fork_server(resolved: Resolved, environ: Mapping[str, str]) -> ServerP
 
     """
     job = resolved.job
-    check_log_folder(job.fact("log_dir"))
+    check_log_folder(job.setting("log_dir"))
     return ServerProcess(
         ServerCommand(
             job.program.python,

@@ -43,7 +43,7 @@ class SingleNodeMembership:
         """
         self._notice = notice
         self._loop = loop
-        self._port = MasterPort(job.fact("master_port"))
+        self._port = MasterPort(job.setting("master_port"))
         settings = RendezvousSettings(
             job,
             nodes=1,

@@ -36,7 +36,7 @@ def test_the_example_of_the_page() -> None:
     job = describe("train.py", flags=FLAGS, environ=ALLOCATION).job
 
     assert [
-        job.fact(name) for name in ("nnodes", "node_rank", "master_addr", "run_id", "cluster")
+        job.setting(name) for name in ("nnodes", "node_rank", "master_addr", "run_id", "cluster")
     ] == [
         Setting(2, "NOMAD_META_NODES"),
         Setting(1, "NOMAD_ALLOC_INDEX"),

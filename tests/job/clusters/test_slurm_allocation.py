@@ -26,7 +26,7 @@ def test_a_shell_on_one_of_the_nodes(name: str) -> None:
     """It is alone, as in a notebook, and a warning has the line for all nodes."""
     resolved = describe("train.py", environ=captured(name), process=ON_N1)
 
-    assert resolved.job.fact("nnodes") == Setting(1, "a shell without srun")
+    assert resolved.job.setting("nnodes") == Setting(1, "a shell without srun")
     assert resolved.job.tasks is None
     (warning,) = resolved.warnings
     assert warning.startswith(
@@ -40,7 +40,7 @@ def test_two_shells_may_be_two_nodes() -> None:
 
     resolved = describe("train.py", flags=flags, environ=captured("salloc"), process=ON_N1)
 
-    assert resolved.job.fact("nnodes") == Setting(2, "--nnodes")
+    assert resolved.job.setting("nnodes") == Setting(2, "--nnodes")
     assert resolved.warnings == ()
 
 

@@ -222,7 +222,7 @@ class Pilot:
             if 0 < gpus < 3:
                 more["gpus_per_worker"] = "0"
             folder = self._new_folder(f"spare-{rank}")
-            started.append((self._start(line.over(typed(**more)), folder), folder))
+            started.append((self._start(line.with_options(typed(**more)), folder), folder))
         until = time.monotonic() + SECONDS_OF_A_JOB
         ready: list[dict[str, Any]] = []
         while len(ready) < 2 and time.monotonic() < until:

@@ -16,7 +16,7 @@ from clusterrun.clients.python.wire import dumps
 from clusterrun.errors import UsageError
 from clusterrun.job.declarations import Row, Setting, format_value
 from clusterrun.job.options import NAMES
-from clusterrun.job.removed_options import GONE
+from clusterrun.job.removed_options import REMOVED_OPTIONS
 from clusterrun.job.sources import PREFIX, CommandLine, Layer, collected
 from clusterrun.job.suggestions import closest
 from clusterrun.workers.fork_server.preloading.packages import (
@@ -101,8 +101,8 @@ def _unknown(function: str, name: str) -> str:
         return f"{function}() takes no {name}: to see a plan, type clusterrun --dry-run"
     if name in ABOUT_TERMINALS:
         return f"{function}() takes no {name}: type clusterrun --{name} with a script"
-    if name in GONE:
-        return f"{function}() takes no {name} any more; {GONE[name]}"
+    if name in REMOVED_OPTIONS:
+        return f"{function}() takes no {name} any more; {REMOVED_OPTIONS[name]}"
     nearest = closest(name, ROWS)
     suggestion = f"; did you mean {nearest}?" if nearest else ""
     return f"{function}() got an unexpected keyword argument {name!r}{suggestion}"

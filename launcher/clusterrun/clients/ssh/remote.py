@@ -121,7 +121,7 @@ _OWN = frozenset(
 _OWN_PREFIXES = (
     *("SSH_", "XDG_", "GPG_", "VSCODE_"),
     # A scheduler's: its job is this process's, not that of an agent which ssh has started.
-    *(beginning for cluster in CLUSTERS for beginning in cluster.private),
+    *(beginning for cluster in CLUSTERS for beginning in cluster.private_prefixes),
 )
 
 _OPTIONS = {
@@ -184,7 +184,7 @@ def calls(
         )
         if host in over_ssh.slots:
             own = {**own, **typed(nproc_per_node=str(over_ssh.slots[host]))}
-        yield Call(kept.over(own).argv(), folder, variables)
+        yield Call(kept.with_options(own).argv(), folder, variables)
 
 
 def _folder() -> str:

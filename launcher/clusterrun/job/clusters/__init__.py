@@ -1,1 +1,1 @@
-"""Schedulers and platforms: ``detection.py`` has the table of them, and says how to add one."""
+"""Schedulers and platforms; ``detection.py`` has the table of them and says how to add one."""

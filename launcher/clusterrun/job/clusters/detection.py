@@ -1,8 +1,8 @@
-"""Which cluster this process runs under: the first row of a table that finds itself.
+"""The table of clusters, and which of them this process runs under.
 
-To add a scheduler, write a module beside this one (``flux.py`` is a short example), and a row here.
-Of a platform that is known by variables alone, a function in ``platforms.py`` is enough. The row has
-what must be known without an import: only the modules of detected clusters are imported.
+To add a scheduler, write a module in this package (``flux.py`` is a short example) and a row in
+``CLUSTERS``. For a platform that is known by its variables alone, a function in ``platforms.py`` is
+enough. Only the module of a detected cluster is imported; the row has what must be known without it.
 """
 
 import os
@@ -19,119 +19,122 @@ from clusterrun.job.declarations import Setting
 from clusterrun.job.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    # Of few clusters.
     from clusterrun.job.clusters.scheduler import Scheduler
 
 NO_CLUSTER = "none"
-"""The value of ``--cluster`` for no cluster at all."""
+"""The value of ``--cluster`` that ignores all clusters."""
 
 
 class Cluster(Struct, frozen=True):
     """A scheduler or a platform, such as Slurm or SageMaker."""
 
     name: str
-    """Its value of ``--cluster``; rows may share one."""
+    """The value of ``--cluster``; several rows may have the same."""
     markers: tuple[str, ...]
-    """Variables that its processes have, the best known first; a * stands for anything.
-
-    Or a file of its nodes, by its path from / on.
-    """
+    """Variables that its processes have, the best known first, with * for any text; or the absolute
+    path of a file that its nodes have."""
     function: str
-    """FILE.FUNCTION beside this one, imported only if a marker is set.
+    """MODULE.FUNCTION in this package; the module is imported only if a marker is set.
 
-    It gets the variables and the launch, and returns what is found, or None if its marker is another
-    cluster's. A variable with a wrong value is a ``UsageError``.
+    The function gets the variables and the launch. It returns None if the marker belongs to another
+    cluster, and raises a ``UsageError`` if a variable has a wrong value.
     """
     only_by_name: bool = False
-    """Its variables are not its own, so ``--cluster`` has to name it."""
+    """Other platforms have the same variables, so ``--cluster`` must name it."""
     lenient: bool = False
-    """Where options place the node, a variable or a file with a wrong value is not needed."""
-    private: tuple[str, ...] = ()
-    """Beginnings of variables that place one process, and mean nothing on a host that ssh reaches."""
-    job: tuple[str, ...] = ()
-    """Variables of its jobs, with their ids: its module has ``SCHEDULER``, the commands of a job."""
+    """A wrong variable or file is an error only if options do not set nodes and ranks."""
+    private_prefixes: tuple[str, ...] = ()
+    """Prefixes of variables that describe one process; ssh must not pass them to other hosts."""
+    job_variables: tuple[str, ...] = ()
+    """Variables with the id of a job; the module then has a ``SCHEDULER``."""
     task_launchers: tuple[str, ...] = ()
-    """Programs that start its tasks, so they come before clusterrun."""
+    """Programs that start its tasks; they come before clusterrun on a command line."""
 
     @property
     def scheduler(self) -> "Scheduler":
-        """The commands of its jobs; for a row with ``job``."""
+        """The commands of its jobs; only a row with ``job_variables`` has them."""
         found: Scheduler = self._module().SCHEDULER
         return found
 
     def find(self, variables: Variables, launch: Launch) -> Found | None:
-        """Return what the cluster has set; None if this process does not run under it."""
+        """Return what the cluster sets; None if this process does not run under it."""
         _, _, name = self.function.partition(".")
         try:
             found: Found | None = getattr(self._module(), name)(variables, launch)
         except UsageError as error:
             if not self.lenient:
                 raise
-            return Found(yields=True, obstacle=error)
+            return Found(overridable=True, error=error)
         return found
 
     def _module(self) -> Any:
         return import_module(f"{__package__}.{self.function.partition('.')[0]}")
 
-    def marker(self, variables: Variables) -> str:
-        """Return the first of its markers that is set, or exists; "" if none does."""
+    def marker(self, variables: Variables) -> str | None:
+        """Return the first marker that is set or exists; None if none does."""
         names = (each for marker in self.markers for each in _matching(marker, variables))
-        return next((name for name in names if variables.get(name) or _is_there(name)), "")
+        return next((name for name in names if variables.get(name) or _exists(name)), None)
 
 
 CLUSTERS = (
-    # First those that start this very process. Flux before the others, whose jobs start it: its tasks
-    # inherit the variables of its daemons. jsrun also sets Open MPI's variables.
+    # Task launchers come first. Flux comes before the others because it may run in their jobs, and its
+    # tasks inherit the variables of its daemons. jsrun also sets Open MPI's variables.
     Cluster(
         "flux",
         ("FLUX_TASK_RANK",),
         "flux.task",
-        private=("FLUX_",),
-        job=("FLUX_JOB_ID",),
+        private_prefixes=("FLUX_",),
+        job_variables=("FLUX_JOB_ID",),
         task_launchers=("flux",),
     ),
     Cluster(
         "lsf",
         ("JSM_NAMESPACE_RANK",),
         "lsf.jsrun",
-        private=("LSB_", "LSF_", "LS_JOBPID", "JSM_"),
-        job=("LSB_JOBID",),
+        private_prefixes=("LSB_", "LSF_", "LS_JOBPID", "JSM_"),
+        job_variables=("LSB_JOBID",),
         task_launchers=("jsrun",),
     ),
-    # mpirun before srun: in an allocation it starts its own daemons with srun, and its tasks inherit
-    # the daemon's step.
+    # mpirun comes before srun: in an allocation it starts its daemons with srun, and its tasks inherit
+    # the step of their daemon.
     Cluster(
         "openmpi",
         ("OMPI_COMM_WORLD_RANK",),
         "openmpi.task",
-        private=("OMPI_", "PMIX_", "PRTE_"),
+        private_prefixes=("OMPI_", "PMIX_", "PRTE_"),
         task_launchers=("mpirun", "orterun", "prun"),
     ),
     Cluster(
         "mpich",
         ("PMI_RANK",),
         "mpich.mpich",
-        private=("PMI_", "HYDRA_", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+        private_prefixes=("PMI_", "HYDRA_", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
         task_launchers=("mpiexec",),
     ),
-    Cluster("mvapich", ("MV2_COMM_WORLD_RANK",), "mpich.mvapich", private=("MV2_",)),
+    Cluster("mvapich", ("MV2_COMM_WORLD_RANK",), "mpich.mvapich", private_prefixes=("MV2_",)),
     Cluster(
         "slurm",
         ("SLURM_STEP_ID", "SLURM_STEPID"),
         "slurm.step",
-        private=("SLURM",),
-        job=("SLURM_JOB_ID", "SLURM_JOBID"),
+        private_prefixes=("SLURM",),
+        job_variables=("SLURM_JOB_ID", "SLURM_JOBID"),
         task_launchers=("srun",),
     ),
-    # After srun, which sets PALS_ variables on Cray machines.
-    Cluster("pals", ("PALS_RANKID",), "mpich.pals", private=("PALS_",), task_launchers=("aprun",)),
-    # Platforms with variables of their own, before those known by names that users export, too:
-    # HFAI's pods also have RANK and WORLD_SIZE.
+    # PALS comes after srun, which sets PALS_ variables on Cray machines.
+    Cluster(
+        "pals",
+        ("PALS_RANKID",),
+        "mpich.pals",
+        private_prefixes=("PALS_",),
+        task_launchers=("aprun",),
+    ),
+    # Platforms with variables of their own come before those known by names that users also export:
+    # pods of HFAI also have RANK and WORLD_SIZE.
     Cluster(
         "hfai",
         ("MARSV2_RANK", "MARSV2_TASK_ID", "MARSV2_NODE_NAME", "HFAI_SIMULATE"),
         "platforms.hfai",
-        private=("MARSV2_",),
+        private_prefixes=("MARSV2_",),
     ),
     Cluster("pai-dlc", ("NPROC_PER_NODE",), "platforms.pai_dlc"),
     Cluster(
@@ -139,88 +142,88 @@ CLUSTERS = (
         ("VC_TASK_INDEX", "VK_TASK_INDEX", "VC_*_HOSTS"),
         "platforms.volcano",
         lenient=True,
-        private=("VC_", "VK_"),
+        private_prefixes=("VC_", "VK_"),
     ),
-    Cluster("skypilot", ("SKYPILOT_NODE_RANK",), "platforms.skypilot", private=("SKYPILOT_",)),
-    Cluster("sagemaker", ("SM_HOSTS",), "platforms.sagemaker", private=("SM_",)),
+    Cluster(
+        "skypilot", ("SKYPILOT_NODE_RANK",), "platforms.skypilot", private_prefixes=("SKYPILOT_",)
+    ),
+    Cluster("sagemaker", ("SM_HOSTS",), "platforms.sagemaker", private_prefixes=("SM_",)),
     Cluster(
         "paddle",
         ("PADDLE_TRAINERS", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_NNODES"),
         "platforms.paddle",
     ),
-    # AzureML is known by LOCAL_RANK, so it comes after platforms whose pods may have one.
+    # AzureML is known by LOCAL_RANK, so it comes after platforms whose pods may also have one.
     Cluster("azureml", ("LOCAL_RANK",), "platforms.azureml", lenient=True),
-    # A file of hosts: any process of the job has it, wherever it was started.
+    # Any process of the job has the nodefile, wherever it was started.
     Cluster(
         "pbs",
         ("PBS_NODEFILE",),
         "pbs.node_in_nodefile",
         lenient=True,
-        private=("PBS_",),
-        job=("PBS_JOBID",),
+        private_prefixes=("PBS_",),
+        job_variables=("PBS_JOBID",),
     ),
-    # An index without a number of pods.
+    # Indexed Jobs have an index, but not the number of pods.
     Cluster(
         "kubernetes",
         ("JOB_COMPLETION_INDEX",),
         "kubernetes.indexed_job",
         lenient=True,
-        private=("KUBERNETES_", "JOB_COMPLETION_"),
-        job=("KUBERNETES_SERVICE_HOST",),
+        private_prefixes=("KUBERNETES_", "JOB_COMPLETION_"),
+        job_variables=("KUBERNETES_SERVICE_HOST",),
     ),
-    # Names that belong to no cluster, the clear ones first.
+    # Names that scripts export; NODE_RANK is clear, RANK may count processes.
     Cluster("exports", ("NODE_RANK",), "exports.exported_nodes", lenient=True),
     Cluster("exports", ("RANK",), "exports.exported_triple", lenient=True),
     Cluster("pmix", ("PMIX_RANK",), "mpich.pmix"),
-    # As it knows least: all processes in an allocation have the same variables.
+    # An allocation says least: all of its processes have the same variables.
     Cluster("slurm", ("SLURM_JOB_ID", "SLURM_JOBID"), "slurm.allocation", lenient=True),
-    # Ranks without an address: no place, only a warning.
+    # Ranks without an address only cause a warning.
     Cluster("exports", ("RANK", "NODE_RANK"), "exports.exported_ranks"),
-    # Pods that have only the names that all platforms share.
+    # Pods with only the variables that all platforms share.
     Cluster("pai-dlc", ("WORLD_SIZE",), "platforms.counted_pods", only_by_name=True),
     Cluster("aihc", ("WORLD_SIZE",), "platforms.counted_pods", only_by_name=True),
     Cluster("intel-mpi", ("PMI_RANK",), "mpich.mpich", only_by_name=True),
 )
-"""In the order of detection, each with the reason for its place; jobs are looked for in the same."""
+"""In the order of detection. A scheduler's job is searched for in the same order."""
 
 TASK_LAUNCHERS = tuple(name for cluster in CLUSTERS for name in cluster.task_launchers)
-"""Programs that start clusterrun on each node, so they come before it."""
-
-PADDLE_BY_NAME = "paddle"
-"""A job whose workers get Paddle's variables, and that options alone may set."""
+"""Programs that start clusterrun on each node, such as srun."""
 
 
 def detect(asked: Setting[str], variables: Variables, launch: Launch) -> Found:
-    """Return what the cluster of this process has set; nothing without one.
+    """Return what the cluster of this process sets; without a cluster, nothing.
 
-    ``asked`` is the value of ``--cluster``, "" if it was not set.
+    ``asked`` is the value of ``--cluster``, "" if it is not set.
 
     Raises:
-        UsageError: the cluster's variables contradict each other, or it is not the one that is asked.
+        UsageError: the cluster's variables disagree, or the named cluster is not detected.
 
     """
     if asked.value == NO_CLUSTER:
-        return Found(cluster=asked, yields=True)
+        return Found(cluster=asked, overridable=True)
     if ":" in asked.value:
-        # Few sites have a cluster of their own.
         from clusterrun.job.clusters.site_function import find
 
         return replace(find(asked, variables, launch), cluster=asked)
     for cluster in CLUSTERS:
-        is_meant = asked.value == cluster.name or not (asked.value or cluster.only_by_name)
-        marker = cluster.marker(variables) if is_meant else ""
+        if asked.value != cluster.name and (asked.value or cluster.only_by_name):
+            continue
+        marker = cluster.marker(variables)
         if marker and (found := cluster.find(variables, launch)):
             origin = asked.origin if asked.value else marker
             return replace(found, cluster=Setting(cluster.name, origin))
-    if asked.value not in {"", PADDLE_BY_NAME}:
+    # For paddle, options alone may set the nodes; workers still get Paddle's variables.
+    if asked.value not in {"", "paddle"}:
         raise _not_detected(asked)
-    return Found(cluster=asked if asked.value else Setting(NO_CLUSTER, "default"), yields=True)
+    return Found(cluster=asked if asked.value else Setting(NO_CLUSTER, "default"), overridable=True)
 
 
 def current_scheduler_job(variables: Variables) -> tuple[Cluster, Setting[str]] | None:
-    """Return the scheduler in whose job this process runs, and the job's id; None: there is none."""
+    """Return the scheduler whose job this process runs in, and the job's id; None outside of a job."""
     for cluster in CLUSTERS:
-        if found := variables.text(*cluster.job):
+        if found := variables.text(*cluster.job_variables):
             return cluster, found
     return None
 
@@ -232,8 +235,8 @@ def _matching(marker: str, variables: Variables) -> list[str]:
     return sorted(name for name in variables if name.startswith(head) and name.endswith(tail))
 
 
-def _is_there(marker: str) -> bool:
-    """Return whether it is a file; one that this user may not see is there, too, and is complained of."""
+def _exists(marker: str) -> bool:
+    """Return whether the marker is a file; a file that this user may not see counts as one."""
     if not marker.startswith("/"):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Names that belong to no cluster: what scripts export for torchrun and for torch."""
+"""Variables that scripts export for torchrun and torch, and that belong to no cluster."""
 
 from msgspec.structs import replace
 
@@ -7,21 +7,21 @@ from clusterrun.job.declarations import Setting
 
 
 def exported_nodes(v: Variables, _: Launch) -> Found | None:
-    """Variables that scripts for torchrun export under the names of its flags: NNODES counts nodes."""
+    """Variables with the names of torchrun's flags, as scripts export them: NNODES counts nodes."""
     if not v.has_all("NNODES", "MASTER_ADDR"):
         return None
     found = node(
         v.require("NNODES"), v.require("NODE_RANK"), nproc_per_node=v.gpus("NPROC_PER_NODE")
     )
-    return replace(found, yields=True)
+    return replace(found, overridable=True)
 
 
 def exported_triple(v: Variables, launch: Launch) -> Found | None:
-    """RANK, WORLD_SIZE and MASTER_ADDR, which count nodes on some platforms, processes on others.
+    """RANK, WORLD_SIZE and MASTER_ADDR: they count nodes on some platforms, processes on others.
 
-    None of a cluster's if WORLD_SIZE is 1, or LOCAL_RANK places the process. Never taken for a job on
-    one node: then each pod would train alone and report success. Right with one worker per node, or
-    if ``--nnodes`` is WORLD_SIZE.
+    Returns None if WORLD_SIZE is 1 or LOCAL_RANK is set. The variables are never ignored otherwise:
+    each pod would train alone and report success. They are unambiguous with one worker per node, or
+    if ``--nnodes`` equals WORLD_SIZE.
     """
     is_alone = v.get("WORLD_SIZE", "") in {"", "0", "1"}
     if is_alone or not v.get("MASTER_ADDR") or v.get("LOCAL_RANK"):
@@ -29,13 +29,13 @@ def exported_triple(v: Variables, launch: Launch) -> Found | None:
     nodes = v.require("WORLD_SIZE")
     counts_nodes = launch.nnodes is not None and launch.nnodes.value == nodes.value
     unclear = None if counts_nodes else Setting(_both_lines(launch), "RANK")
-    return replace(node(nodes, v.require("RANK")), unclear=unclear, yields=True)
+    return replace(node(nodes, v.require("RANK")), unclear=unclear, overridable=True)
 
 
 def exported_ranks(v: Variables, launch: Launch) -> Found | None:
-    """Return a warning for a rank of several nodes or processes that has no address.
+    """RANK and WORLD_SIZE, or NODE_RANK and NNODES, without an address: only a warning.
 
-    No platform sets these alone, and shells often keep them: they do not place the process.
+    No platform sets them without an address, and they are often left over in a shell.
     """
     rank, count = ("RANK", "WORLD_SIZE") if v.get("RANK") else ("NODE_RANK", "NNODES")
     several = v.get(count, "")
@@ -46,16 +46,16 @@ def exported_ranks(v: Variables, launch: Launch) -> Found | None:
         f"{rank} is {v[rank]} and {count} {several}, but MASTER_ADDR is not set: this job runs alone;"
         f" for one job of all {several}, set MASTER_ADDR to the host of {rank} 0"
     )
-    return Found(yields=True, warnings=(warning,))
+    return Found(overridable=True, warnings=(warning,))
 
 
 def _both_lines(launch: Launch) -> str:
     by_hand = ("--nnodes", "$WORLD_SIZE", "--node-rank", "$RANK", "--nproc-per-node", "1")
-    processes = launch.line.line(*by_hand)
-    # The shell fills them in, so that the same line is right for every process.
+    processes = launch.line.quoted(*by_hand)
+    # The variables stay unquoted, so the same line is right for every process.
     for variable in ("$WORLD_SIZE", "$RANK"):
         processes = processes.replace(f"'{variable}'", variable)
     return (
-        f"if RANK counts nodes:\n  {launch.line.line('--cluster', 'pai-dlc')}\n"
+        f"if RANK counts nodes:\n  {launch.line.quoted('--cluster', 'pai-dlc')}\n"
         f"if it counts processes, each with one worker:\n  {processes}"
     )

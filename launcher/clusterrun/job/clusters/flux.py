@@ -3,19 +3,19 @@
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Found, Launch, Variables
 from clusterrun.job.clusters.scheduler import Scheduler, parse_time_left
-from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, place_of
+from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, task_placement
 from clusterrun.job.declarations import Setting
 
 SCHEDULER = Scheduler(
     "Flux",
     batch=("#flux:", "flux batch FILE"),
-    # No command of Flux puts a running job back: the same is submitted once more.
+    # Flux has no command that requeues a running job, so the same job is submitted again.
     requeue=(
         *("sh", "-c"),
         'spec=$(flux job info "$0" jobspec) && printf "%s" "$spec" | flux job submit',
     ),
     end_command=("flux", "job", "timeleft"),
-    read_end=parse_time_left,
+    parse_end=parse_time_left,
 )
 
 FLUX = StartCommands(
@@ -24,7 +24,7 @@ FLUX = StartCommands(
 
 
 def task(v: Variables, _: Launch) -> Found:
-    """What Flux's shell sets for each task (flux-core, src/shell/task.c)."""
+    """A task of ``flux run`` (flux-core, src/shell/task.c)."""
     size, nodes = v.require("FLUX_JOB_SIZE"), v.require("FLUX_JOB_NNODES")
     if not nodes.value or size.value % nodes.value:
         raise UsageError(
@@ -42,4 +42,4 @@ def task(v: Variables, _: Launch) -> Found:
         nodes=nodes,
     )
     job = v.text("FLUX_JOB_ID")
-    return place_of(numbers, run_id=job, secret=job)
+    return task_placement(numbers, run_id=job, secret=job)

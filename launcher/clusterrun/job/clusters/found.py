@@ -1,4 +1,4 @@
-"""What a cluster has set for this process, and how its variables are read."""
+"""What a cluster says about this process, and how its variables are read."""
 
 from collections import UserDict
 
@@ -9,70 +9,65 @@ from clusterrun.job.declarations import Setting
 from clusterrun.job.job import TaskLayout
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import ThisProcess
-from clusterrun.job.values import WorkerCount
 
 WITHOUT_CLUSTER = "correct the variables, or ignore the cluster with --cluster none"
 
-Workers = Setting[int] | Setting[WorkerCount] | Setting[int | WorkerCount]
-
 
 class Launch(Struct, frozen=True):
-    """What a cluster's answer depends on besides its variables."""
+    """What a cluster function gets besides the variables."""
 
     process: ThisProcess
     line: CommandLine
-    """As it was typed, for hints."""
+    """The command line as typed, for hints."""
     nnodes: Setting[int] | None = None
-    """As set by an option, for clusters that do not set it; None: not set."""
-    is_drawn: bool = False
-    """The job only shows where its workers would run on this machine: it need not be possible here."""
+    """The number of nodes that an option sets; None: no option sets it."""
+    local_only: bool = False
+    """Only this machine's plan is shown, so an error about the cluster becomes a warning."""
 
 
 class Found(Struct, frozen=True):
-    """What a cluster knows of this process; None: it does not say.
+    """What a cluster says about this process; a field is None if the cluster does not set it.
 
-    The shape of a job (nodes, ranks, hosts, workers) is taken from the cluster as a whole, or not at
-    all.
+    Nodes, ranks, hosts and workers are all taken from the cluster, or all from options.
     """
 
     nnodes: Setting[int] | None = None
     node_rank: Setting[int] | None = None
     hosts: Setting[tuple[str, ...]] | None = None
-    """Names of the nodes by rank."""
+    """Host names of the nodes, in the order of their ranks."""
     tasks: Setting[TaskLayout] | None = None
-    """The rank of this task among all, if the cluster starts one task per worker."""
+    """This task's ranks, if the cluster starts one task per worker."""
     nproc_per_node: Setting[int] | None = None
     master_addr: Setting[str] | None = None
-    no_address: str = ""
-    """Why the hosts that the cluster names do not say where node 0 is; "": nothing to say."""
+    no_address_reason: str | None = None
+    """Why the address of node 0 is unknown although the cluster names hosts."""
     ports: Setting[tuple[int, ...]] | None = None
-    """Ports to try in this order, the same on all nodes."""
+    """Ports to try in this order; the same on all nodes."""
     ignored_exports: tuple[str, ...] = ()
-    """Which of MASTER_ADDR and MASTER_PORT to ignore, as the cluster has better values."""
+    """Which of MASTER_ADDR and MASTER_PORT to ignore because the cluster has better values."""
     numa_node: Setting[int] | None = None
-    """The one NUMA node of its machine that the job may use; None: all."""
+    """The only NUMA node of the machine that the job may use; None: it may use all."""
     run_id: Setting[str] | None = None
-    """The same on all nodes, and different for every other job."""
+    """The same on all nodes; different for every other job."""
     secret: Setting[str] | None = None
-    """A text that every process of the job knows and no other process.
+    """A text that only processes of this job know.
 
-    Only from a cluster that starts all processes itself: one that the user starts elsewhere would
-    not know the secret.
+    Set only if the cluster starts all agents: an agent that the user starts does not know it.
     """
     unclear: Setting[str] | None = None
-    """What to type, as the ranks may count nodes or workers; None: they count nodes.
+    """The command lines to type, if the ranks may count nodes or workers; None: they count nodes.
 
-    Both counts are equal as long as every node has one worker.
+    The two counts are equal if every node has one worker.
     """
-    yields: bool = False
-    """Options replace all this without a warning: all processes have the same variables."""
-    obstacle: UsageError | None = None
-    """Why this process cannot be a node of the job, unless options set its place."""
-    elsewhere: str = ""
-    """The warning for a job on this host alone, which is not one of the cluster's; "": it is."""
+    overridable: bool = False
+    """Options replace all of this without a warning, because all processes have the same variables."""
+    error: UsageError | None = None
+    """Why this process cannot be a node of the job; raised unless options set nodes and ranks."""
+    elsewhere_warning: str | None = None
+    """The warning for a one-node job on this host; None if the host is one of the cluster's nodes."""
     warnings: tuple[str, ...] = ()
     cluster: Setting[str] = Setting("none", "default")
-    """The cluster that was detected; set by ``detect``."""
+    """The detected cluster; set by ``detect``."""
 
     @property
     def agents(self) -> int:
@@ -90,10 +85,10 @@ def node(
     nproc_per_node: Setting[int] | None = None,
     run_id: Setting[str] | None = None,
 ) -> Found:
-    """Return what is found by a process that is one node.
+    """Return what the cluster says to a process that is the only one of its node.
 
     Raises:
-        UsageError: the rank is not one of the nodes'.
+        UsageError: the rank is ``nnodes`` or more.
 
     """
     if node_rank is not None:
@@ -109,8 +104,8 @@ def node(
 
 
 def unplaced(message: str, hint: str) -> Found:
-    """Return what is found by a process that only options can place."""
-    return Found(yields=True, obstacle=UsageError(message, hint))
+    """Return what is found if only options can set the nodes and this node's rank."""
+    return Found(overridable=True, error=UsageError(message, hint))
 
 
 def first_host(hosts: Setting[tuple[str, ...]] | None) -> Setting[str] | None:
@@ -119,7 +114,7 @@ def first_host(hosts: Setting[tuple[str, ...]] | None) -> Setting[str] | None:
 
 
 def check_rank(rank: Setting[int], count: Setting[int]) -> None:
-    """Check that ``rank`` is one of ``count``.
+    """Check that ``rank`` is less than ``count``.
 
     Raises:
         UsageError: it is not.
@@ -134,7 +129,7 @@ def check_rank(rank: Setting[int], count: Setting[int]) -> None:
 
 
 class Variables(UserDict[str, str]):
-    """The environment. Methods that take several names read the first that is set and not empty."""
+    """The environment. A method that takes several names reads the first that is set and not empty."""
 
     def text(self, *names: str) -> Setting[str] | None:
         found = (Setting(self[name], name) for name in names if self.get(name))
@@ -144,7 +139,12 @@ class Variables(UserDict[str, str]):
         return all(self.get(name) for name in names)
 
     def number(self, *names: str) -> Setting[int] | None:
-        """Return a number from 0; another text is a ``UsageError``."""
+        """Return a number from 0, or None if no name is set.
+
+        Raises:
+            UsageError: the text is not a number.
+
+        """
         found = self.text(*names)
         if found is None:
             return None
@@ -153,7 +153,12 @@ class Variables(UserDict[str, str]):
         return Setting(int(found.value), found.origin)
 
     def require(self, *names: str) -> Setting[int]:
-        """Return a number from 0; if none of these is set, that is a ``UsageError``."""
+        """Return a number from 0.
+
+        Raises:
+            UsageError: no name is set, or the text is not a number.
+
+        """
         found = self.number(*names)
         if found is None:
             raise UsageError(
@@ -163,7 +168,7 @@ class Variables(UserDict[str, str]):
         return found
 
     def gpus(self, name: str) -> Setting[int] | None:
-        """Return a number of GPUs; None if it is 0 or CUDA_VISIBLE_DEVICES has another number."""
+        """Return a number of GPUs; None if it is 0 or differs from that of CUDA_VISIBLE_DEVICES."""
         given = self.number(name)
         visible = self.get("CUDA_VISIBLE_DEVICES")
         if given is None or not given.value:
@@ -171,7 +176,3 @@ class Variables(UserDict[str, str]):
         if visible is not None and len(visible.split(",")) != given.value:
             return None
         return given
-
-    def differ(self, one: str, other: str) -> bool:
-        """Return whether both are set, and not to the same."""
-        return self.has_all(one, other) and self[one] != self[other]

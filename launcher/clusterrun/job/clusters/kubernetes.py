@@ -4,25 +4,25 @@ from clusterrun.job.clusters.found import Found, Launch, Variables
 from clusterrun.job.clusters.scheduler import Scheduler
 
 SCHEDULER = Scheduler("Kubernetes", has_id=False)
-"""Its Job starts another pod by the exit code: docs/suspend.md."""
+"""The Job starts another pod depending on the exit code: docs/suspend.md."""
 
 
 def indexed_job(v: Variables, launch: Launch) -> Found:
     """A Kubernetes Indexed Job: a pod knows its index, but not the number of pods.
 
-    kubernetes.io/docs/concepts/workloads/controllers/job, "Completion mode". Many such jobs are a
-    hundred independent tasks, so several nodes must be asked for. JobSet and Kubeflow's Trainer v2
-    build on it; the latter sets the rest by PET_ variables.
+    kubernetes.io/docs/concepts/workloads/controllers/job, "Completion mode". Many Indexed Jobs are
+    independent tasks, so the user must ask for several nodes. JobSet and Kubeflow's Trainer v2 build
+    on Indexed Jobs; the latter sets the other values by PET_ variables.
     """
     index, nodes = v.require("JOB_COMPLETION_INDEX"), launch.nnodes
     if nodes is None:
-        line = launch.line.line("--nnodes", "N", "--master-addr", "JOB-0.SERVICE")
+        line = launch.line.quoted("--nnodes", "N", "--master-addr", "JOB-0.SERVICE")
         warning = (
             f"pod {index.value} of an Indexed Job ({index.origin}) runs alone;"
             f" for one job on N pods, type: {line}"
         )
-        return Found(yields=True, warnings=(warning,))
+        return Found(overridable=True, warnings=(warning,))
     if nodes.value == 1:
-        return Found(yields=True)
-    # Not `node`: options may also give the rank that the index is not.
-    return Found(nnodes=nodes, node_rank=index, yields=True)
+        return Found(overridable=True)
+    # Not `node`, which checks the rank: an option may set another one.
+    return Found(nnodes=nodes, node_rank=index, overridable=True)

@@ -2,7 +2,7 @@
 
 from clusterrun.job.clusters.found import Found, Launch, Variables
 from clusterrun.job.clusters.scheduler import Scheduler, parse_time_left
-from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, place_of
+from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, task_placement
 from clusterrun.job.declarations import Setting
 
 SCHEDULER = Scheduler(
@@ -10,14 +10,14 @@ SCHEDULER = Scheduler(
     batch=("#BSUB", "bsub < FILE"),
     requeue=("brequeue",),
     end_command=("bjobs", "-noheader", "-o", "time_left"),
-    read_end=parse_time_left,
+    parse_end=parse_time_left,
 )
 
 JSRUN = StartCommands("jsrun -n {size} clusterrun ...", "jsrun -r 1 clusterrun ...")
 
 
 def jsrun(v: Variables, _: Launch) -> Found:
-    """LSF's jsrun (Lightning's LSFEnvironment reads the same variables)."""
+    """A task of jsrun (Lightning's LSFEnvironment reads the same variables)."""
     task = TaskNumbers(
         JSRUN,
         rank=v.require("JSM_NAMESPACE_RANK"),
@@ -26,12 +26,12 @@ def jsrun(v: Variables, _: Launch) -> Found:
         local_size=v.require("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     )
     job = v.text("LSB_JOBID")
-    return place_of(task, hosts=_hosts_of_lsf(v, task), run_id=job, secret=job)
+    return task_placement(task, hosts=_hosts_of_lsf(v, task), run_id=job, secret=job)
 
 
 def _hosts_of_lsf(v: Variables, task: TaskNumbers) -> Setting[tuple[str, ...]] | None:
-    """Return the hosts of the tasks, without the one on which jsrun was typed: LSF's first."""
-    # "launch 1 host1 42 host2 42", or a name for each slot.
+    """Return the hosts of the tasks, without LSF's first host if jsrun only runs there."""
+    # LSB_MCPU_HOSTS is "launch 1 host1 42 host2 42"; LSB_HOSTS has a name for each slot.
     listed = v.text("LSB_MCPU_HOSTS", "LSB_HOSTS")
     if listed is None:
         return None

@@ -1,11 +1,12 @@
-"""MPICH, Intel MPI, MVAPICH2, PALS and others by PMIx: variables of a task, and nothing else.
+"""Tasks of MPICH, Intel MPI, MVAPICH2, PALS and other launchers that use PMIx.
 
-Without a nodefile no variable has the host of task 0: on several nodes MASTER_ADDR has to be set.
+No variable has the host of task 0, so MASTER_ADDR must be set on several nodes; only PALS in a job of
+PBS has a nodefile.
 """
 
 from clusterrun.job.clusters.found import Found, Launch, Variables, unplaced
 from clusterrun.job.clusters.pbs import read_nodefile
-from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, place_of
+from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, task_placement
 
 HYDRA = StartCommands("mpiexec -n {size} clusterrun ...", "mpiexec -ppn 1 clusterrun ...")
 PALS = StartCommands(
@@ -14,13 +15,13 @@ PALS = StartCommands(
 
 
 def mpich(v: Variables, _: Launch) -> Found | None:
-    """MPICH and Intel MPI, whose mpiexec is Hydra: what its proxy sets for each process.
+    """A task of Hydra, the mpiexec of MPICH and Intel MPI.
 
-    Slurm, Flux and PALS set PMI_RANK as well, but not MPI_LOCALNRANKS.
+    Slurm, Flux and PALS also set PMI_RANK, but not MPI_LOCALNRANKS.
     """
     if not v.get("MPI_LOCALNRANKS"):
         return None
-    return place_of(
+    return task_placement(
         TaskNumbers(
             HYDRA,
             rank=v.require("PMI_RANK"),
@@ -33,7 +34,7 @@ def mpich(v: Variables, _: Launch) -> Found | None:
 
 def mvapich(v: Variables, _: Launch) -> Found:
     """MVAPICH2: its user guide, "Running on clusters"."""
-    return place_of(
+    return task_placement(
         TaskNumbers(
             HYDRA,
             rank=v.require("MV2_COMM_WORLD_RANK"),
@@ -56,13 +57,13 @@ def pals(v: Variables, _: Launch) -> Found:
     )
     file, job = v.text("PBS_NODEFILE"), v.text("PALS_APID")
     hosts = read_nodefile(file) if file else None
-    return place_of(task, hosts=hosts, run_id=job, secret=job)
+    return task_placement(task, hosts=hosts, run_id=job, secret=job)
 
 
 def pmix(v: Variables, _: Launch) -> Found | None:
-    """A task of another launcher that builds on PMIx: it would have to ask a server for its place."""
+    """A task of another launcher that uses PMIx: only a PMIx server knows the number of tasks."""
     if v.text("SLURM_STEP_ID", "SLURM_STEPID"):
-        # srun set it for a task: this process is in a shell that is one, or inherited its variables.
+        # srun set PMIX_RANK for a task; this process only inherited its variables.
         return None
     rank = v.require("PMIX_RANK")
     return unplaced(

@@ -4,7 +4,7 @@ import re
 
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import Found, Launch, Variables
-from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, place_of
+from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, task_placement
 from clusterrun.job.declarations import Setting
 
 MPIRUN = StartCommands(
@@ -15,9 +15,9 @@ MPIRUN = StartCommands(
 def task(v: Variables, launch: Launch) -> Found:
     """docs.open-mpi.org, "Environment variables set for MPI applications".
 
-    No documented variable has the host of mpirun, which usually is that of task 0. Open MPI 4 has it
-    in the address of its head process, Open MPI 5 in the name of the PMIx namespace (both seen). An
-    MPI job of AzureML has one of three: ``ip:port`` on several nodes, ``ip`` in the older ones.
+    No documented variable has the host of mpirun, which usually is the host of task 0. Open MPI 4 has
+    it in the URI of its head process, Open MPI 5 in the PMIx namespace (observed for both). An MPI job
+    of AzureML has one of three variables: ``ip:port`` on several nodes, ``ip`` in the older two.
     """
     numbers = TaskNumbers(
         MPIRUN,
@@ -25,7 +25,7 @@ def task(v: Variables, launch: Launch) -> Found:
         size=v.require("OMPI_COMM_WORLD_SIZE"),
         local_rank=v.require("OMPI_COMM_WORLD_LOCAL_RANK"),
         local_size=v.require("OMPI_COMM_WORLD_LOCAL_SIZE"),
-        most_nodes=v.number("OMPI_MCA_orte_num_nodes"),
+        max_nodes=v.number("OMPI_MCA_orte_num_nodes"),
     )
     azure = v.text(
         "AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_JOB_MASTER_NODE_IP"
@@ -35,11 +35,11 @@ def task(v: Variables, launch: Launch) -> Found:
     else:
         address = _mpirun_host(v, numbers, launch.process.host)
     run_id = v.text("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
-    return place_of(numbers, address=address, run_id=run_id)
+    return task_placement(numbers, address=address, run_id=run_id)
 
 
 def _mpirun_host(v: Variables, task: TaskNumbers, here: str) -> Setting[str] | None:
-    """Return the host of mpirun, where task 0 should be; only task 0 itself can check that."""
+    """Return the host of mpirun, where task 0 should be; only task 0 can check that it is there."""
     head, own = _head_and_own_host(v)
     is_elsewhere = task.rank.value == 0 and head is not None and head.value != own
     has_several_nodes = task.local_size.value < task.size.value

@@ -12,13 +12,13 @@ from clusterrun.job.declarations import Setting
 from clusterrun.job.hosts import short_name
 
 
-def parse_qstat(answer: str, _now: float) -> float | None:
-    """Read start and limit as ``qstat -f`` prints them (pbs_job_attributes(7B)).
+def parse_qstat(output: str, _now: float) -> float | None:
+    """Read the start and the limit as ``qstat -f`` prints them (pbs_job_attributes(7B)).
 
-    PBS Professional and OpenPBS have ``stime``, Torque has ``start_time``; a long line goes on after
-    a tab.
+    PBS Professional and OpenPBS print ``stime``, Torque prints ``start_time``. A long line continues
+    after a tab.
     """
-    text = answer.replace("\n\t", "")
+    text = output.replace("\n\t", "")
     started = re.search(r"^\s*(?:stime|start_time) = (.+)$", text, re.MULTILINE)
     limit = re.search(r"^\s*Resource_List\.walltime = ([\d:]+)$", text, re.MULTILINE)
     if started is None or limit is None:
@@ -32,15 +32,15 @@ SCHEDULER = Scheduler(
     batch=("#PBS", "qsub FILE"),
     requeue=("qrerun",),
     end_command=("qstat", "-f"),
-    read_end=parse_qstat,
+    parse_end=parse_qstat,
 )
 
 
 def node_in_nodefile(v: Variables, launch: Launch) -> Found:
-    """A process finds its own host in the file with those of the job.
+    """A process of a PBS job: its rank is the position of its host in the nodefile.
 
-    PBS starts a job's script on the first of its hosts; pbsdsh, ssh or an mpiexec has to start it on
-    the others, and no variable of PBS shows that it did.
+    PBS starts the job's script on the first host. pbsdsh, ssh or mpiexec must start it on the others,
+    but no variable of PBS shows that they did.
     """
     file = Setting(v["PBS_NODEFILE"], "PBS_NODEFILE")
     hosts, here = read_nodefile(file), launch.process.host
@@ -54,21 +54,21 @@ def node_in_nodefile(v: Variables, launch: Launch) -> Found:
             "set the place of this node: --nnodes, --node-rank, --master-addr;"
             " or run the job on this host alone: --cluster none",
         )
-        return replace(found, elsewhere=lists)
+        return replace(found, elsewhere_warning=lists)
     found = node(
         Setting(len(names), file.origin),
         Setting(names.index(short_name(here)), file.origin),
         hosts=hosts,
         run_id=v.text("PBS_JOBID"),
     )
-    return replace(found, yields=True)
+    return replace(found, overridable=True)
 
 
 def read_nodefile(file: Setting[str]) -> Setting[tuple[str, ...]]:
-    """Return the hosts of the file, each once, in its order; it has a line for each slot.
+    """Return the hosts of the file in its order, each once; the file has a line for each slot.
 
     Raises:
-        UsageError: the file can't be read, or lists none.
+        UsageError: the file can't be read or is empty.
 
     """
     try:

@@ -1,6 +1,7 @@
-"""Platforms that start one process per node, or AzureML one per worker: by variables alone.
+"""Platforms that are known by their variables alone.
 
-Each with its source; they have no commands, and no end.
+They start one process per node; AzureML starts one per worker. Each function names the source of its
+variables.
 """
 
 import re
@@ -17,7 +18,7 @@ from clusterrun.job.clusters.found import (
     node,
     unplaced,
 )
-from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, place_of
+from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, task_placement
 from clusterrun.job.declarations import Setting
 from clusterrun.job.values import Endpoint
 
@@ -31,10 +32,10 @@ AZUREML = StartCommands(
 def hfai(v: Variables, _: Launch) -> Found | None:
     """High-Flyer's HAI platform: pods of a task (HFAiLab/hai-platform f9119b1).
 
-    RANK and WORLD_SIZE count machines there (base_task.py, single_task_impl.py). MASTER_ADDR is
-    "localhost" on the first and a name elsewhere, until a script has waited for the name and writes
-    the address into MASTER_IP and MASTER_ADDR (pod spec, waiting_for_master.sh): so MASTER_IP comes
-    first. ``hfai python`` sets HFAI_SIMULATE to 1, on one machine.
+    RANK and WORLD_SIZE count machines (base_task.py, single_task_impl.py). MASTER_ADDR is "localhost"
+    on the first machine and a name on the others, until a script resolves the name and writes the
+    address to MASTER_IP and MASTER_ADDR (pod spec, waiting_for_master.sh). So MASTER_IP comes first.
+    ``hfai python`` sets HFAI_SIMULATE to 1, on one machine.
     """
     is_pod = v.text("MARSV2_RANK", "MARSV2_TASK_ID", "MARSV2_NODE_NAME")
     if not is_pod and v["HFAI_SIMULATE"] != "1":
@@ -43,7 +44,7 @@ def hfai(v: Variables, _: Launch) -> Found | None:
     found = node(
         v.require("WORLD_SIZE"), v.require("MARSV2_RANK", "RANK"), run_id=v.text("MARSV2_TASK_ID")
     )
-    # The task shares its machines, and has this half of each.
+    # The task shares each machine with another task, and has this half of it.
     if half and half.value not in {"0", "1"}:
         raise UsageError(
             f"{half.origin}: {half.value!r} is not half of a machine",
@@ -60,17 +61,19 @@ def hfai(v: Variables, _: Launch) -> Found | None:
 def pai_dlc(v: Variables, launch: Launch) -> Found | None:
     """Alibaba's PAI-DLC: pods whose RANK and WORLD_SIZE count nodes.
 
-    alibabacloud.com/help/en/pai/general-environment-variables (NPROC_PER_NODE is not on the page of
-    2024, so an older pod has none). A process with LOCAL_RANK is one of several on its node. On other
-    machines many users export the same names, and there WORLD_SIZE counts processes: then it differs
-    from NNODES.
+    alibabacloud.com/help/en/pai/general-environment-variables (the page of 2024 does not have
+    NPROC_PER_NODE, so older pods have none). A process with LOCAL_RANK is one of several on its node.
+    On other machines many users export the same names; if WORLD_SIZE counts processes there, it
+    differs from NNODES.
     """
-    is_pod = v.has_all("WORLD_SIZE", "RANK", "MASTER_ADDR") and not v.get("LOCAL_RANK")
-    return counted_pods(v, launch) if is_pod and not v.differ("NNODES", "WORLD_SIZE") else None
+    if not v.has_all("WORLD_SIZE", "RANK", "MASTER_ADDR") or v.get("LOCAL_RANK"):
+        return None
+    counts_nodes = v.get("NNODES") in {None, "", v["WORLD_SIZE"]}
+    return counted_pods(v, launch) if counts_nodes else None
 
 
 def counted_pods(v: Variables, _: Launch) -> Found:
-    """Pods of PAI-DLC or AIHC by their names alone, which all platforms share.
+    """Pods of PAI-DLC or AIHC that have only the variables that all platforms share.
 
     Baidu's AIHC: cloud.baidu.com/doc/AIHC/s/mm346i20k.
     """
@@ -100,7 +103,7 @@ def skypilot(v: Variables, _: Launch) -> Found:
 def sagemaker(v: Variables, _: Launch) -> Found:
     """Amazon SageMaker: containers of a training job, ranked by the list of hosts.
 
-    aws/sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.md; the toolkit counts its nodes so, too.
+    aws/sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.md; the toolkit ranks nodes the same way.
     """
     import msgspec
 
@@ -127,8 +130,8 @@ def volcano(v: Variables, _: Launch) -> Found:
     """Volcano: pods of a job with the plugins pytorch, svc and env (volcano-sh/volcano, plugins/).
 
     The plugin pytorch sets MASTER_ADDR, MASTER_PORT, WORLD_SIZE (pods) and RANK (master 0, workers
-    from 1) and requires svc, which lists the hosts of each kind of task: VC_WORKER_HOSTS and others.
-    With svc and env alone, as on ModelArts, VC_TASK_INDEX is the rank if there is one kind of task.
+    from 1). It requires svc, which lists the hosts of each kind of task, as in VC_WORKER_HOSTS. With
+    svc and env alone, as on ModelArts, VC_TASK_INDEX is the rank if there is one kind of task.
     """
     lists = {
         name: tuple(text.split(","))
@@ -141,7 +144,7 @@ def volcano(v: Variables, _: Launch) -> Found:
     masters_first = sorted(lists, key=lambda name: (name != "VC_MASTER_HOSTS", name))
     hosts = tuple(host for name in masters_first for host in lists[name])
     listed = Setting(hosts, ", ".join(lists)) if len(hosts) == nodes.value else None
-    # The plugin's MASTER_ADDR says where node 0 is.
+    # The plugin also sets MASTER_ADDR, so the list of hosts is not needed for it.
     return replace(node(nodes, v.require("RANK"), hosts=listed), master_addr=None)
 
 
@@ -162,10 +165,10 @@ def paddle(v: Variables, _: Launch) -> Found | None:
     """PaddleCloud, PaddleJob and paddle.distributed.launch: pods of a Paddle job.
 
     PaddleCloud sets PADDLE_TRAINERS, an address for each pod, and PADDLE_TRAINER_ID, the pod's rank
-    (PaddlePaddle/Paddle 0189510, python/paddle/distributed/cloud_utils.py); the operator of a
-    PaddleJob sets PADDLE_TRAINER_ENDPOINTS; the launcher of Paddle 2 reads PADDLE_MASTER,
+    (PaddlePaddle/Paddle 0189510, python/paddle/distributed/cloud_utils.py). The operator of a
+    PaddleJob sets PADDLE_TRAINER_ENDPOINTS. The launcher of Paddle 2 reads PADDLE_MASTER,
     PADDLE_NNODES and PADDLE_RANK (launch/context/args_envs.py), and sets PADDLE_RANK_IN_NODE for its
-    own workers.
+    workers.
     """
     if v.text("PADDLE_RANK_IN_NODE", "PADDLE_LOCAL_RANK"):
         return None
@@ -205,8 +208,8 @@ def azureml(v: Variables, launch: Launch) -> Found | None:
     """AzureML's PyTorch jobs, and other platforms that give each process its RANK and LOCAL_RANK.
 
     learn.microsoft.com, "Distributed GPU training guide": MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK,
-    LOCAL_RANK, NODE_RANK, with WORLD_SIZE the number of processes. The number of processes per node
-    follows from AZUREML_NODE_COUNT, from LOCAL_WORLD_SIZE (Ray) or, except on node 0, from the ranks.
+    LOCAL_RANK, NODE_RANK; WORLD_SIZE counts processes. The number of processes per node follows from
+    AZUREML_NODE_COUNT, from LOCAL_WORLD_SIZE (Ray) or, except on node 0, from the ranks.
     """
     if not v.has_all("RANK", "WORLD_SIZE", "MASTER_ADDR") or v["WORLD_SIZE"] == "1":
         return None
@@ -223,8 +226,10 @@ def azureml(v: Variables, launch: Launch) -> Found | None:
         return unplaced(
             f"{size.origin} is {size.value} and {local_rank.origin} is {local_rank.value}: this"
             " is one of several processes, but the number of nodes is unknown",
-            f"give the number of nodes:\n  {launch.line.line('--nnodes', 'N')}\n"
+            f"give the number of nodes:\n  {launch.line.quoted('--nnodes', 'N')}\n"
             "or start a separate job in each process:\n"
-            f"  {launch.line.line('--cluster', 'none')}",
+            f"  {launch.line.quoted('--cluster', 'none')}",
         )
-    return place_of(TaskNumbers(AZUREML, rank, size, local_rank, local_size, nodes, node_rank))
+    return task_placement(
+        TaskNumbers(AZUREML, rank, size, local_rank, local_size, nodes, node_rank)
+    )

@@ -1,4 +1,4 @@
-"""What a scheduler says of its job: the end, the way back into the queue. How answers are read."""
+"""The commands of a scheduler: when a job ends, and how it is requeued."""
 
 import re
 import time
@@ -8,33 +8,34 @@ from msgspec import Struct
 
 
 class Scheduler(Struct, frozen=True):
-    """The commands of a scheduler; the last word of each, the job's id, is left out."""
+    """The commands of a scheduler; the job's id is appended to each."""
 
     title: str
-    """Its name for people."""
-    batch: tuple[str, str] = ("", "")
-    """How its lines in a batch script begin, and what submits FILE."""
+    """The name in messages."""
+    batch: tuple[str, str] | None = None
+    """The prefix of its directives in a batch script, and the command that submits FILE."""
     has_id: bool = True
-    """Its variable holds the id of the job."""
+    """The variable that identifies its jobs holds the job's id."""
     requeue: tuple[str, ...] = ()
     end_command: tuple[str, ...] = ()
-    read_end: Callable[[str, float], float | None] = lambda _answer, _now: None
-    """Takes an answer and the time, and returns the end, both in seconds since the epoch; None: the
-    job has no end."""
-    end: str = ""
+    """Prints when the job ends."""
+    parse_end: Callable[[str, float], float | None] = lambda _output, _now: None
+    """Takes the output of ``end_command`` and the time; returns when the job ends, None if it has no
+    limit. Times are in seconds since the epoch."""
+    end_variable: str = ""
     """The variable with the time at which the job ends, in seconds since the epoch."""
-    starts: str = ""
+    restarts_variable: str = ""
     """The variable with the number of earlier starts."""
 
 
-def parse_time_left(answer: str, now: float) -> float | None:
-    """Read the time that is left: seconds (flux-job(1)), or LSF's ``0:50 L`` (bjobs -WL): hours and minutes."""
-    found = re.search(r"\d[\d:]*", answer)
+def parse_time_left(output: str, now: float) -> float | None:
+    """Read the time that is left: in seconds (flux-job(1)), or in hours and minutes (LSF's ``0:50 L``)."""
+    found = re.search(r"\d[\d:]*", output)
     if found is None:
         return None
     if ":" not in found[0]:
         left = int(found[0])
-        # flux prints UINT_MAX for a job without a limit.
+        # Flux prints UINT_MAX for a job without a limit.
         return None if left >= 1 << 31 else now + left
     # With LSB_HMS_TIME_FORMAT, LSF adds seconds.
     text = found[0] if found[0].count(":") == 2 else f"{found[0]}:00"
@@ -50,6 +51,7 @@ def seconds_of(text: str) -> int:
 
 
 def local_time(text: str, form: str) -> float | None:
+    """Return seconds since the epoch; None if ``text`` is not a local time in this ``strptime`` format."""
     try:
         return time.mktime(time.strptime(text, form))
     except (ValueError, OverflowError):

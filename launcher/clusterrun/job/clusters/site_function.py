@@ -11,14 +11,13 @@ def find(asked: Setting[str], variables: Variables, launch: Launch) -> Found:
     """Return what the site's function finds.
 
     Raises:
-        UsageError: there is no such function, or it finds nothing.
+        UsageError: there is no such function, it fails, or it returns no ``Found``.
 
     """
     module, _, name = asked.value.partition(":")
     is_given = f"{asked.origin} is {asked.value}"
     try:
-        function = getattr(import_module(module), name)
-        found = function(variables, launch)
+        found = getattr(import_module(module), name)(variables, launch)
     except UsageError:
         raise
     except Exception as error:

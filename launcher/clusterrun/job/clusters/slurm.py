@@ -1,7 +1,7 @@
-"""Slurm: tasks that srun started, jobs of several groups, and processes in an allocation without srun.
+"""Slurm: tasks of srun, heterogeneous jobs, and processes in an allocation without srun.
 
-Variables of the step come before those of the job, which are wrong if a step has only a part of the
-allocation (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; all seen with 22.05).
+The step's variables come before the job's, which are wrong if a step has only a part of the allocation
+(srun(1), "OUTPUT ENVIRONMENT VARIABLES"; all observed with 22.05).
 """
 
 import re
@@ -31,28 +31,28 @@ _JOB = ("SLURM_JOB_ID", "SLURM_JOBID")
 _NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _HOSTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
 
-_RESERVED = 0xFFFF_FFF0
-"""Step ids from here on are not srun's but, for example, the batch script's (slurm.h)."""
+_FIRST_RESERVED_STEP = 0xFFFF_FFF0
+"""Step ids from this one on are not srun's; one is the batch script's (slurm.h)."""
 
-_OF_SHELL = ("--overlap", "--cpu-bind=none")
-"""Options of srun in a shell that is itself a step: a step begins although the shell's has its nodes,
-and has its own CPUs, not those of the inherited SLURM_CPU_BIND."""
+_IN_STEP_SHELL = ("--overlap", "--cpu-bind=none")
+"""Options of srun in a shell that is itself a step: the new step shares the shell's nodes, and does not
+inherit its SLURM_CPU_BIND."""
 
 _FIRST_PORT = 20_000
 _PORTS = 9_377
-"""Number of ports for jobs; a prime, so that no two strides meet.
+"""The number of ports for jobs; a prime, so different strides give different ports.
 
-The last is below 29500, the port of other launchers, and below the ports that kernels give to
-connections (ip_local_port_range, from 32768 unless changed) and Kubernetes to services (from 30000).
+The last port is below 29500, the port of other launchers, below the kernel's ephemeral ports
+(ip_local_port_range, from 32768 unless changed) and below those of Kubernetes services (from 30000).
 """
 
 
-def parse_end_time(answer: str, _now: float) -> float | None:
-    """Read ``EndTime=2026-11-22T23:59:01``, in local time (scontrol(1)); or seconds since the epoch.
+def parse_end_time(output: str, _now: float) -> float | None:
+    """Read ``EndTime=2026-11-22T23:59:01`` in local time (scontrol(1)), or in seconds since the epoch.
 
-    The latter if SLURM_TIME_FORMAT is ``%s``, which is what the question is asked with.
+    Slurm prints the latter if SLURM_TIME_FORMAT is ``%s``, as it is when ``scontrol`` is called.
     """
-    found = re.search(r"\bEndTime=(\S+)", answer)
+    found = re.search(r"\bEndTime=(\S+)", output)
     if found is None:
         return None
     if found[1].isdigit():
@@ -65,14 +65,14 @@ SCHEDULER = Scheduler(
     batch=("#SBATCH", "sbatch FILE"),
     requeue=("scontrol", "requeue"),
     end_command=("scontrol", "show", "job", "-o"),
-    read_end=parse_end_time,
-    end="SLURM_JOB_END_TIME",
-    starts="SLURM_RESTART_COUNT",
+    parse_end=parse_end_time,
+    end_variable="SLURM_JOB_END_TIME",
+    restarts_variable="SLURM_RESTART_COUNT",
 )
 
 
 def step(v: Variables, launch: Launch) -> Found | None:
-    """A task that srun started: the place of its node, or its own if its node has several."""
+    """A task of srun: the only one of its node, or one of several."""
     if not _is_task(v, launch.process):
         return None
     nodes = v.require("SLURM_STEP_NUM_NODES", *_NODES)
@@ -85,7 +85,7 @@ def step(v: Variables, launch: Launch) -> Found | None:
     other_order = _other_order(v, hosts, node)
     if other_order:
         hosts = None
-    no_address = other_order or (_placed_by_hand(v, hosts) if tasks else "")
+    no_address_reason = other_order or (_arbitrary_distribution(v, hosts) if tasks else None)
     job, number = v.require(*_JOB), v.require(*_STEP)
     identity = Setting(f"{job.value}.{number.value}", f"{job.origin}, {number.origin}")
     return Found(
@@ -94,8 +94,8 @@ def step(v: Variables, launch: Launch) -> Found | None:
         hosts=hosts,
         tasks=tasks,
         nproc_per_node=None if tasks else v.gpus("SLURM_GPUS_ON_NODE"),
-        master_addr=None if no_address else _master_addr(hosts),
-        no_address=no_address,
+        master_addr=None if no_address_reason else _master_addr(hosts),
+        no_address_reason=no_address_reason,
         ports=Setting(port_candidates(job.value, number.value), identity.origin),
         run_id=identity,
         secret=_secret(v, identity),
@@ -104,40 +104,39 @@ def step(v: Variables, launch: Launch) -> Found | None:
 
 
 def port_candidates(job: int, step: int) -> tuple[int, ...]:
-    """Return the ports of a step, in the order to try them; the same on all of its nodes.
+    """Return the ports of a step in the order to try them; they are the same on all of its nodes.
 
-    The first differs from that of any other step of the job, and of the jobs just before and
-    after it, which may run on the same nodes at the same time.
+    The first port differs from that of the job's other steps and of the jobs just before and after
+    it, which may run on the same nodes at the same time.
     """
     first = job * 1_009 + step
     return tuple(_FIRST_PORT + (first + stride) % _PORTS for stride in (0, 1_733, 3_467, 5_197))
 
 
 def _is_task(v: Variables, process: ThisProcess) -> bool:
-    """Return whether this process is a task of a step, and not a shell in it or a batch script."""
+    """Return whether this process is a task of a step: not a batch script, and not a shell in the step."""
     return _has_step(v) and not _is_batch_script(v) and not _is_shell_of_step(v, process)
 
 
 def _has_step(v: Variables) -> bool:
     step = v.text(*_STEP)
-    return step is not None and step.value.isdigit() and int(step.value) < _RESERVED
+    return step is not None and step.value.isdigit() and int(step.value) < _FIRST_RESERVED_STEP
 
 
 def _is_batch_script(v: Variables) -> bool:
-    """Return whether it is one that was submitted from inside a step, whose variables it inherits.
+    """Return whether this is a batch script that inherited a step because it was submitted in one.
 
-    Its own steps inherit ENVIRONMENT. srun sets SLURM_UMASK for each task (srun(1)); Slurm removes it
-    from the variables of a batch script, inherited or not (set_umask of slurmstepd, since 16.05).
+    The steps of a batch script inherit ENVIRONMENT. srun sets SLURM_UMASK for each task (srun(1));
+    slurmstepd removes it from the variables of a batch script (set_umask, since 16.05).
     """
     return v.get("ENVIRONMENT") == "BATCH" and not v.get("SLURM_UMASK")
 
 
 def _is_shell_of_step(v: Variables, process: ThisProcess) -> bool:
-    """Return whether an interactive shell that srun has started, ``srun --pty bash``, started us.
+    """Return whether a shell of ``srun --pty bash`` started this process.
 
-    Only task 0 has the terminal; the shells of other tasks read nothing and have ended. The variable
-    alone does not tell: tasks that such a shell starts by srun inherit it, and ``srun --pty
-    clusterrun`` has it.
+    Only task 0 has the terminal; the shells of other tasks end at once. The variable alone is not
+    enough: tasks that such a shell starts by srun inherit it, and ``srun --pty clusterrun`` has it.
     """
     return _has_step(v) and bool(v.get("SLURM_PTY_PORT")) and process.is_under_shell()
 
@@ -160,7 +159,7 @@ def _tasks_by_node(
 
 
 def _by_rank(v: Variables, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``counts``, which are in the order of the list of hosts, in that of the nodes' ranks."""
+    """Return ``counts``, which have the order of the list of hosts, in the order of the nodes' ranks."""
     listed = _listed(v)
     ranked = _by_group(v, listed)
     if listed is None or ranked is None or len(listed.value) != len(counts):
@@ -188,7 +187,7 @@ def _layout(v: Variables, counts: Setting[tuple[int, ...]], node: int) -> Settin
 
 
 def _has_own_cpus(v: Variables, local_rank: int) -> bool:
-    """Return whether no other task on this node has a CPU of this task's mask."""
+    """Return whether no other task on this node may use a CPU of this task's mask."""
     listed = v.get("SLURM_CPU_BIND_LIST", "")
     if not listed or not v.get("SLURM_CPU_BIND_TYPE", "").startswith("mask_cpu"):
         return False
@@ -210,30 +209,32 @@ def _master_addr(hosts: Setting[tuple[str, ...]] | None) -> Setting[str] | None:
     return Setting(LOOPBACK, hosts.origin) if hosts and is_alone else first_host(hosts)
 
 
-def _other_order(v: Variables, hosts: Setting[tuple[str, ...]] | None, node: Setting[int]) -> str:
-    """Return how this node's id contradicts the list, which Slurm may sort otherwise; "": not at all."""
+def _other_order(
+    v: Variables, hosts: Setting[tuple[str, ...]] | None, node: Setting[int]
+) -> str | None:
+    """Return how this node's id disagrees with the list, which may have another order than the ids."""
     own = v.get("SLURMD_NODENAME")
     if hosts is None or own not in hosts.value or hosts.value.index(own) == node.value:
-        return ""
+        return None
     listed = f"number {hosts.value.index(own)} of {hosts.origin}, counted from 0"
     return f"this is {own}, {listed}, but {node.origin} is {node.value}"
 
 
-def _placed_by_hand(v: Variables, hosts: Setting[tuple[str, ...]] | None) -> str:
-    """Return why task 0 may be on any host; "" if it is on the first.
+def _arbitrary_distribution(v: Variables, hosts: Setting[tuple[str, ...]] | None) -> str | None:
+    """Return why task 0 may be on any host; None if it is on the first.
 
-    The list is sorted by name, whatever its order for srun was.
+    Slurm sorts the list by name, in whatever order srun got it.
     """
     name = "SLURM_DISTRIBUTION"
     if hosts is None or len(hosts.value) == 1 or v.get(name) != "arbitrary":
-        return ""
+        return None
     return f"{name} is arbitrary, and rank 0 may be on any of {hosts.origin}"
 
 
 def _secret(v: Variables, identity: Setting[str]) -> Setting[str]:
-    """Return the step's ids, which squeue shows to all users, and srun's port, which it does not.
+    """Return the ids of the step, which squeue shows to all users, and srun's port, which it does not.
 
-    Each group of a heterogeneous step has another port of srun's.
+    In a heterogeneous step the port differs between groups, so the ids must be enough.
     """
     port = v.text("SLURM_STEP_LAUNCHER_PORT")
     if port is None or _has_groups(v):
@@ -242,7 +243,7 @@ def _secret(v: Variables, identity: Setting[str]) -> Setting[str]:
 
 
 def _too_few_cpus(v: Variables, cpus: int, tasks: int) -> tuple[str, ...]:
-    """Return a warning from the first task if srun gave it fewer CPUs than its share."""
+    """Return a warning if srun gave the first task fewer CPUs than its share of the node."""
     on_node, asked = v.number("SLURM_CPUS_ON_NODE"), v.number("SLURM_CPUS_PER_TASK")
     first = v.require("SLURM_PROCID").value == 0
     share = on_node.value // tasks if on_node else 0
@@ -252,9 +253,9 @@ def _too_few_cpus(v: Variables, cpus: int, tasks: int) -> tuple[str, ...]:
     return (f"srun bound this task to {few} ({on_node.origin}): type srun -c {share}",)
 
 
-# Heterogeneous jobs and steps: nodes of several groups, which ask for different things. A step of
-# several groups has one set of sizes and ranks; but its lists of hosts and of tasks are sorted by
-# name, while nodes have their ranks by group (Slurm's "Heterogeneous Job Support").
+# Heterogeneous jobs and steps have groups of nodes with different requests. A step of several groups
+# has one set of sizes and ranks. Its lists of hosts and tasks are sorted by name, but the ranks of
+# nodes follow the groups (Slurm's "Heterogeneous Job Support").
 
 
 def _has_groups(v: Variables) -> bool:
@@ -270,8 +271,8 @@ def _by_group(
 ) -> Setting[tuple[str, ...]] | None:
     """Return the hosts of a step in the order of their ranks.
 
-    Unchanged for a job without groups, and where two groups of the step share a host: its place in
-    the list is not known then.
+    The list is unchanged for a job without groups, and if two groups share a host, because the rank
+    of that host is then unknown.
     """
     if listed is None or not _has_groups(v):
         return listed
@@ -284,42 +285,50 @@ def _by_group(
 
 
 def allocation(v: Variables, launch: Launch) -> Found | None:
-    """A batch script, a shell of salloc or srun, a notebook in an allocation: on one node only.
+    """A process in an allocation that is not a task: a batch script, a shell, a notebook.
 
-    Found is this node as the only one, with an obstacle if the job cannot run on it alone. Containers
-    may get the job's id alone, for programs that only show it: that is not an allocation.
+    The job has this node only; an error is set if the job cannot run on it alone. Containers may get
+    the job's id alone, for programs that only show it; that is not an allocation.
     """
     if not v.text(*_NODES, *_HOSTS):
         return None
     is_shell = _is_shell_of_step(v, launch.process)
-    nodes = _nodes_of_step(v) if is_shell else _nodes_of_job(v)
-    is_alone, is_batch = nodes.value == 1, v.get("ENVIRONMENT") == "BATCH" and not is_shell
-    obstacle = None if is_batch else _on_other_host(v, launch)
-    if is_batch and not is_alone:
-        obstacle = UsageError(
-            f"a batch script runs on the first node only, but the job has {nodes.value} nodes"
-            f" ({nodes.origin})",
-            f"put srun before clusterrun:\n  {_under_srun(v, launch)}",
-        )
+    nodes = _allocated_nodes(v, in_step=is_shell)
+    error: UsageError | None = None
+    elsewhere_warning: str | None = None
+    warnings: tuple[str, ...] = ()
+    if v.get("ENVIRONMENT") == "BATCH" and not is_shell:
+        if nodes.value > 1:
+            error = UsageError(
+                f"a batch script runs on the first node only, but the job has {nodes.value} nodes"
+                f" ({nodes.origin})",
+                f"put srun before clusterrun:\n  {_under_srun(v, launch)}",
+            )
+    else:
+        error = _on_other_host(v, launch)
+        elsewhere_warning = _elsewhere_warning(v, launch, error) if error else None
+        warnings = tuple(_unused_warnings(v, launch, nodes, is_shell=is_shell))
     return Found(
-        nnodes=Setting(1, nodes.origin if is_alone else "a shell without srun"),
+        nnodes=Setting(1, nodes.origin if nodes.value == 1 else "a shell without srun"),
         nproc_per_node=v.gpus("SLURM_GPUS_ON_NODE"),
-        yields=True,
-        obstacle=obstacle,
-        elsewhere=_elsewhere(v, launch, obstacle) if obstacle and not is_batch else "",
-        warnings=() if is_batch else tuple(_unused(v, launch, nodes, is_shell=is_shell)),
+        overridable=True,
+        error=error,
+        elsewhere_warning=elsewhere_warning,
+        warnings=warnings,
     )
 
 
-def _unused(v: Variables, launch: Launch, nodes: Setting[int], *, is_shell: bool) -> Iterator[str]:
-    """Yield a warning if a shell has nodes that the job does not use, or CPUs of this node."""
+def _unused_warnings(
+    v: Variables, launch: Launch, nodes: Setting[int], *, is_shell: bool
+) -> Iterator[str]:
+    """Yield a warning if the job in a shell leaves nodes, or CPUs of this node, unused."""
     on_node, cpus = v.number("SLURM_CPUS_ON_NODE"), launch.process.cpus
     if nodes.value > 1:
         what = (
             f"the job runs on this node only, though {nodes.value} are allocated ({nodes.origin})"
         )
     elif is_shell and on_node and cpus < on_node.value:
-        # A shell is one task, and has the CPUs of one.
+        # A shell is one task, so srun bound it to the CPUs of one task.
         what = (
             f"srun bound this shell to {cpus} of the {on_node.value} CPUs here ({on_node.origin})"
         )
@@ -328,12 +337,10 @@ def _unused(v: Variables, launch: Launch, nodes: Setting[int], *, is_shell: bool
     yield f"{what}; for all of them, type: {_under_srun(v, launch)}"
 
 
-def _nodes_of_step(v: Variables) -> Setting[int]:
-    return v.require("SLURM_STEP_NUM_NODES", *_NODES)
-
-
-def _nodes_of_job(v: Variables) -> Setting[int]:
-    """Return the number of nodes of an allocation; other variables have those of one group only."""
+def _allocated_nodes(v: Variables, *, in_step: bool) -> Setting[int]:
+    """Return the number of nodes of the step, or of all groups of the allocation."""
+    if in_step:
+        return v.require("SLURM_STEP_NUM_NODES", *_NODES)
     if not _has_groups(v):
         return v.require(*_NODES)
     name = "SLURM_JOB_NUM_NODES_HET_GROUP_"
@@ -341,7 +348,7 @@ def _nodes_of_job(v: Variables) -> Setting[int]:
 
 
 def _on_other_host(v: Variables, launch: Launch) -> UsageError | None:
-    """Return the error for a shell on a host that is not a node of its job."""
+    """Return the error if this host, such as a login node, is not a node of the job."""
     listed, here = v.text(*_HOSTS), launch.process.host
     hosts = {short_name(host) for host in expand_hosts(listed).value} if listed else set()
     own_names = {short_name(here), short_name(v.get("SLURMD_NODENAME", ""))}
@@ -350,72 +357,72 @@ def _on_other_host(v: Variables, launch: Launch) -> UsageError | None:
     return UsageError(
         f"the job's nodes are {listed.value} ({listed.origin}), but this shell runs on {here}",
         f"put srun before clusterrun:\n  {_under_srun(v, launch)}\n"
-        f"or run the job on this host:\n  {launch.line.line('--cluster', 'none')}",
+        f"or run the job on this host:\n  {launch.line.quoted('--cluster', 'none')}",
     )
 
 
-def _elsewhere(v: Variables, launch: Launch, error: UsageError) -> str:
-    """Return the warning for a job that its options place on this host, which is not a node."""
+def _elsewhere_warning(v: Variables, launch: Launch, error: UsageError) -> str:
+    """Return the warning if options nevertheless run the job on this host."""
     on_nodes = replace(launch, line=launch.line.without({"nnodes", "standalone"}))
     return f"{error.message}; to run on them, type: {_under_srun(v, on_nodes)}"
 
 
 def _under_srun(v: Variables, launch: Launch) -> str:
-    """Return the line to type. It asks for CPUs, as srun may bind each task to one core otherwise."""
+    """Return the line to type; it asks for CPUs because srun may bind each task to one core otherwise."""
     asked = v.number("SLURM_CPUS_PER_TASK")
     share = asked.value if asked else _smallest_share(v)
     cpus = ("-c", str(share)) if share > 1 else ()
     numbers = ",".join(map(str, _groups(v)))
     groups = (f"--het-group={numbers}",) if numbers else ()
-    of_shell = _OF_SHELL if _is_shell_of_step(v, launch.process) else ()
-    return launch.line.line(before=("srun", *of_shell, *groups, *cpus))
+    in_shell = _IN_STEP_SHELL if _is_shell_of_step(v, launch.process) else ()
+    return launch.line.quoted(before=("srun", *in_shell, *groups, *cpus))
 
 
 def _smallest_share(v: Variables) -> int:
-    # If no tasks were asked for, SLURM_TASKS_PER_NODE counts CPUs, and srun starts one per node.
+    # If no tasks were requested, SLURM_TASKS_PER_NODE counts CPUs, and srun starts one task per node.
     asked = v.text("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS")
     tasks = v.text("SLURM_TASKS_PER_NODE") if asked else None
     return _smallest_node(v) // max(1, *(expand_counts(tasks) if tasks else (1,)))
 
 
 def _smallest_node(v: Variables) -> int:
-    """Return the CPUs of the allocation's smallest node; 0: unknown."""
+    """Return the number of CPUs of the allocation's smallest node; 0 if it is unknown."""
     cpus = v.text("SLURM_JOB_CPUS_PER_NODE")
     return min(expand_counts(cpus)) if cpus else 0
 
 
 class Allocation(Struct, frozen=True):
-    """Nodes on which this process may start steps by srun."""
+    """Nodes on which this process can start steps by srun."""
 
     nodes: int
     cpus: int
-    """Of the smallest node."""
+    """The number of CPUs of the smallest node; 0 if it is unknown."""
     in_step: bool = False
-    """This process is in a shell that is a step itself."""
+    """This process is in a shell that is itself a step."""
 
     def srun(self, nodes: int) -> tuple[str, ...]:
-        """Return the words before a command that start it once on each of as many nodes."""
-        # All CPUs of a node: srun may bind the task to one core otherwise.
+        """Return the srun command, without a program, that starts one task on each of ``nodes`` nodes."""
+        # srun may bind the task to one core unless it is asked for all CPUs.
         cpus = ("-c", str(self.cpus)) if self.cpus > 1 else ()
         counts = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
         # A program that runs many steps must end by one Ctrl-C, not by two within a second.
-        of_shell = _OF_SHELL if self.in_step else ()
-        return ("srun", "--quit-on-interrupt", *of_shell, *counts, *cpus)
+        in_shell = _IN_STEP_SHELL if self.in_step else ()
+        return ("srun", "--quit-on-interrupt", *in_shell, *counts, *cpus)
 
 
 def current_allocation(v: Variables, process: ThisProcess) -> Allocation | None:
-    """Return the allocation of a batch script, or of a shell of salloc or srun; None elsewhere.
+    """Return the allocation of a batch script, or of a shell of salloc or srun.
 
-    None also for an allocation of one node, where no step is needed, and for one of several groups,
-    whose nodes differ.
+    Returns None elsewhere, for an allocation of one node, which needs no step, and for an allocation
+    of several groups, whose nodes differ.
 
     Raises:
-        UsageError: a variable of Slurm's has a wrong value.
+        UsageError: a variable of Slurm has a wrong value.
 
     """
     is_allocation = v.text(*_JOB) and v.text(*_NODES, *_HOSTS) and not _is_task(v, process)
     if not is_allocation or _has_groups(v):
         return None
     in_step = _is_shell_of_step(v, process)
-    nodes = (_nodes_of_step(v) if in_step else _nodes_of_job(v)).value
+    nodes = _allocated_nodes(v, in_step=in_step).value
     return Allocation(nodes, _smallest_node(v), in_step) if nodes > 1 else None

@@ -1,6 +1,7 @@
-"""A task for each node or for each worker: what task_launchers give a task, and its place that follows.
+"""Tasks of launchers such as mpirun: one task for each node, or one for each worker.
 
-They set for each task its rank among all tasks and among those of its node, but not its node's.
+A launcher sets the rank of a task among all tasks and among the tasks of its node, but not the rank
+of the node, which follows from these.
 """
 
 from msgspec import Struct
@@ -15,33 +16,36 @@ from clusterrun.job.values import LOOPBACK
 
 
 class StartCommands(Struct, frozen=True):
-    """What to type to start tasks, with ``{size}`` and ``{nodes}`` for their numbers."""
+    """Commands that start tasks, with ``{size}`` and ``{nodes}`` for the numbers of tasks and nodes."""
 
     all_tasks: str
     one_per_node: str
 
 
 class TaskNumbers(Struct, frozen=True):
-    """The numbers that a task has from its launcher."""
+    """The numbers that a launcher sets for a task."""
 
     starter: StartCommands
     rank: Setting[int]
     size: Setting[int]
     local_rank: Setting[int]
     local_size: Setting[int]
-    """Tasks on its own node."""
+    """The number of tasks on this node."""
     nodes: Setting[int] | None = None
     node_rank: Setting[int] | None = None
-    most_nodes: Setting[int] | None = None
-    """The nodes of the allocation, some of which may have no task."""
+    max_nodes: Setting[int] | None = None
+    """The number of nodes in the allocation; some may have no task."""
 
-    def to_type(self, text: str) -> str:
-        """Return a text of the starter with the numbers of this job."""
-        nodes = self.nodes.value if self.nodes else self.size.value // self.local_size.value
-        return text.format(size=self.size.value, nodes=nodes)
+    @property
+    def node_count(self) -> int:
+        return self.nodes.value if self.nodes else self.size.value // self.local_size.value
+
+    def command(self, template: str) -> str:
+        """Return a command of ``starter`` with the numbers of this job."""
+        return template.format(size=self.size.value, nodes=self.node_count)
 
 
-def place_of(
+def task_placement(
     task: TaskNumbers,
     *,
     hosts: Setting[tuple[str, ...]] | None = None,
@@ -49,12 +53,13 @@ def place_of(
     run_id: Setting[str] | None = None,
     secret: Setting[str] | None = None,
 ) -> Found:
-    """Return the place of a node with one task, or of one task among several of its node.
+    """Return the ranks of this task: it is its node's only task, or one of several.
 
-    A list of ``hosts`` of another length than the nodes is ignored; ``address`` is the host of task 0.
+    ``hosts`` are ignored if their number differs from that of the nodes. ``address`` is the host of
+    task 0.
 
     Raises:
-        UsageError: the numbers contradict each other, or nodes have different numbers of tasks.
+        UsageError: the numbers disagree, or nodes have different numbers of tasks.
 
     """
     check_rank(task.rank, task.size)
@@ -82,17 +87,16 @@ def place_of(
         local_size=task.local_size.value,
         node_rank=NodeRank(node_rank.value),
         nodes=nodes.value,
-        all_tasks=task.to_type(task.starter.all_tasks),
-        one_per_node=task.to_type(task.starter.one_per_node),
+        all_tasks=task.command(task.starter.all_tasks),
+        one_per_node=task.command(task.starter.one_per_node),
     )
     return replace(found, node_rank=node_rank, tasks=Setting(layout, task.local_size.origin))
 
 
 def _nodes(task: TaskNumbers) -> Setting[int]:
-    size, local_size = task.size, task.local_size
-    nodes = task.nodes.value if task.nodes else size.value // local_size.value
-    most = task.most_nodes.value if task.most_nodes else nodes
-    if nodes * local_size.value != size.value or nodes > most:
+    size, local_size, nodes = task.size, task.local_size, task.node_count
+    exceeds_allocation = task.max_nodes is not None and nodes > task.max_nodes.value
+    if nodes * local_size.value != size.value or exceeds_allocation:
         raise _uneven(task)
     return task.nodes or Setting(nodes, f"{size.origin}, {local_size.origin}")
 
@@ -117,6 +121,6 @@ def _uneven(task: TaskNumbers) -> UsageError:
         f" {task.local_size.value}: nodes have different numbers of tasks, so the rank of this"
         " node is unknown",
         "start one task on each node, which starts one worker per GPU:\n"
-        f"  {task.to_type(task.starter.one_per_node)}\n"
+        f"  {task.command(task.starter.one_per_node)}\n"
         "or the same number of tasks on each node, or ignore the cluster with --cluster none",
     )

@@ -193,7 +193,7 @@ class Routes(Struct, frozen=True):
         ``local_rank``: None if it is unknown; then only --ranks counts.
         """
         for name, number in (("ranks", rank), ("local_ranks_filter", local_rank)):
-            chosen = self.job.fact(name)
+            chosen = self.job.setting(name)
             if chosen.value is not None and number is not None and number not in chosen.value:
                 return f"{chosen.origin} {chosen.value}"
         return ""
@@ -201,7 +201,7 @@ class Routes(Struct, frozen=True):
     def remarks(self, plan: NodePlan) -> Iterator[str]:
         """Yield warnings about options that name ranks which do not exist."""
         world = plan.world
-        ranks, local = self.job.fact("ranks"), self.job.fact("local_ranks_filter")
+        ranks, local = self.job.setting("ranks"), self.job.setting("local_ranks_filter")
         if ranks.value is not None and ranks.value.lowest >= world.size:
             yield f"{ranks.origin}: there is no rank {ranks.value}: no worker's lines are printed"
         if local.value is not None and local.value.lowest >= world.local_size:
@@ -215,7 +215,7 @@ class Routes(Struct, frozen=True):
     def _unknown_local_ranks(self, plan: NodePlan) -> Iterator[str]:
         if self.job.tasks is not None:
             return
-        for option in (self.job.fact("redirects"), self.job.fact("tee")):
+        for option in (self.job.setting("redirects"), self.job.setting("tee")):
             named = () if option.value is None else option.value.by_local_rank
             if missing := [rank for rank in named if rank >= plan.world.local_size]:
                 ranks = ",".join(runs(missing))
