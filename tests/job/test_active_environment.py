@@ -1,4 +1,4 @@
-"""The active environment runs the workers if it alone has torch; else it is named, with what to type."""
+"""The interpreter of the active environment runs the workers if only that environment has torch."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("script")
 
 
 def environment(folder: Path, *packages: str, version: str = "python3.12") -> Path:
-    """Make a folder with an interpreter, and with packages of which some may be elsewhere: ``../x``."""
+    """Create an environment with an interpreter and packages, given relative to its lib/VERSION."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/python").touch(mode=0o755)
     for package in packages:
@@ -28,7 +28,7 @@ def environment(folder: Path, *packages: str, version: str = "python3.12") -> Pa
 
 @pytest.fixture
 def ours(folder: Path) -> ThisProcess:
-    """Return a process of clusterrun's environment, which has no torch."""
+    """Return a process whose own environment has no torch."""
     made = environment(folder / "ours")
     return replace(PROCESS, python=f"{made}/bin/python", has_torch=lambda: False)
 
@@ -37,19 +37,20 @@ VENV, CONDA = "VIRTUAL_ENV", "CONDA_PREFIX"
 
 TORCH = "site-packages/torch"
 
-SEES_ALL = "home = {}/base/bin\ninclude-system-site-packages = true\nversion = 3.12.3\n"
+PYVENV_CFG = "home = {}/base/bin\ninclude-system-site-packages = true\nversion = 3.12.3\n"
 
 
 def python_of(process: ThisProcess, words: str = "train.py", **environ: str) -> Setting[str]:
-    """Return the interpreter of the workers; no line says that it is a different one from the active."""
+    """Return the interpreter of the workers; there is no warning."""
     described = describe(*words.split(), environ=environ, process=process)
     assert described.warnings == ()
     return described.job.setting("python")
 
 
 @pytest.mark.parametrize("name", [VENV, CONDA])
-def test_the_active_environment_has_torch(folder: Path, ours: ThisProcess, name: str) -> None:
-    """As ``python train.py`` would run it; clusterrun was installed apart from it."""
+def test_active_environment_with_torch_runs_workers(
+    folder: Path, ours: ThisProcess, name: str
+) -> None:
     active = environment(folder / "active", TORCH)
 
     assert python_of(ours, **{name: f"{active}"}) == Setting(f"{active}/bin/python", name)
@@ -57,8 +58,10 @@ def test_the_active_environment_has_torch(folder: Path, ours: ThisProcess, name:
 
 
 @pytest.mark.parametrize("innermost", [VENV, CONDA])
-def test_the_innermost_environment_counts(folder: Path, ours: ThisProcess, innermost: str) -> None:
-    """Its commands are the first on PATH: conda inside a virtual environment, or around it."""
+def test_first_environment_on_path_runs_workers(
+    folder: Path, ours: ThisProcess, innermost: str
+) -> None:
+    """Conda may be active inside a virtual environment, or the other way round."""
     active = {name: str(environment(folder / name, TORCH)) for name in (VENV, CONDA)}
     order = sorted(active, key=lambda name: name != innermost)
     path = os.pathsep.join(f"{active[name]}/bin" for name in order)
@@ -77,23 +80,21 @@ def test_the_innermost_environment_counts(folder: Path, ours: ThisProcess, inner
         "lib/python3/dist-packages",
     ],
 )
-def test_an_environment_that_sees_the_packages_of_its_python(
-    folder: Path, ours: ThisProcess, place: str
-) -> None:
-    """As in an image that has torch for its own Python (Debian's folders have other names)."""
+def test_environment_with_system_site_packages(folder: Path, ours: ThisProcess, place: str) -> None:
+    """The packages of the base Python count, also in the folders of Debian and Fedora."""
     active = environment(folder / "active", "site-packages/pip")
     environment(folder / "base", f"../../{place}/torch")
-    (active / "pyvenv.cfg").write_text(SEES_ALL.format(folder))
+    (active / "pyvenv.cfg").write_text(PYVENV_CFG.format(folder))
 
     assert python_of(ours, VIRTUAL_ENV=str(active)).origin == VENV
-    (active / "pyvenv.cfg").write_text(SEES_ALL.format(folder).replace("true", "false"))
+    (active / "pyvenv.cfg").write_text(PYVENV_CFG.format(folder).replace("true", "false"))
     assert describe("train.py", environ={VENV: str(active)}, process=ours).job.setting(
         "python"
     ) == (Setting(ours.python, "default"))
 
 
-def test_ours_has_torch(folder: Path, ours: ThisProcess) -> None:
-    """Then it runs the workers, as before, and the active environment is named."""
+def test_own_environment_with_torch_runs_workers(folder: Path, ours: ThisProcess) -> None:
+    """A warning names the active environment."""
     active = environment(folder / "active", TORCH)
     process = replace(ours, has_torch=lambda: True)
 
@@ -112,10 +113,10 @@ def test_ours_has_torch(folder: Path, ours: ThisProcess) -> None:
     ("packages", "version"),
     [((), "python3.12"), (("site-packages/torchvision",), "python3.12"), ((TORCH,), "python3.7")],
 )
-def test_the_active_environment_is_not_fit(
+def test_active_environment_without_usable_torch(
     folder: Path, ours: ThisProcess, packages: tuple[str, ...], version: str
 ) -> None:
-    """No torch in it either, or for a Python that is too old for workers: ours, and a warning."""
+    """It has no torch, or a Python that is too old for workers."""
     active = environment(folder / "active", *packages, version=version)
 
     described = describe("train.py", environ={VENV: str(active)}, process=ours)
@@ -127,8 +128,8 @@ def test_the_active_environment_is_not_fit(
 
 
 @pytest.mark.parametrize("active", ["", "ours", "link", "gone", "broken"])
-def test_none_is_active(folder: Path, ours: ThisProcess, active: str) -> None:
-    """It is ours, by another path perhaps, or has no interpreter: nothing to say."""
+def test_no_active_environment(folder: Path, ours: ThisProcess, active: str) -> None:
+    """The active one is our own, perhaps through a link, or has no interpreter."""
     (folder / "link").symlink_to("ours")
     environment(folder / "broken", TORCH).joinpath("bin/python").unlink()
 
@@ -146,10 +147,10 @@ def test_none_is_active(folder: Path, ours: ThisProcess, active: str) -> None:
         ({}, "{clusterrun}/clients/python/rank.py", "default"),
     ],
 )
-def test_a_program_that_needs_another_interpreter(
+def test_active_environment_is_not_used(
     folder: Path, ours: ThisProcess, flags: Flags, words: str, origin: str
 ) -> None:
-    """The user has chosen one, no Python runs, or a program is part of clusterrun, as that of launch()."""
+    """An option sets the interpreter, no Python runs, or the program is part of clusterrun."""
     active = environment(folder / "active", TORCH)
     words = words.format(clusterrun=Path(clusterrun.__file__).parent)
 

@@ -1,7 +1,4 @@
-"""What follows from the declaration of an option is there for each option, and is right.
-
-One test looks at all of them, and names each option for which something is amiss.
-"""
+"""Everything that follows from the declaration of an option is complete and right."""
 
 import re
 from collections import Counter
@@ -22,13 +19,13 @@ from tests.own_options import OPTIONS_OF_COMMANDS
 REFERENCE = Path(__file__).parents[2] / "configs" / "reference.yaml"
 
 
-def test_every_option_is_declared_once() -> None:
-    """Names, defaults, types, flags, help and the reference follow from one line."""
+def test_option_declarations_are_consistent() -> None:
+    """Defaults, types, flags, help and configs/reference.yaml agree for each option."""
     rows = [*OPTIONS.values(), *OPTIONS_OF_COMMANDS.values()]
     reference = read_job_file(Setting(str(REFERENCE), "--config")).settings
     helps = {group: " ".join(help_text(group).split()) for group in GROUPS}
 
-    amiss = [f"{row.name}: {each}" for row in rows for each in wrong_in_itself(row)]
+    amiss = [f"{row.name}: {each}" for row in rows for each in declaration_errors(row)]
     amiss += [
         f"{row.name}: --help {group} does not show {part!r}"
         for group, subject in GROUPS.items()
@@ -37,15 +34,15 @@ def test_every_option_is_declared_once() -> None:
         if part not in helps[group]
     ]
     for name, row in OPTIONS.items():
-        amiss += [f"{name}: {typed} is not its flag" for typed in misread_flags(row)]
+        amiss += [f"{name}: {typed} is not its flag" for typed in unread_flags(row)]
         if value_of(name, (reference,)).value != row.default:
             amiss.append(f"{name}: configs/reference.yaml has another default")
 
     assert amiss == []
 
 
-def wrong_in_itself(row: Row) -> Iterator[str]:
-    """Yield what is wrong with a declaration: no type checker ties a reader of text to its field."""
+def declaration_errors(row: Row) -> Iterator[str]:
+    """Yield what is wrong with a declaration; mypy does not compare the reader of a text with the field."""
     text, option = row.default_text, row.option
     if not (row.value.read(text) == row.default if text else option.default):
         yield "its default can neither be typed nor is described in words"
@@ -62,14 +59,14 @@ def wrong_in_itself(row: Row) -> Iterator[str]:
 
 
 def shown(row: Row) -> Sequence[str]:
-    """Return what help shows: the flag, its sentence, and any default but "false"."""
+    """Return what help must contain: the flag, its sentence, and the default unless it is "false"."""
     default = row.option.default or row.default_text
     defaults = [] if default == "false" else [f"[default: {default}]"]
     return [row.flag, row.option.help, *defaults]
 
 
-def misread_flags(row: Row) -> Iterator[str]:
-    """Yield the names under which an option is not found, with its name as typed as the origin."""
+def unread_flags(row: Row) -> Iterator[str]:
+    """Yield the flags that are not read as this option, with the typed flag as origin."""
     for name in row.names:
         typed = f"--{name.replace('_', '-')}"
         value = ["x"] if row.metavar and not row.needs_equals else []
@@ -79,14 +76,12 @@ def misread_flags(row: Row) -> Iterator[str]:
             yield typed
 
 
-def test_names_are_unique() -> None:
-    """No name, alias or letter means two options of a job."""
+def test_option_names_are_unique() -> None:
     letters = [row.option.short for row in OPTIONS.values() if row.option.short]
     names = [name for row in OPTIONS.values() for name in row.names]
 
     assert max(Counter([*names, *letters]).values()) == 1
 
 
-def test_every_subject_has_options_and_a_heading() -> None:
-    """Help and reference keep their order."""
+def test_subjects_have_options_and_a_title() -> None:
     assert all(title_of(subject) and rows_of(subject) for subject in SUBJECTS)

@@ -1,4 +1,4 @@
-"""What a path leads to."""
+"""Kinds of files, including files that this user may not see."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,7 @@ from clusterrun.job.file_kinds import FileKind, is_executable, kind_of, names_in
 NOBODY = 65534
 
 
-def test_kinds(folder: Path) -> None:
-    """Files, folders and pipes differ, links are followed, and a missing file is NOTHING."""
+def test_kind_of_each_file(folder: Path) -> None:
     (folder / "file").touch()
     (folder / "link").symlink_to("file")
     (folder / "dangling").symlink_to("gone")
@@ -24,15 +23,14 @@ def test_kinds(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000, "file/below", "\udcff"])
-def test_strange_paths_are_nothing(folder: Path, path: str) -> None:
-    """No text is a path that makes the question fail."""
+def test_impossible_paths_are_nothing(folder: Path, path: str) -> None:
     (folder / "file").touch()
 
     assert kind_of(path) is FileKind.NOTHING
 
 
-def test_what_this_user_may_not_see_is_nothing(folder: Path) -> None:
-    """A folder that may not be searched raises no error; root may search all of them."""
+def test_file_in_a_closed_folder_is_nothing(folder: Path) -> None:
+    """A folder without search permission raises no error; a child process drops root rights first."""
     folder.chmod(0o755)
     closed = folder / "closed"
     closed.mkdir()
@@ -49,7 +47,7 @@ def test_what_this_user_may_not_see_is_nothing(folder: Path) -> None:
 
 
 def kind_for_nobody(path: str) -> FileKind | None:
-    """Return the kind for a user without rights, which this process becomes; None: an error."""
+    """Return the kind for a user without rights, which this process becomes; None if it raises."""
     if os.geteuid() == 0:
         os.setuid(NOBODY)
     try:
@@ -58,8 +56,8 @@ def kind_for_nobody(path: str) -> FileKind | None:
         return None
 
 
-def test_executables_are_files_with_the_right(folder: Path) -> None:
-    """A folder may be entered, but not run."""
+def test_only_executable_files_are_executable(folder: Path) -> None:
+    """A folder also has execute permission, but is not executable."""
     (folder / "plain").touch()
     (folder / "program").touch(mode=0o755)
 
@@ -68,8 +66,8 @@ def test_executables_are_files_with_the_right(folder: Path) -> None:
     assert not is_executable(".")
 
 
-def test_names_are_those_of_files_and_bounded(folder: Path) -> None:
-    """Folders are left out, and so is what lies beyond the first entries."""
+def test_names_in_a_folder_are_limited(folder: Path) -> None:
+    """Folders are not included, and only the first entries are read."""
     (folder / "sub").mkdir()
     for number in range(5):
         (folder / f"file{number}").touch()

@@ -1,4 +1,4 @@
-"""Host lists and counts, as Slurm writes them."""
+"""Lists of hosts and counts, as Slurm writes them."""
 
 import pytest
 from clusterrun.errors import UsageError
@@ -25,8 +25,8 @@ from hypothesis import strategies as st
         ("", ""),
     ],
 )
-def test_lists(text: str, names: str) -> None:
-    """Ranges keep their zeros."""
+def test_host_list(text: str, names: str) -> None:
+    """Ranges keep leading zeros."""
     assert expand_hosts(Setting(text, "SLURM_NODELIST")) == Setting(
         tuple(names.split()), "SLURM_NODELIST"
     )
@@ -42,8 +42,8 @@ def test_lists(text: str, names: str) -> None:
         ("n1,n1", "n1 n1"),
     ],
 )
-def test_the_order_is_the_lists_own(text: str, names: str) -> None:
-    """Ranks go by it, so nothing is sorted and nothing is dropped."""
+def test_host_list_keeps_its_order(text: str, names: str) -> None:
+    """Ranks follow the order, so hosts are not sorted and duplicates stay."""
     assert expand_hosts(Setting(text, "x")).value == tuple(names.split())
 
 
@@ -57,8 +57,8 @@ def test_the_order_is_the_lists_own(text: str, names: str) -> None:
         *("n\x1b[1]", "a,n\u202e", "n\t1"),
     ],
 )
-def test_lists_that_are_none(text: str) -> None:
-    """The error names the origin of the list."""
+def test_wrong_host_list_is_an_error(text: str) -> None:
+    """The message has the origin of the list."""
     with pytest.raises(UsageError) as caught:
         expand_hosts(Setting(text, "SLURM_NODELIST"))
 
@@ -74,8 +74,8 @@ def test_lists_that_are_none(text: str) -> None:
         ("n[0-999999999999999999]", "1,000,000,000,000,000,000"),
     ],
 )
-def test_more_hosts_than_any_job_has(text: str, number: str) -> None:
-    """They are counted before they are written out."""
+def test_too_many_hosts_are_an_error(text: str, number: str) -> None:
+    """The hosts are counted before their names are made."""
     with pytest.raises(UsageError) as caught:
         expand_hosts(Setting(text, "SLURM_NODELIST"))
 
@@ -84,14 +84,12 @@ def test_more_hosts_than_any_job_has(text: str, number: str) -> None:
     )
 
 
-def test_more_counts_than_any_job_has() -> None:
-    """Slurm's other list, which grows in the same way."""
+def test_too_many_counts_are_an_error() -> None:
     with pytest.raises(UsageError, match=r"SLURM_TASKS_PER_NODE: .* has 50,000,000 hosts"):
         expand_counts(Setting("2(x50000000)", "SLURM_TASKS_PER_NODE"))
 
 
-def test_a_long_list_is_shortened_in_a_message() -> None:
-    """It may be longer than the terminal keeps."""
+def test_long_list_is_shortened_in_the_message() -> None:
     with pytest.raises(UsageError) as caught:
         expand_hosts(Setting("gpu," * 100_000 + "n[", "x"))
 
@@ -99,16 +97,15 @@ def test_a_long_list_is_shortened_in_a_message() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=5))
-def test_counts(pairs: list[tuple[int, int]]) -> None:
-    """``2(x3),1`` is 2, 2, 2, 1; a count that comes once may stand alone."""
+def test_count_list(pairs: list[tuple[int, int]]) -> None:
+    """``2(x3),1`` is 2, 2, 2, 1."""
     text = ",".join(f"{n}(x{times})" if times > 1 else f"{n}" for n, times in pairs)
 
     assert expand_counts(Setting(text, "x")) == tuple(n for n, times in pairs for _ in range(times))
 
 
 @pytest.mark.parametrize("text", ["", "two", "2(x", "2,,1", "2(3)", "2(x3) 1", "-1"])
-def test_counts_that_are_none(text: str) -> None:
-    """Nothing is guessed."""
+def test_wrong_count_list_is_an_error(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         expand_counts(Setting(text, "SLURM_TASKS_PER_NODE"))
 

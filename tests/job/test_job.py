@@ -1,4 +1,4 @@
-"""The job: its subjects, what no option says, and that a new option needs one field."""
+"""The fields of a job, and that a new option needs only one field."""
 
 import json
 import os
@@ -18,8 +18,7 @@ FIELD = """\
 """
 
 
-def test_a_value_with_its_origin() -> None:
-    """By the name of an option, of a field, or of a property."""
+def test_setting_of_an_option_or_field() -> None:
     found = job(max_restarts=2, resumed=1, nnodes=3)
 
     assert str(found.setting("max_restarts")) == "2 (the test)"
@@ -28,8 +27,8 @@ def test_a_value_with_its_origin() -> None:
     assert str(found.setting("spares")) == "0 (default)"
 
 
-def test_a_new_option_is_one_field(tmp_path: Path) -> None:
-    """The command line, variables, the dry run and --help know it without another line of code."""
+def test_new_option_needs_one_field(tmp_path: Path) -> None:
+    """The command line, variables, the dry run and --help have it without other changes."""
     package = tmp_path / "clusterrun"
     shutil.copytree(Path(clusterrun.__file__).parent, package)
     options = package / "job/options.py"
@@ -65,5 +64,5 @@ def test_a_new_option_is_one_field(tmp_path: Path) -> None:
         ({"hang_timeout": 60.0, "pdb": True}, 0.0),
     ],
 )
-def test_a_debugged_rank_may_be_stopped_for_hours(values: dict[str, Any], seconds: float) -> None:
+def test_pdb_disables_hang_detection(values: dict[str, Any], seconds: float) -> None:
     assert job(**values).active_hang_timeout == seconds

@@ -1,4 +1,4 @@
-"""Job files: keys become options, words and variables; every mistake has file, line and key."""
+"""Job files: keys set options, the program and variables; errors have file, line and key."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
 
 
 def read(text: str) -> JobFile:
-    """Return what a file called job.yaml says."""
+    """Return what a file job.yaml with this text sets."""
     Path("job.yaml").write_text(text)
     return read_job_file(Setting("job.yaml", "--config"))
 
 
-def test_keys_are_options() -> None:
-    """A key says the option of its name, or of its alias, with file, line and key as origin."""
+def test_keys_set_options() -> None:
+    """A key is the name or an alias of an option; the origin has file, line and key."""
     said = read("nproc_per_node: auto\nrdzv_id: 007\nno_python: yes\n").settings
 
     assert said == {
@@ -32,30 +32,30 @@ def test_keys_are_options() -> None:
     ("text", "line"),
     [("rdzv_id: theirs\nrun_id: ours\n", 1), ("run_id: ours\nrdzv_id: theirs\n", 2)],
 )
-def test_of_two_keys_for_one_option_the_alias_wins(text: str, line: int) -> None:
-    """As among variables, and wherever it stands."""
+def test_alias_wins_over_name(text: str, line: int) -> None:
+    """The order in the file does not matter."""
     settings = read(text).settings
 
     assert value_of("run_id", [settings]) == Setting("theirs", f"job.yaml:{line} rdzv_id")
 
 
-def test_script_and_args_are_words() -> None:
-    """A script and its arguments read as on a command line, each text as it looks."""
+def test_script_and_args() -> None:
+    """The words are the same as on a command line, each as text."""
     words = read("args: [--lr, 1e-3, 010, no, '']\nscript: train.py\n").words
 
     assert words == Setting(("train.py", "--lr", "1e-3", "010", "no", ""), "job.yaml:2 script")
 
 
-def test_a_module_is_words_and_says_so() -> None:
-    """The key holds the name, so it stands for the flag as well."""
+def test_module_sets_the_option_module() -> None:
+    """The key has the name of the module, so the option -m is also set."""
     job_file = read("module: pkg.train\nargs:\n  - --fast\n")
 
     assert job_file.words == Setting(("pkg.train", "--fast"), "job.yaml:1 module")
     assert job_file.settings == {"module": (Setting("true", "job.yaml:1 module"),)}
 
 
-def test_env_is_a_mapping_of_texts() -> None:
-    """Each variable has its own line as origin; an empty value sets an empty variable."""
+def test_env() -> None:
+    """The origin of each variable has its line; an empty value sets an empty variable."""
     said = read("env:\n  A: no\n  B:\n  C: x=y\n").settings
 
     assert said == {
@@ -67,8 +67,7 @@ def test_env_is_a_mapping_of_texts() -> None:
     }
 
 
-def test_keys_without_a_value_say_nothing() -> None:
-    """A skeleton of empty keys is an empty file."""
+def test_keys_without_a_value_are_unset() -> None:
     job_file = read("script:\nmodule:\nargs:\nenv:\nnnodes:\nrun_id: ''\n")
 
     assert job_file == JobFile({}, Setting((), "default"))
@@ -100,8 +99,7 @@ def test_keys_without_a_value_say_nothing() -> None:
         ),
     ],
 )
-def test_mistakes(text: str, message: str, hint: str) -> None:
-    """What a job file must not have."""
+def test_wrong_job_file_is_an_error(text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(text)
 

@@ -1,16 +1,17 @@
-r"""What lines mean: the values of the job with their origins, the warnings, or the mistake.
+"""What command lines mean: values with origins, warnings, or an error.
 
-Each text in ``lines/`` has sessions, divided by empty lines:
+A file in ``lines/`` has sessions, separated by empty lines:
 
     # Why the line means what follows.
     $ @node.1 NAME=VALUE clusterrun --nnodes 2 train.py
     nnodes: 2 (--nnodes)
     warning: ...
 
-``@node.1`` stands for the variables of that heading in ``clusters/slurm_22_05.txt`` or
-``clusters/platforms.txt``; of several, the last one that has a variable sets it. ``at-a-shell`` says that
-the line is typed at an interactive shell. A session names the values that matter and all warnings, or has the message of an error and what to type. Mistakes without a
-scheduler's environment have transcripts in tests/contract/command_line/mistakes.
+``@node.1`` stands for the variables under that heading in ``clusters/slurm_22_05.txt`` or
+``clusters/platforms.txt``; a later word replaces variables of an earlier one. ``at-a-shell`` says that
+the line is typed at an interactive shell. A session has the values that matter and all warnings, or an
+error and its hint. Errors without a scheduler's environment have transcripts in
+tests/contract/command_line/mistakes.
 """
 
 import re
@@ -37,30 +38,30 @@ FILES = ("slurm_22_05.txt", "platforms.txt")
 
 
 def sessions() -> list[str]:
-    """Return all sessions, without their comments."""
+    """Return all sessions, without comments."""
     texts = [re.sub(r"(?m)^#.*\n", "", path.read_text()) for path in TEXTS]
     return [session for text in texts for session in text.strip().split("\n\n")]
 
 
 @pytest.mark.usefixtures("script")
 @pytest.mark.parametrize("session", sessions())
-def test_a_line_means_this(session: str) -> None:
-    """In the folder of train.py, on a node of which nothing is known."""
+def test_session(session: str) -> None:
+    """The current folder has train.py; nothing is known about the machine."""
     line, *expected = session.removeprefix("$ ").splitlines()
     texts = ("warning: ", "error: ", "  ")
     names = [text.partition(": ")[0] for text in expected if not text.startswith(texts)]
 
-    assert list(told(line, names)) == expected
+    assert list(session_output(line, names)) == expected
 
 
-def told(line: str, names: list[str]) -> Iterator[str]:
-    """Yield what a session shows of a line, as far as it has these names."""
+def session_output(line: str, names: list[str]) -> Iterator[str]:
+    """Yield what a session shows for a line: the values with these names, and all warnings, or the error."""
     words = shlex.split(line)
     at = next(at for at, word in enumerate(words) if word in ("clusterrun", "torchrun"))
     environ, at_shell = {"PATH": SEARCH_PATH}, AT_SHELL in words[:at]
     for word in (it for it in words[:at] if it != AT_SHELL):
         name, _, value = word.partition("=")
-        environ |= under(name[1:]) if name.startswith("@") else {name: value}
+        environ |= variables_of(name[1:]) if name.startswith("@") else {name: value}
     process = replace(PROCESS, called=words[at], is_under_shell=lambda: at_shell)
     try:
         resolved = resolve(split(words[at + 1 :], words[at]), environ, process)
@@ -68,18 +69,18 @@ def told(line: str, names: list[str]) -> Iterator[str]:
         yield f"error: {error.message}"
         yield from (f"  {line}" for line in error.hint.splitlines())
         return
-    yield from (f"{name}: {shown(resolved, name)}" for name in names)
+    yield from (f"{name}: {shown_value(resolved, name)}" for name in names)
     yield from (f"warning: {warning}" for warning in resolved.warnings)
 
 
-def under(heading: str) -> dict[str, str]:
-    """Return the variables under a heading, of whichever file has it."""
+def variables_of(heading: str) -> dict[str, str]:
+    """Return the variables under a heading of one of ``FILES``."""
     (file,) = (file for file in FILES if f"\n# {heading}: " in (CLUSTERS / file).read_text())
     return captured(heading, file)
 
 
-def shown(resolved: Resolved, name: str) -> str:
-    """Return a value with its origin; of ``program.args``, one within a value, or of the result."""
+def shown_value(resolved: Resolved, name: str) -> str:
+    """Return a value with its origin; ``program.args`` is a value of a subject, or of the result."""
     whole, _, part = name.partition(".")
     if not part:
         fact = resolved.job.setting(name)
@@ -91,7 +92,7 @@ def shown(resolved: Resolved, name: str) -> str:
 
 
 def plain(value: Any) -> str:
-    """Return a value as it is typed; of text the quotes show where it ends."""
+    """Return a value as typed; an empty text, or one with blanks at its ends, has quotes."""
     match value:
         case Enum():
             return str(value.value)

@@ -1,4 +1,4 @@
-"""Hosts that the user lists: each node finds its own rank, or hears why it has none."""
+"""Hosts of --hosts and --hostfile: each node finds its own rank."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ KNOWN: Mapping[str, Collection[str]] = {
 
 
 def on_node7(**flags: str) -> Job:
-    """Return the job of a line on a host called node7, which others call seven."""
+    """Return the job of a command line on a host named node7, which other hosts call seven."""
     process = ThisProcess(
         host="node7",
         cpus=8,
@@ -47,8 +47,8 @@ def on_node7(**flags: str) -> Job:
         ("seven,node7", 1),
     ],
 )
-def test_a_node_finds_its_rank(hosts: str, rank: int) -> None:
-    """By its name, an address, or a name that leads to one."""
+def test_rank_is_the_hosts_position_in_the_list(hosts: str, rank: int) -> None:
+    """The host is found by its name, by an address, or by a name that resolves to its address."""
     job = on_node7(hosts=hosts)
 
     assert job.setting("node_rank") == Setting(rank, "--hosts")
@@ -57,8 +57,8 @@ def test_a_node_finds_its_rank(hosts: str, rank: int) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["none", "ssh"])
-def test_a_list_is_read_once(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In proportion to its length: with each host compared with each other, it took minutes."""
+def test_host_list_is_parsed_once(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is proportional to the length of the list."""
     read: list[str] = []
 
     def reading(text: str) -> tuple[str, ...]:
@@ -73,23 +73,22 @@ def test_a_list_is_read_once(launcher: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert read == ["node7,n[1-200000]"]
 
 
-def test_a_rank_that_is_given_needs_no_search() -> None:
-    """Where a list has names that lead nowhere from here."""
+def test_given_rank_needs_no_lookup() -> None:
+    """The list may have names that do not resolve on this host."""
     job = on_node7(hosts="a,b,c", node_rank="2")
 
     assert job.setting("node_rank") == Setting(2, "--node-rank")
     assert job.setting("hosts") == Setting(("a", "b", "c"), "--hosts")
 
 
-def test_a_list_may_be_one_of_several_sizes() -> None:
-    """MIN:MAX sets how many of its hosts are enough."""
+def test_host_list_within_node_range() -> None:
+    """The length of the list is the maximum, and MIN stays the minimum."""
     job = on_node7(hosts="node6,node7,node8", nnodes="2:4")
 
     assert (job.workers.nnodes.maximum, job.workers.nnodes.minimum) == (3, 2)
 
 
-def test_an_own_address_that_is_given_is_the_one_looked_for() -> None:
-    """A node with two cables."""
+def test_local_addr_is_searched_in_the_list() -> None:
     assert on_node7(hosts="10.9.0.1,10.9.0.2", local_addr="10.9.0.2").workers.node_rank == 1
 
 
@@ -118,10 +117,8 @@ def test_an_own_address_that_is_given_is_the_one_looked_for() -> None:
         ),
     ],
 )
-def test_lists_without_this_node_or_with_it_twice(
-    flags: dict[str, str], message: str, hint: str
-) -> None:
-    """The error names the list and what to change."""
+def test_wrong_host_list_is_an_error(flags: dict[str, str], message: str, hint: str) -> None:
+    """This node is missing or listed twice, or an option disagrees with the list."""
     from clusterrun.errors import UsageError
 
     with pytest.raises(UsageError) as caught:
@@ -130,8 +127,7 @@ def test_lists_without_this_node_or_with_it_twice(
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
-def test_a_list_beats_an_exported_address_and_a_cluster() -> None:
-    """A list of hosts is complete."""
+def test_host_list_replaces_exported_address_and_cluster() -> None:
     environ = captured("node.1") | {"MASTER_ADDR": "elsewhere"}
 
     resolved = describe("train.py", flags={"hosts": "a,node7,b"}, environ=environ)
@@ -154,10 +150,10 @@ def test_a_list_beats_an_exported_address_and_a_cluster() -> None:
         ("node[6-8] slots = 2\n", ("node6", "node7", "node8"), 2),
     ],
 )
-def test_files_of_hosts(
+def test_hostfile_formats(
     text: str, hosts: tuple[str, ...], workers: int | None, folder: Path
 ) -> None:
-    """Plain, as Open MPI has them, as MPICH has them; slots are this node's workers."""
+    """Plain, Open MPI's and MPICH's; the slots of this node are its workers."""
     (folder / "hosts").write_text(text)
 
     job = on_node7(hostfile="hosts")
@@ -186,15 +182,15 @@ def test_files_of_hosts(
         ),
     ],
 )
-def test_files_that_are_not_lists(text: str, message: str, folder: Path) -> None:
-    """The line is named."""
+def test_wrong_hostfile_is_an_error(text: str, message: str, folder: Path) -> None:
+    """The message has the number of the line."""
     (folder / "hosts").write_text(text)
 
     assert mistake("train.py", flags={"hostfile": "hosts"})[0] == message
 
 
-def test_this_machine_has_addresses() -> None:
-    """By the real resolver; an unknown name has none."""
+def test_addresses_from_the_resolver() -> None:
+    """A name that does not resolve has no addresses."""
     assert "127.0.0.1" in addresses_of("")
     assert "127.0.0.1" in addresses_of("localhost")
     assert not addresses_of("no-such-host.invalid")
@@ -204,14 +200,13 @@ def test_this_machine_has_addresses() -> None:
     ("text", "visible"),
     [("0,2,5-7", "0,2,5,6,7"), ("3,1", "3,1"), ("GPU-a1,MIG-b2", "GPU-a1,MIG-b2"), ("4", "4")],
 )
-def test_devices_are_chosen_in_order(text: str, visible: str) -> None:
-    """The machine knows which of them exist; the number of workers is theirs."""
+def test_devices_set_the_number_of_workers(text: str, visible: str) -> None:
+    """The order of the devices is kept."""
     job = on_node7(devices=text)
 
     assert job.setting("devices") == Setting(tuple(visible.split(",")), "--devices")
     assert job.setting("nproc_per_node") == Setting(visible.count(",") + 1, "--devices")
 
 
-def test_devices_and_a_number_of_workers() -> None:
-    """The number holds: several GPUs for each, or several workers for one."""
+def test_nproc_per_node_overrides_the_number_of_devices() -> None:
     assert on_node7(devices="0-3", nproc_per_node="2").workers.nproc_per_node == 2

@@ -1,4 +1,4 @@
-"""A launch inside a worker takes over nothing of the outer launch."""
+"""A launch inside a worker ignores the settings of the outer launch."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ WORKER = {
 }
 
 
-def test_all_worker_variables_go() -> None:
-    """What places a worker in the outer job, and every option of ours, is to be unset."""
+def test_variables_of_the_outer_launch_are_removed() -> None:
+    """Worker variables and all CLUSTERRUN_ and PET_ variables."""
     names = outer_launch_variables(WORKER)
 
     assert set(names) == {
@@ -39,32 +39,32 @@ def test_all_worker_variables_go() -> None:
     }
 
 
-def test_only_what_is_there_goes() -> None:
-    """Names that the environment lacks need no unsetting; the order is the alphabet's."""
+def test_only_existing_variables_are_removed() -> None:
+    """The names are sorted."""
     environ = {"TORCHELASTIC_RUN_ID": "", "LOCAL_RANK": "0", "HOME": "/root"}
 
     assert outer_launch_variables(environ) == ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")
 
 
 @pytest.mark.parametrize(
-    ("address", "goes"), [("127.0.0.1:40123", True), ("localhost:28028", False)]
+    ("address", "is_removed"), [("127.0.0.1:40123", True), ("localhost:28028", False)]
 )
-def test_the_port_of_the_outer_workers_nccl_goes(address: str, *, goes: bool) -> None:
-    """The outer worker listens there; an address that its user has chosen stays."""
+def test_ras_address_of_the_outer_launch_is_removed(address: str, *, is_removed: bool) -> None:
+    """The outer worker listens on the loopback address; another address is the user's."""
     names = outer_launch_variables({**WORKER, "NCCL_RAS_ADDR": address})
 
-    assert ("NCCL_RAS_ADDR" in names) is goes
+    assert ("NCCL_RAS_ADDR" in names) is is_removed
 
 
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "TORCHELASTIC_RUN_ID"])
-def test_one_mark_alone_is_not_a_worker(name: str) -> None:
-    """AzureML sets LOCAL_RANK on its own, and that is no outer launch."""
+def test_one_worker_variable_is_not_an_outer_launch(name: str) -> None:
+    """AzureML sets LOCAL_RANK itself."""
     assert outer_launch_variables({name: "0", "RANK": "0", "CLUSTERRUN_NNODES": "1"}) == ()
 
 
 @pytest.mark.usefixtures("script")
-def test_only_settings_of_this_launch_count(folder: Path) -> None:
-    """The outer job's variables are ignored, without warnings for unknown ones, and a notice says so."""
+def test_settings_of_the_outer_launch_are_ignored(folder: Path) -> None:
+    """One warning says so; there is none for unknown variables."""
     (folder / "job.yaml").write_text("max_restarts: 2\n")
 
     resolved = describe("train.py", flags={"config": "job.yaml"}, environ=WORKER)
@@ -90,10 +90,8 @@ def test_only_settings_of_this_launch_count(folder: Path) -> None:
         pytest.param(".0", "", 1, id="nor here"),
     ],
 )
-def test_a_step_that_a_worker_has_started_is_a_job_of_its_own(
-    run_id: str, step: str, nodes: int
-) -> None:
-    """Its tasks, on all nodes, inherit the variables of the worker that called srun."""
+def test_step_started_by_a_worker_is_a_new_job(run_id: str, step: str, nodes: int) -> None:
+    """Its tasks inherit the variables of the worker that called srun."""
     of_outer = {"TORCHELASTIC_RUN_ID": run_id, STEP_VARIABLE: step}
     environ = WORKER | captured("node.1") | of_outer
 
@@ -110,8 +108,8 @@ def test_a_step_that_a_worker_has_started_is_a_job_of_its_own(
     ("name", "flags", "step"),
     [("node.1", {}, None), ("node.1", {"run_id": "mine"}, "26.0"), ("batch_of_one", {}, "32.")],
 )
-def test_workers_know_their_step(name: str, flags: Flags, step: str | None) -> None:
-    """By the run id, if that is the step's, else by a variable of its own."""
+def test_workers_get_the_slurm_step(name: str, flags: Flags, step: str | None) -> None:
+    """If the run id is the step, no variable is needed."""
     environ = captured(name)
 
     job = describe("train.py", flags=flags, environ=environ).job

@@ -1,4 +1,4 @@
-"""How --numa-map is typed."""
+"""The entries of --numa-map."""
 
 from pathlib import Path
 
@@ -22,21 +22,20 @@ numa_map = OPTIONS["numa_map"].value.read
         ),
     ],
 )
-def test_entries(text: str, entries: list[MappedGpu]) -> None:
-    """A GPU, and a node or a list of CPUs, which has commas of its own."""
+def test_entries_of_a_text(text: str, entries: list[MappedGpu]) -> None:
+    """An entry has a GPU, and a NUMA node or a list of CPUs, which may contain commas."""
     assert list(numa_map(text)) == entries
 
 
-def test_a_file(tmp_path: Path) -> None:
-    """A line for each, with comments."""
+def test_entries_of_a_file(tmp_path: Path) -> None:
+    """A file has one entry per line, and comments."""
     path = tmp_path / "gpus"
     path.write_text("# wrong in the BIOS\n0=node 1  # the first\n\n1=0-3,8\n")
 
     assert numa_map(str(path)) == numa_map("0=node 1,1=0-3,8")
 
 
-def test_a_mistake_in_a_file_names_the_file(tmp_path: Path) -> None:
-    """And an empty one is no map."""
+def test_wrong_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "gpus"
     path.write_text("0=x\n")
     with pytest.raises(UsageError, match=f"in {path}: 'x' is neither"):

@@ -1,4 +1,4 @@
-"""A prefix of several lines, where colours may be, and which log folders a run continues."""
+"""The prefix of lines, colours, and the log folders that an earlier job left."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +14,7 @@ pytestmark = pytest.mark.usefixtures("script")
 PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
-def test_a_prefix_is_one_line() -> None:
-    """The variable is named that holds another."""
+def test_prefix_with_a_line_break_is_an_error() -> None:
     assert mistake("train.py", environ={PREFIX: "a\nb"}) == (
         f"{PREFIX}: 'a\\nb' is more than one line",
         "leave line breaks out",
@@ -43,10 +42,10 @@ MPIRUN = {
     ],
     ids=["terminal", "pipe", "no colour", "empty", "dumb", "log files", "mpirun"],
 )
-def test_colours(
+def test_colours_only_on_a_terminal(
     flags: Flags, environ: Mapping[str, str], *, has_terminal: bool, coloured: bool
 ) -> None:
-    """Only where all that is printed goes to a terminal, and to no file."""
+    """Workers print colours only if their output goes to a terminal and to no file."""
     process = replace(PROCESS, has_terminal=has_terminal)
 
     job = describe("train.py", flags=flags, environ=environ, process=process).job
@@ -63,11 +62,12 @@ def test_colours(
         ({"run_id": "18"}, "clusterrun", 0),
     ],
 )
-def test_log_folders_of_a_run_go_on(folder: Path, flags: Flags, called: str, kept: int) -> None:
-    """A run id that was made up for this job is new, and so are torchrun's folders.
+def test_attempts_continue_after_existing_log_folders(
+    folder: Path, flags: Flags, called: str, kept: int
+) -> None:
+    """Only a given run id may have folders, and with torchrun's names each launch has a new folder.
 
-    Whoever may write there may have put anything there: a link leaves no place for a folder, and no
-    launcher has counted so far.
+    A link counts as a folder, because none can have its name; very long numbers are ignored.
     """
     for name in ("attempt-0", "attempt-1", "attempt-x", "other", "attempt-99999999999"):
         (folder / "logs/17" / name).mkdir(parents=True)

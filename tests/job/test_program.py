@@ -1,4 +1,4 @@
-"""The program that a command line names, and the errors for common mistakes."""
+"""The program of a command line."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ RUN_PATH = {"run_path": True}
 
 @pytest.fixture(autouse=True)
 def files(folder: Path) -> None:
-    """Fill the folder with typical files."""
+    """Create typical files in the folder."""
     (folder / "train.py").write_text("print(1)\n")
     (folder / "tool").write_text("#!/usr/bin/env python3\n")
     (folder / "tool").chmod(0o755)
@@ -51,15 +51,14 @@ def files(folder: Path) -> None:
         (NO_PYTHON, ("./tool",), WorkerProgram(ProgramKind.EXECUTABLE, "./tool", ())),
     ],
 )
-def test_programs(
+def test_program_kinds(
     flags: Mapping[str, bool], words: tuple[str, ...], program: WorkerProgram
 ) -> None:
-    """Scripts, folders that run, modules, and programs by name and by path."""
     assert describe(*words, flags=flags).job.setting("script") == Setting(program, "command line")
 
 
-def test_a_package_by_the_name_torchrun(folder: Path) -> None:
-    """Torchrun runs it as a script, as python does; clusterrun says to type -m."""
+def test_torchrun_runs_a_package_as_a_script(folder: Path) -> None:
+    """Clusterrun says to use -m instead."""
     (folder / "app/__init__.py").touch()
     process = replace(PROCESS, called="torchrun")
 
@@ -71,27 +70,26 @@ def test_a_package_by_the_name_torchrun(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["srun", "accelerate", "clusterrun", "run", "help"])
-def test_a_script_with_the_name_of_a_command(folder: Path, name: str) -> None:
-    """What is here by that name is what is meant."""
+def test_file_with_the_name_of_a_command_is_a_script(folder: Path, name: str) -> None:
     (folder / name).write_text("print(1)\n")
 
     assert describe(name).job.script == WorkerProgram(ProgramKind.SCRIPT, name, ())
 
 
-def test_a_script_that_is_not_ours_to_read(folder: Path) -> None:
-    """The user who starts the job must be able to read it; root can read all files."""
+def test_unreadable_script_is_an_error(folder: Path) -> None:
+    """A child process without root rights checks it."""
     folder.chmod(0o755)
     (folder / "train.py").chmod(0)
     child = os.fork()
     if not child:
-        os._exit(complaint_to_nobody() != "train.py can't be read")
+        os._exit(error_for_nobody() != "train.py can't be read")
 
     _, status = os.waitpid(child, 0)
 
     assert status == 0
 
 
-def complaint_to_nobody() -> str:
+def error_for_nobody() -> str:
     """Return the error about train.py for a user without rights, which this process becomes."""
     if os.geteuid() == 0:
         os.setuid(NOBODY)
@@ -102,23 +100,21 @@ def complaint_to_nobody() -> str:
     return ""
 
 
-def test_a_program_is_found_on_the_jobs_path(folder: Path) -> None:
-    """``--env PATH`` holds for the search too; an empty part of it is the current folder."""
+def test_program_is_found_on_path_of_env(folder: Path) -> None:
+    """--env PATH replaces PATH; an empty item of it is the current folder."""
     named = describe("tool", flags={**NO_PYTHON, "env": (f"PATH={folder}",)})
     current = describe("tool", flags=NO_PYTHON, environ={"PATH": ":/nowhere"})
 
     assert named.job.script.name == current.job.script.name == "tool"
 
 
-def test_interpreter_by_name(folder: Path) -> None:
-    """A name is looked up on PATH, and the path that was found is what counts."""
+def test_interpreter_is_found_on_path(folder: Path) -> None:
     job = describe("train.py", flags={"python": "python"}, environ={"PATH": f"{folder}/venv/bin"})
 
     assert job.job.setting("python") == Setting(f"{folder}/venv/bin/python", "--python")
 
 
-def test_interpreter_and_hook_are_found_on_the_jobs_path(folder: Path) -> None:
-    """``--env PATH`` holds for all that the job runs, not only for its program."""
+def test_interpreter_and_hook_are_found_on_path_of_env(folder: Path) -> None:
     flags: Flags = {
         "python": "python",
         "suspend_hook": "tool",
@@ -131,8 +127,8 @@ def test_interpreter_and_hook_are_found_on_the_jobs_path(folder: Path) -> None:
     assert job.suspending.suspend_hook == ("tool",)
 
 
-def test_interpreter_by_default() -> None:
-    """PYTHON_EXEC beats our own, an empty one does not, and a flag beats both."""
+def test_python_exec_sets_the_interpreter() -> None:
+    """An empty variable is ignored, and --python is stronger."""
     here, there = sys.executable, "venv/bin/python"
 
     assert describe("train.py").job.setting("python") == Setting(here, "default")

@@ -1,4 +1,4 @@
-"""configs/reference.yaml has every key with its default, and the small job files can be read."""
+"""configs/reference.yaml and the example job files."""
 
 from pathlib import Path
 
@@ -14,16 +14,16 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 REFERENCE = str(CONFIGS / "reference.yaml")
 
 
-def test_every_key_is_there_once() -> None:
-    """All keys that a job file may have, but for other spellings of the same."""
+def test_reference_has_every_key() -> None:
+    """Each key is there once, under the name of its option."""
     aliases = {alias for row in OPTIONS.values() for alias in row.option.aliases}
 
     assert set(read_entries(Setting(REFERENCE, "--config"))) == set(KEYS) - aliases
 
 
 @pytest.mark.parametrize("name", ["one_node", "two_nodes"])
-def test_the_small_jobs_name_a_script_of_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples run from the repository's root."""
+def test_example_script_exists(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples run in the repository's root."""
     monkeypatch.chdir(CONFIGS.parent)
 
     words = read_job_file(Setting(f"configs/{name}.yaml", "--config")).words
@@ -31,8 +31,8 @@ def test_the_small_jobs_name_a_script_of_ours(name: str, monkeypatch: pytest.Mon
     assert Path(words.value[0]).is_file()
 
 
-def test_the_job_of_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same line on both; under Slurm its first host is node 0, whatever the file says."""
+def test_two_node_example_by_hand_and_under_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line is the same on both nodes; under Slurm, node 0 is the first host."""
     monkeypatch.chdir(CONFIGS.parent)
     flags = {"config": "configs/two_nodes.yaml"}
 

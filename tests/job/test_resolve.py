@@ -1,4 +1,4 @@
-"""From all sources to one job: who wins, what is refused, and that every value has its origin."""
+"""All sources make one job, and every value has its origin."""
 
 from pathlib import Path
 
@@ -17,14 +17,14 @@ from tests.described import PROCESS, describe
 pytestmark = pytest.mark.usefixtures("script")
 
 
-@given(speakers=st.sets(st.sampled_from(["flag", "CLUSTERRUN_", "PET_", "file"])))
+@given(sources=st.sets(st.sampled_from(["flag", "CLUSTERRUN_", "PET_", "file"])))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_the_strongest_source_wins(speakers: set[str]) -> None:
-    """Flags > CLUSTERRUN_* > PET_* > the job file > defaults, whoever else speaks."""
-    Path("job.yaml").write_text("\nmax_restarts: 4\n" if "file" in speakers else "")
-    flags = {"config": "job.yaml"} | ({"max_restarts": "1"} if "flag" in speakers else {})
+def test_the_strongest_source_wins(sources: set[str]) -> None:
+    """Flags > CLUSTERRUN_* > PET_* > the job file > defaults."""
+    Path("job.yaml").write_text("\nmax_restarts: 4\n" if "file" in sources else "")
+    flags = {"config": "job.yaml"} | ({"max_restarts": "1"} if "flag" in sources else {})
     variables = {"CLUSTERRUN_": "2", "PET_": "3"}
-    environ = {f"{name}MAX_RESTARTS": variables.get(name, "") for name in sorted(speakers)}
+    environ = {f"{name}MAX_RESTARTS": variables.get(name, "") for name in sorted(sources)}
 
     found = describe("train.py", flags=flags, environ=environ).job.setting("max_restarts")
 
@@ -34,12 +34,12 @@ def test_the_strongest_source_wins(speakers: set[str]) -> None:
         "PET_": Setting(3, "PET_MAX_RESTARTS"),
         "file": Setting(4, "job.yaml:2 max_restarts"),
     }
-    spoken = [fact for name, fact in order.items() if name in speakers]
-    assert found == next(iter(spoken), Setting(0, "default"))
+    set_by = [fact for name, fact in order.items() if name in sources]
+    assert found == next(iter(set_by), Setting(0, "default"))
 
 
-def test_variables_of_the_job_are_merged_by_name() -> None:
-    """Each name is settled by itself: --env beats CLUSTERRUN_ENV, that PET_ENV, that the file."""
+def test_env_is_merged_by_name() -> None:
+    """For each name: --env > CLUSTERRUN_ENV > PET_ENV > the job file."""
     Path("job.yaml").write_text("env:\n  A: file\n  B: file\n  C: file\n  D: no\n")
     environ = {"CLUSTERRUN_ENV": "A=ours\nB=ours", "PET_ENV": "A=pet\nB=pet\nC=pet"}
 
@@ -55,8 +55,8 @@ def test_variables_of_the_job_are_merged_by_name() -> None:
     }
 
 
-def test_a_job_file_describes_a_whole_job() -> None:
-    """Given alone, it names the script and its arguments too; a variable can name the file."""
+def test_job_file_alone_describes_a_job() -> None:
+    """It has the script and its arguments; a variable may name the file."""
     Path("job.yaml").write_text(
         "script: train.py\nargs: [--lr, 010]\nnproc_per_node: 2\nnuma_binding: none\n"
         "dry_run: yes\nverbose: 1\n"
@@ -75,8 +75,8 @@ def test_a_job_file_describes_a_whole_job() -> None:
 
 
 @pytest.mark.parametrize("named", ["script: ./run\nno_python: yes", "module: pkg.other"])
-def test_a_script_on_the_command_line_replaces_the_files(named: str) -> None:
-    """Name, arguments and the way to run it go together; other keys hold."""
+def test_typed_script_replaces_the_files_script(named: str) -> None:
+    """Arguments and the kind of program are also replaced; other keys are not."""
     Path("job.yaml").write_text(f"{named}\nargs: [--old]\nmax_restarts: 1\n")
 
     job = describe("train.py", "--new", flags={"config": "job.yaml"}).job
@@ -106,10 +106,10 @@ def test_a_script_on_the_command_line_replaces_the_files(named: str) -> None:
         ),
     ],
 )
-def test_words_after_dashes_are_arguments_of_the_files_program(
+def test_words_after_dashes_are_arguments_of_the_files_script(
     file: str, typed: str, program: str, args: str
 ) -> None:
-    """They follow its own, so that they win; a file without a program leaves the first one to be it."""
+    """They follow the file's own arguments. If the file has no program, the first word is the script."""
     Path("job.yaml").write_text(f"{file}\n")
     line = command_line({"config": "job.yaml"}, *typed.split())
 
@@ -118,8 +118,7 @@ def test_words_after_dashes_are_arguments_of_the_files_program(
     assert (script.name, script.args) == (program, tuple(args.split()))
 
 
-def test_a_captured_machine_is_planned_for(folder: Path) -> None:
-    """What goes with a dry run is handed on as it is."""
+def test_options_of_a_dry_run(folder: Path) -> None:
     flags: Flags = {"dry_run": True, "json": True, "machine_root": str(folder)}
 
     resolved = describe("train.py", flags=flags)
@@ -128,8 +127,8 @@ def test_a_captured_machine_is_planned_for(folder: Path) -> None:
     assert resolved.machine_root == Setting(folder, "--machine-root")
 
 
-def test_a_job_that_is_only_looked_at_has_no_script(folder: Path) -> None:
-    """Whatever a job file says of one; the rest of it counts."""
+def test_topo_ignores_the_script(folder: Path) -> None:
+    """Other keys of the job file apply."""
     (folder / "job.yaml").write_text("script: missing.py\nnproc_per_node: 3\n")
     flags: Flags = {"config": "job.yaml", "json": True}
 
@@ -140,8 +139,8 @@ def test_a_job_that_is_only_looked_at_has_no_script(folder: Path) -> None:
     assert (resolved.dry_run, resolved.as_json) == (True, True)
 
 
-def test_a_hint_about_exports_names_no_options() -> None:
-    """``--cluster none`` ignores what a script exports, and not the variables of an option."""
+def test_given_exports_without_variables_of_options() -> None:
+    """--cluster none ignores exported variables, but not PET_ variables."""
     exported = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "gpu-01"}
 
     plain = describe("train.py", environ=exported).job

@@ -1,4 +1,4 @@
-"""The scheduler's job: its end, its way back into the queue, the number of its starts."""
+"""The scheduler's job: its end, its requeue command, the number of its restarts."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -35,8 +35,8 @@ IN_AN_HOUR = {
 }
 
 
-class Asked:
-    """A scheduler that answers, and what it was asked."""
+class FakeScheduler:
+    """Prints prepared output for each command, and records the commands."""
 
     def __init__(self, answers: Mapping[str, str], error: str = "") -> None:
         self.answers = answers
@@ -52,10 +52,10 @@ class Asked:
 
 
 def resolved(
-    variables: Mapping[str, str], asked: Asked, **flags: str | bool
+    variables: Mapping[str, str], scheduler: FakeScheduler, **flags: str | bool
 ) -> tuple[Job, tuple[str, ...]]:
     process = ThisProcess(
-        host="n0", cpus=4, python="/bin/sh", run_id="own", run_command=asked, now=lambda: 1000.0
+        host="n0", cpus=4, python="/bin/sh", run_id="own", run_command=scheduler, now=lambda: 1000.0
     )
     line = command_line({**flags, "no_python": True}, "true")
     found = resolve(line, {"PATH": "/usr/bin:/bin", **variables}, process)
@@ -63,33 +63,31 @@ def resolved(
 
 
 @pytest.mark.parametrize(("variables", "question", "_requeue"), SCHEDULED)
-def test_the_scheduler_is_asked_once_for_the_end(
-    variables: Mapping[str, str], question: str, _requeue: str
-) -> None:
-    """The origin of the time is what was asked."""
-    asked = Asked(IN_AN_HOUR)
+def test_end_is_asked_once(variables: Mapping[str, str], question: str, _requeue: str) -> None:
+    """The origin of the time is the command."""
+    scheduler = FakeScheduler(IN_AN_HOUR)
 
-    job, warnings = resolved(variables, asked, suspend_before="300")
+    job, warnings = resolved(variables, scheduler, suspend_before="300")
 
     assert (job.ends_at, job.origin("ends_at")) == (4600.0, question)
-    assert asked.commands == [question]
+    assert scheduler.commands == [question]
     assert warnings == ()
 
 
-def test_the_scheduler_is_not_asked_without_need() -> None:
-    """A variable is enough, and without the option no time is needed."""
-    asked = Asked({})
+def test_end_is_not_asked_if_known_or_not_needed() -> None:
+    """A variable may have the end, and only --suspend-before needs it."""
+    scheduler = FakeScheduler({})
 
-    known, _ = resolved({**BATCH, "SLURM_JOB_END_TIME": "9000"}, asked, suspend_before="300")
-    resolved(BATCH, asked)
+    known, _ = resolved({**BATCH, "SLURM_JOB_END_TIME": "9000"}, scheduler, suspend_before="300")
+    resolved(BATCH, scheduler)
 
     assert (known.ends_at, known.origin("ends_at")) == (9000.0, "SLURM_JOB_END_TIME")
-    assert asked.commands == []
+    assert scheduler.commands == []
 
 
-def test_only_node_0_asks() -> None:
-    """A thousand nodes would ask a thousand times."""
-    asked = Asked(IN_AN_HOUR)
+def test_only_node_0_asks_for_the_end() -> None:
+    """Other nodes leave the time unknown, without a warning."""
+    scheduler = FakeScheduler(IN_AN_HOUR)
     step = {
         "SLURM_JOB_ID": "17",
         "SLURM_STEP_ID": "0",
@@ -100,56 +98,55 @@ def test_only_node_0_asks() -> None:
         "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
     }
 
-    job, warnings = resolved(step, asked, suspend_before="300")
+    job, warnings = resolved(step, scheduler, suspend_before="300")
 
     assert job.ends_at is None
-    assert asked.commands == []
+    assert scheduler.commands == []
     assert warnings == ()
 
 
 @pytest.mark.parametrize(("variables", "question", "_requeue"), SCHEDULED)
-def test_a_job_without_a_limit_runs_with_a_warning(
+def test_job_without_time_limit_has_a_warning(
     variables: Mapping[str, str], question: str, _requeue: str
 ) -> None:
-    """It has no end before which to save."""
-    job, warnings = resolved(variables, Asked(NO_LIMIT), suspend_before="300")
+    job, warnings = resolved(variables, FakeScheduler(NO_LIMIT), suspend_before="300")
 
     assert job.ends_at is None
     assert [question in warning for warning in warnings] == [True]
     assert "no time limit" in warnings[0]
 
 
-def test_a_scheduler_that_fails_is_quoted() -> None:
-    """The job runs nevertheless."""
-    asked = Asked(IN_AN_HOUR, "slurm_load_jobs error: Unable to contact slurm controller")
+def test_failed_command_is_quoted_in_the_warning() -> None:
+    scheduler = FakeScheduler(
+        IN_AN_HOUR, "slurm_load_jobs error: Unable to contact slurm controller"
+    )
 
-    _, warnings = resolved(BATCH, asked, suspend_before="300")
+    _, warnings = resolved(BATCH, scheduler, suspend_before="300")
 
     assert "Unable to contact slurm controller" in warnings[0]
 
 
-def test_without_a_scheduler_no_end_is_known() -> None:
-    """The same command line serves a laptop."""
-    _, warnings = resolved({}, Asked({}), suspend_before="300")
+def test_suspend_before_without_a_scheduler_has_a_warning() -> None:
+    _, warnings = resolved({}, FakeScheduler({}), suspend_before="300")
 
     assert warnings == ("--suspend-before 300 has no effect: no scheduler says when this job ends",)
 
 
 @pytest.mark.parametrize(("variables", "_question", "command"), SCHEDULED)
-def test_each_scheduler_has_its_way_back(
+def test_requeue_command_of_each_scheduler(
     variables: Mapping[str, str], _question: str, command: str
 ) -> None:
-    """The run id is the job's, so that it stays."""
-    job, _ = resolved(variables, Asked({}), requeue=True)
+    """The run id is the id of the job, which stays the same after a requeue."""
+    job, _ = resolved(variables, FakeScheduler({}), requeue=True)
 
     assert job.scheduler is not None
     assert " ".join(job.scheduler.requeue).startswith(command)
     assert job.join.run_id == next(iter(variables.values()))
 
 
-def test_kubernetes_needs_no_command() -> None:
-    """The exit code is enough."""
-    job, _ = resolved({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, Asked({}), requeue=True)
+def test_requeue_in_kubernetes_needs_no_command() -> None:
+    """The exit code is enough, and no variable has an id for the run."""
+    job, _ = resolved({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, FakeScheduler({}), requeue=True)
 
     assert job.scheduler is not None
     assert job.scheduler.requeue == ()
@@ -157,16 +154,15 @@ def test_kubernetes_needs_no_command() -> None:
 
 
 @pytest.mark.parametrize("variables", [{}, {**BATCH, "CLUSTERRUN_CLUSTER": "none"}])
-def test_without_a_scheduler_nothing_can_be_put_back(variables: Mapping[str, str]) -> None:
-    """An error before anything starts, even in a job whose scheduler is to be ignored."""
+def test_requeue_without_a_scheduler_is_an_error(variables: Mapping[str, str]) -> None:
+    """The same applies to --cluster none."""
     with pytest.raises(UsageError, match="requeue: this is not a job of"):
-        resolved(variables, Asked({}), requeue=True)
+        resolved(variables, FakeScheduler({}), requeue=True)
 
 
-def test_restarts_are_counted_by_slurm() -> None:
-    """0 at first, and where they are not counted."""
-    first, _ = resolved(BATCH, Asked({}))
-    third, _ = resolved({**BATCH, "SLURM_RESTART_COUNT": "2"}, Asked({}))
+def test_slurm_counts_restarts() -> None:
+    first, _ = resolved(BATCH, FakeScheduler({}))
+    third, _ = resolved({**BATCH, "SLURM_RESTART_COUNT": "2"}, FakeScheduler({}))
 
     assert (first.resumed, third.resumed) == (0, 2)
 
@@ -181,8 +177,10 @@ def test_restarts_are_counted_by_slurm() -> None:
         (("sleep", "9"), "", "sleep: no answer in 0.1 s"),
     ],
 )
-def test_a_command_answers_or_says_why_not(command: Sequence[str], out: str, failure: str) -> None:
-    """In one line, and never by an exception."""
+def test_run_command_returns_output_or_failure(
+    command: Sequence[str], out: str, failure: str
+) -> None:
+    """No failure raises an exception."""
     answer = run_command(command, {"PATH": "/usr/bin:/bin"}, seconds=0.1 if "9" in command else 9)
 
     assert (answer.out, answer.failure) == (out, failure)
@@ -209,20 +207,19 @@ Job Id: 17.server
         ("", None),
     ],
 )
-def test_slurm_prints_the_end(answer: str, end: float | None) -> None:
-    """In seconds since the epoch as asked for, or in local time; a job without a limit has none."""
+def test_parse_end_time_of_scontrol(answer: str, end: float | None) -> None:
+    """The time is in seconds since the epoch or in local time."""
     assert parse_end_time(answer, 0.0) == end
 
 
 @pytest.mark.parametrize("name", ["stime", "start_time"])
-def test_pbs_prints_start_and_limit(name: str) -> None:
-    """OpenPBS and Torque name the start differently."""
+def test_parse_qstat_adds_start_and_limit(name: str) -> None:
+    """The start has another name in OpenPBS than in Torque."""
     assert parse_qstat(QSTAT.format(name), 0.0) == AT + 5400
 
 
 @pytest.mark.parametrize("answer", ["", QSTAT.format("ctime"), QSTAT.replace("01:30:00", "")])
-def test_pbs_jobs_without_a_limit_have_no_end(answer: str) -> None:
-    """The start alone is not enough."""
+def test_parse_qstat_without_limit(answer: str) -> None:
     assert parse_qstat(answer, 0.0) is None
 
 
@@ -237,8 +234,8 @@ def test_pbs_jobs_without_a_limit_have_no_end(answer: str) -> None:
         ("-\n", None),
     ],
 )
-def test_flux_and_lsf_print_what_is_left(answer: str, left: int | None) -> None:
-    """In seconds, or in hours and minutes; UINT_MAX and "-" are no limit."""
+def test_parse_time_left_of_flux_and_lsf(answer: str, left: int | None) -> None:
+    """Flux prints seconds, LSF hours and minutes; UINT_MAX and "-" mean no limit."""
     assert parse_time_left(answer, 1000.0) == (None if left is None else 1000.0 + left)
 
 
@@ -249,6 +246,5 @@ def test_flux_and_lsf_print_what_is_left(answer: str, left: int | None) -> None:
         (SchedulerJob("Kubernetes", "", (), ()), "Kubernetes"),
     ],
 )
-def test_it_is_named_with_its_id(job: SchedulerJob, words: str) -> None:
-    """If it has one."""
+def test_scheduler_job_as_text(job: SchedulerJob, words: str) -> None:
     assert str(job) == words

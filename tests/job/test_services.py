@@ -1,4 +1,4 @@
-"""Services in a job file: their keys, values and defaults; every mistake has file, line and key."""
+"""Services of a job file: keys, values, defaults; errors have file, line and key."""
 
 import re
 import subprocess
@@ -32,24 +32,24 @@ READY = "write /health, which asks http://ADDRESS:$PORT/health, or tcp"
 TOO_MANY = "4 GPUs, and 2 workers with 1 each (rl.yaml:5 services.server.gpus_per_worker) need 2"
 TOO_HIGH = "its 3 workers on a node would have ports 65534 to 65536, and the last one is 65535"
 YES_OR_NO = "give 1 or 0, true or false"
-CIRCLE = "  a: {command: a, ready: tcp, after: b}\n  b: {command: b, ready: tcp, after: a}"
+CYCLE = "  a: {command: a, ready: tcp, after: b}\n  b: {command: b, ready: tcp, after: a}"
 ANOTHER_PORT = "give another one, or leave port out: free ones are chosen"
 
 
 def read(text: str) -> tuple[Any, ...]:
-    """Return the services of a file called rl.yaml."""
+    """Return the services of a file rl.yaml with this text."""
     Path("rl.yaml").write_text(dedent(text))
     return read_job_file(Setting("rl.yaml", "--config")).services
 
 
 def read_one(*lines: str) -> Any:
-    """Return the service of a file whose lines from the third on are these."""
+    """Return the only service of a file rl.yaml; its keys are these lines, from line 3 on."""
     (service,) = read("services:\n  server:\n" + "".join(f"    {line}\n" for line in lines))
     return service
 
 
 def describe_job(text: str, **flags: str) -> Job:
-    """Return the job of a file called rl.yaml and these flags."""
+    """Return the job of a file rl.yaml with this text, and these flags."""
     Path("rl.yaml").write_text(dedent(text))
     return describe(flags={"config": "rl.yaml", **flags}).job
 
@@ -57,8 +57,7 @@ def describe_job(text: str, **flags: str) -> Job:
 # Keys and values.
 
 
-def test_a_service_with_a_command_alone_has_defaults_for_the_rest() -> None:
-    """One worker on every node, without GPUs and a world; nothing waits for it, its end is a failure."""
+def test_defaults_of_a_service() -> None:
     service = read_one("command: [trl, vllm-serve]")
 
     assert (service.name, service.where) == ("server", "rl.yaml:2 services.server")
@@ -70,7 +69,7 @@ def test_a_service_with_a_command_alone_has_defaults_for_the_rest() -> None:
 
 
 def test_all_keys_of_a_service() -> None:
-    """Each value has file, line and key as its origin; a key without an own line has the service's."""
+    """The origin of a value has file, line and key; for a default, the line of the service."""
     Path("rl.yaml").write_text(
         dedent("""\
             script: train.py
@@ -131,10 +130,10 @@ def test_all_keys_of_a_service() -> None:
         (["module: pkg.serve", "args: [-v]"], ProgramKind.MODULE, "pkg.serve", ("-v",)),
     ],
 )
-def test_the_program_of_a_service(
+def test_program_of_a_service(
     lines: list[str], kind: ProgramKind, name: str, args: tuple[str, ...]
 ) -> None:
-    """A command that is a list is words, one that is a text is a shell's."""
+    """A list is a command; a text is a command for a shell."""
     assert read_one(*lines).program == WorkerProgram(kind, name, args)
 
 
@@ -151,8 +150,8 @@ def test_the_program_of_a_service(
         ("{}", "tcp", 600.0),
     ],
 )
-def test_what_says_that_a_worker_is_ready(value: str, ready: str, timeout: float) -> None:
-    """A path, tcp, or both with a timeout; a timeout alone is that of a connection."""
+def test_ready(value: str, ready: str, timeout: float) -> None:
+    """A path, tcp, or a mapping; with a timeout alone, a connection is enough."""
     service = read_one("command: a", f"ready: {value}")
 
     assert (service.ready, service.ready_timeout) == (ready, timeout)
@@ -169,8 +168,8 @@ def test_what_says_that_a_worker_is_ready(value: str, ready: str, timeout: float
         ("a,", ("a",)),
     ],
 )
-def test_services_that_must_be_ready_before(value: str, after: tuple[str, ...]) -> None:
-    """One name, several with commas, or a list; an empty value is none."""
+def test_after(value: str, after: tuple[str, ...]) -> None:
+    """One name, several with commas, or a list; an empty value is unset."""
     *_, last = read(f"""\
         services:
           a: {{command: a, ready: tcp}}
@@ -194,13 +193,13 @@ def test_services_that_must_be_ready_before(value: str, after: tuple[str, ...]) 
         ("node_ranks: 2-9", [2, 3]),
     ],
 )
-def test_the_nodes_of_a_service(line: str, nodes: list[int]) -> None:
-    """``nnodes`` counts from the last node; ``node_ranks`` may name more nodes than the job has."""
+def test_nodes_of_a_service(line: str, nodes: list[int]) -> None:
+    """``nnodes`` counts from the last node; ``node_ranks`` may include nodes that do not exist."""
     assert read_one("command: a", line).nodes(4) == nodes
 
 
 def test_services_keep_the_order_of_the_file() -> None:
-    """Workers are numbered in it, whoever waits for whom."""
+    """Workers are numbered in this order, whatever ``after`` says."""
     services = read("""\
         services:
           z: {command: a, after: b}
@@ -213,7 +212,7 @@ def test_services_keep_the_order_of_the_file() -> None:
 
 @pytest.mark.parametrize("value", ["", "{}"])
 def test_no_services(value: str) -> None:
-    """A key without a value says nothing."""
+    """A key without a value is unset."""
     assert read(f"script: train.py\nservices: {value}\n") == ()
 
 
@@ -489,8 +488,8 @@ def test_no_services(value: str) -> None:
         ),
     ],
 )
-def test_mistakes_of_one_service(lines: list[str], message: str, hint: str) -> None:
-    """Each message begins with file, line and key, and the hint says what to write."""
+def test_wrong_service_is_an_error(lines: list[str], message: str, hint: str) -> None:
+    """The message begins with file, line and key."""
     with pytest.raises(UsageError) as caught:
         read_one(*(lines or ["env: {A: 1}"]))
 
@@ -547,13 +546,13 @@ def test_mistakes_of_one_service(lines: list[str], message: str, hint: str) -> N
             "the services are a, b",
         ),
         (
-            f"services:\n{CIRCLE}",
+            f"services:\n{CYCLE}",
             "2 services.a.after: a and b wait for each other",
             "remove one of the after keys",
         ),
         (
             # Another one waits for the circle, and is not in it.
-            f"services:\n  x: {{command: x, after: a}}\n{CIRCLE}",
+            f"services:\n  x: {{command: x, after: a}}\n{CYCLE}",
             "3 services.a.after: a and b wait for each other",
             "remove one of the after keys",
         ),
@@ -565,8 +564,8 @@ def test_mistakes_of_one_service(lines: list[str], message: str, hint: str) -> N
         ("servics: {a: {command: a}}", "1 servics: there is no such key", "did you mean services?"),
     ],
 )
-def test_mistakes_of_all_services(text: str, message: str, hint: str) -> None:
-    """Names, the order in which services start, and what stands at the top level."""
+def test_wrong_services_are_errors(text: str, message: str, hint: str) -> None:
+    """Names, the order of starts, and keys at the top level."""
     with pytest.raises(UsageError) as caught:
         read(f"{text}\n")
 
@@ -580,8 +579,8 @@ TWO_NODES = {"nnodes": "2", "node_rank": "0", "master_addr": "node0"}
 
 
 @pytest.mark.usefixtures("script")
-def test_a_job_has_the_services_of_its_file() -> None:
-    """Flags are the main program's, as without services; ``node_ranks`` says where it runs."""
+def test_job_with_services() -> None:
+    """Flags set options of the main program; ``node_ranks`` sets its nodes."""
     job = describe_job(
         """\
         script: train.py
@@ -604,8 +603,8 @@ def test_a_job_has_the_services_of_its_file() -> None:
 
 
 @pytest.mark.usefixtures("script")
-def test_devices_do_not_count_main_workers() -> None:
-    """They are the GPUs of all programs; without services, one worker has each."""
+def test_devices_do_not_set_the_number_of_main_workers() -> None:
+    """The devices are for all programs; without services, each worker has one."""
     text = "script: train.py\ndevices: 0-3\n"
 
     alone = describe_job(text)
@@ -616,8 +615,7 @@ def test_devices_do_not_count_main_workers() -> None:
 
 
 @pytest.mark.usefixtures("script")
-def test_a_job_without_services_has_none() -> None:
-    """Nor are there nodes of the main program."""
+def test_job_without_services() -> None:
     job = describe_job("script: train.py\n")
 
     assert (job.services, job.main_nodes) == ((), None)
@@ -632,8 +630,8 @@ def test_a_job_without_services_has_none() -> None:
         ["a: {command: a, port: 8000}", "b: {command: b}"],
     ],
 )
-def test_services_may_have_equal_ports_on_different_nodes(services: list[str]) -> None:
-    """On one node, each worker has its own."""
+def test_ports_that_do_not_collide(services: list[str]) -> None:
+    """Services on different nodes may have the same port."""
     lines = "\n".join(f"  {line}" for line in services)
 
     job = describe_job(f"script: train.py\nservices:\n{lines}\n", **TWO_NODES)
@@ -731,17 +729,16 @@ def test_services_may_have_equal_ports_on_different_nodes(services: list[str]) -
         ),
     ],
 )
-def test_mistakes_of_a_job_with_services(
+def test_wrong_job_with_services_is_an_error(
     head: str, service: str, flags: dict[str, str], message: str, hint: str
 ) -> None:
-    """What depends on the number of nodes, and options that don't go with services."""
+    """Values that depend on the number of nodes, and incompatible options."""
     Path("rl.yaml").write_text(f"script: train.py\n{head}\nservices:\n  s: {{{service}}}\n")
 
     assert mistake(flags={"config": "rl.yaml", **flags}) == (message, hint)
 
 
-def test_a_script_on_standard_input_can_have_no_services() -> None:
-    """Only one process can read it."""
+def test_services_with_script_on_standard_input_is_an_error() -> None:
     Path("rl.yaml").write_text("script: '-'\nservices: {s: {command: a}}\n")
 
     assert mistake(flags={"config": "rl.yaml"}) == (
@@ -751,8 +748,8 @@ def test_a_script_on_standard_input_can_have_no_services() -> None:
 
 
 @pytest.mark.usefixtures("script")
-def test_services_need_one_task_a_node() -> None:
-    """Else several agents of a node would each start its services."""
+def test_services_with_several_tasks_per_node_is_an_error() -> None:
+    """Each agent of a node would start its services."""
     Path("rl.yaml").write_text("script: train.py\nservices: {s: {command: a}}\n")
     environ = {
         "OMPI_COMM_WORLD_RANK": "0",
@@ -771,8 +768,8 @@ def test_services_need_one_task_a_node() -> None:
 
 
 @pytest.mark.usefixtures("script")
-def test_two_services_with_one_port() -> None:
-    """The second worker of the first service has the port of the other one."""
+def test_two_services_with_the_same_port_is_an_error() -> None:
+    """The second worker of a service has the next port."""
     Path("rl.yaml").write_text(
         dedent("""\
             script: train.py
@@ -790,15 +787,15 @@ def test_two_services_with_one_port() -> None:
 
 # Imports.
 
-OF_SERVICES = (
+SERVICE_MODULES = (
     *("clusterrun.job.services", "clusterrun.planning.services"),
     *("clusterrun.policy.service_progress", "clusterrun.run.reserved_ports"),
     "clusterrun.run.readiness",
 )
 
 
-def imported_of_services(text: str) -> list[str]:
-    """Return which of ``OF_SERVICES`` an agent imports for the job of a file, until it has ended."""
+def imported_service_modules(text: str) -> list[str]:
+    """Return which of ``SERVICE_MODULES`` the agent of a job imports until it ends."""
     Path("rl.yaml").write_text(dedent(text))
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-P", "-m", "clusterrun", "--config", "rl.yaml"],
@@ -812,19 +809,18 @@ def imported_of_services(text: str) -> list[str]:
     assert done.returncode == 0, done.stderr
     imported = set(re.findall(r"(?m)^import time: .*\| +([\w.]+)$", done.stderr))
     assert "clusterrun.run.agent" in imported
-    return [name for name in OF_SERVICES if name in imported]
+    return [name for name in SERVICE_MODULES if name in imported]
 
 
 @pytest.mark.usefixtures("script")
-def test_a_job_file_without_services_imports_nothing_of_them() -> None:
-    """They cost only the jobs that have some."""
-    assert imported_of_services("script: train.py\nnproc_per_node: 1\n") == []
+def test_job_without_services_does_not_import_them() -> None:
+    assert imported_service_modules("script: train.py\nnproc_per_node: 1\n") == []
 
 
 @pytest.mark.usefixtures("script")
-def test_a_job_file_with_services_imports_all_of_them() -> None:
-    """Else the test above could not fail."""
-    imported = imported_of_services("""\
+def test_job_with_services_imports_them() -> None:
+    """Otherwise the test above could not fail."""
+    imported = imported_service_modules("""\
         script: train.py
         nproc_per_node: 1
         services:
@@ -833,4 +829,4 @@ def test_a_job_file_with_services_imports_all_of_them() -> None:
             ready: tcp
         """)
 
-    assert imported == list(OF_SERVICES)
+    assert imported == list(SERVICE_MODULES)

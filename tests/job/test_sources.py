@@ -1,4 +1,4 @@
-"""What flags and variables say, as text with an origin."""
+"""What flags and variables set, with origins."""
 
 import pytest
 from clusterrun.job.declarations import Setting
@@ -7,8 +7,8 @@ from clusterrun.job.sources import JobFile, from_variables, unknown_variables, v
 from tests.command_lines import command_line
 
 
-def test_an_alias_says_the_same_option() -> None:
-    """Torchrun's spelling lands in our name, and the origin is what was typed."""
+def test_alias_sets_the_option() -> None:
+    """The origin is the typed name."""
     flags = command_line({"rdzv_id": "7"}).options
     variables = from_variables({"PET_RDZV_ID": "8"}, "PET_")
 
@@ -16,20 +16,18 @@ def test_an_alias_says_the_same_option() -> None:
     assert variables == {"run_id": (Setting("8", "PET_RDZV_ID"),)}
 
 
-def test_of_two_variables_for_one_option_the_alias_wins() -> None:
-    """Both are read, and the one that torchrun has is the last."""
+def test_alias_variable_wins_over_name() -> None:
     layer = from_variables({"PET_RDZV_ID": "theirs", "PET_RUN_ID": "ours"}, "PET_")
 
     assert value_of("run_id", [layer]) == Setting("theirs", "PET_RDZV_ID")
 
 
-def test_empty_variables_say_nothing() -> None:
-    """``CLUSTERRUN_NNODES= clusterrun ...`` is how a shell says no."""
+def test_empty_variables_are_unset() -> None:
     assert from_variables({"CLUSTERRUN_NNODES": "", "CLUSTERRUN_ENV": "\n"}, "CLUSTERRUN_") == {}
 
 
-def test_a_repeated_option_has_a_line_each() -> None:
-    """Values may hold spaces and commas, so lines divide them."""
+def test_repeated_option_has_one_value_per_line() -> None:
+    """Values may contain spaces, commas and other separators."""
     said = from_variables({"CLUSTERRUN_ENV": "A=1,2\nB=x y\n"}, "CLUSTERRUN_")
     odd = from_variables({"CLUSTERRUN_ENV": "A=x\u2028y\x85z\r"}, "CLUSTERRUN_")
 
@@ -47,8 +45,8 @@ def test_a_repeated_option_has_a_line_each() -> None:
         ("PET_TOKEN", "; did you mean PET_TOKEN_FILE?"),
     ],
 )
-def test_strange_variables_are_warned_of(name: str, nearest: str) -> None:
-    """An unknown CLUSTERRUN_ or PET_ variable is told with the nearest known one."""
+def test_unknown_variable_has_a_warning(name: str, nearest: str) -> None:
+    """The warning has the most similar known variable."""
     environ = {name: "1", "CLUSTERRUN_MASTER_PORT": "1", "PET_RDZV_ID": "1", "CLUSTERRUN_X": ""}
 
     assert tuple(unknown_variables(environ)) == (
@@ -56,8 +54,8 @@ def test_strange_variables_are_warned_of(name: str, nearest: str) -> None:
     )
 
 
-def test_a_file_without_its_program() -> None:
-    """How the file's program is run goes with it, but only if there is one."""
+def test_job_file_without_its_program() -> None:
+    """no_python belongs to the program if the file has one."""
     said = {
         "no_python": (Setting("true", "j:1 no_python"),),
         "nnodes": (Setting("1", "j:2 nnodes"),),
@@ -69,8 +67,8 @@ def test_a_file_without_its_program() -> None:
     assert set(options_only.without_program()) == {"no_python", "nnodes"}
 
 
-def test_every_kind_of_flag_is_spelled() -> None:
-    """In the order typed, quoted for a shell."""
+def test_command_line_is_quoted() -> None:
+    """Options stay in the typed order."""
     typed = command_line(
         {"nnodes": "2", "verbose": True, "env": ("A=1", "B=x y")}, "train.py", "--lr"
     )
@@ -78,8 +76,8 @@ def test_every_kind_of_flag_is_spelled() -> None:
     assert typed.quoted() == "clusterrun --nnodes 2 --verbose --env A=1 --env 'B=x y' train.py --lr"
 
 
-def test_more_flags_stand_before_the_script() -> None:
-    """Behind it they would be the script's."""
+def test_added_flags_come_before_the_script() -> None:
+    """After the script they would be its arguments."""
     typed = command_line({"nnodes": "2"}, "train.py")
 
     line = typed.quoted("--node-rank", "0", before=("srun", "-c", "8"))

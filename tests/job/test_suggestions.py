@@ -1,4 +1,4 @@
-"""What is suggested for a mistyped word, and for a missing file."""
+"""Suggestions for a mistyped word and a missing file."""
 
 import os
 from contextlib import nullcontext
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     ],
 )
 def test_closest(word: str, nearest: str) -> None:
-    """Abbreviations and misspellings find their word, others none."""
+    """Abbreviations and misspellings find a word."""
     assert closest(word, FLAGS) == nearest
 
 
@@ -59,8 +59,8 @@ def test_closest(word: str, nearest: str) -> None:
         ("jobs/deepx/evaluate.py", "did you mean jobs/deep/evaluate.py?"),
     ],
 )
-def test_files_near_a_missing_one(folder: Path, path: str, suggestion: str) -> None:
-    """The same name elsewhere, or the nearest one, spelled as the path was; never a folder."""
+def test_suggested_file(folder: Path, path: str, suggestion: str) -> None:
+    """The same name elsewhere, or a similar one, written like the typed path; never a folder."""
     (folder / "train.py").touch()
     (folder / "jobs/deep").mkdir(parents=True)
     (folder / "jobs/main.py").touch()
@@ -69,8 +69,7 @@ def test_files_near_a_missing_one(folder: Path, path: str, suggestion: str) -> N
     assert did_you_mean_file(path) == suggestion
 
 
-def test_a_file_in_another_case(folder: Path) -> None:
-    """The same letters are nearer than any others, however many of these are alike."""
+def test_file_with_other_case_is_nearest(folder: Path) -> None:
     for name in ("ok.py", "OD.py", "OK.pyi", "OKs.py"):
         (folder / name).touch()
 
@@ -78,21 +77,20 @@ def test_a_file_in_another_case(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "suggestion"), [(1999, "did you mean train.py?"), (2000, "")])
-def test_the_first_2000_entries_of_a_folder_are_looked_at(
+def test_only_first_2000_entries_of_a_folder_are_read(
     before: int, suggestion: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More would take long on a shared file system."""
+    """More could take long on a shared file system."""
     entries = [*(Entry(f"{number}.bin") for number in range(before)), Entry("train.py")]
     monkeypatch.setattr(os, "scandir", lambda _folder: nullcontext(iter(entries)))
 
     assert did_you_mean_file("trian.py") == suggestion
 
 
-def test_files_of_the_root_folder() -> None:
-    """A path at the root is looked up there, not in the current folder."""
+def test_missing_file_in_the_root_folder() -> None:
+    """The path is searched there, not in the current folder."""
     assert not did_you_mean_file("/no-such-file-anywhere")
 
 
-def test_command_is_quoted_for_a_shell() -> None:
-    """What is to be typed can be typed."""
+def test_command_is_quoted() -> None:
     assert command("train.py", "a b") == "clusterrun [OPTIONS] train.py 'a b'"

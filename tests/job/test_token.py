@@ -1,4 +1,4 @@
-"""The secret: where it may come from, and that it goes no further."""
+"""The sources of the token, and errors about unsafe ones."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("script")
 
 @pytest.fixture(autouse=True)
 def files() -> None:
-    """Write two files with secrets, as ``openssl rand -hex`` ends them."""
+    """Write two files with secrets, which end with a line break as those of openssl do."""
     for name, text in (("one", f"{FIRST}\n"), ("two", "second secret of ours\n")):
         Path(name).write_text(text)
         Path(name).chmod(0o600)
@@ -42,15 +42,14 @@ def files() -> None:
         ({"token_file": "one"}, {"CLUSTERRUN_TOKEN": ""}, Setting(FIRST, "--token-file")),
     ],
 )
-def test_sources(
+def test_token_sources(
     flags: dict[str, str], environ: dict[str, str], expected: Setting[str | None]
 ) -> None:
-    """The flag, the variable, then other ways to name a file."""
+    """--token-file > CLUSTERRUN_TOKEN > other sources of a file."""
     assert describe("train.py", flags=flags, environ=environ).job.setting("token") == expected
 
 
-def test_workers_do_not_inherit_it() -> None:
-    """What they print or send away of their environment is out of our hands."""
+def test_workers_do_not_inherit_the_token() -> None:
     resolved = describe("train.py", environ={"CLUSTERRUN_TOKEN": MINE})
 
     assert resolved.unset == ("CLUSTERRUN_TOKEN",)
@@ -70,8 +69,7 @@ def test_workers_do_not_inherit_it() -> None:
         ),
     ],
 )
-def test_files_without_a_secret(content: bytes | None, message: str, hint: str) -> None:
-    """An empty secret would be none."""
+def test_unusable_file_is_an_error(content: bytes | None, message: str, hint: str) -> None:
     if content is not None:
         Path("secret").write_bytes(content)
         Path("secret").chmod(0o600)
@@ -87,15 +85,15 @@ def test_files_without_a_secret(content: bytes | None, message: str, hint: str) 
         ("\udcff", "CLUSTERRUN_TOKEN is not UTF-8 text"),
     ],
 )
-def test_a_variable_without_a_secret(value: str, message: str) -> None:
-    """Whoever sets it wants nodes to be asked for one: ``CLUSTERRUN_TOKEN=$(cat missing)``."""
+def test_unusable_variable_is_an_error(value: str, message: str) -> None:
+    """An empty variable often means a failed command: ``CLUSTERRUN_TOKEN=$(cat missing)``."""
     hint = "set it to the same secret on all nodes, or unset it:\n  unset CLUSTERRUN_TOKEN"
 
     assert mistake("train.py", environ={"CLUSTERRUN_TOKEN": value}) == (message, hint)
 
 
-def test_a_short_secret_in_a_variable() -> None:
-    """The line that makes one is beside it."""
+def test_short_secret_in_a_variable_is_an_error() -> None:
+    """The hint has a command that makes a secret."""
     message, hint = mistake("train.py", environ={"CLUSTERRUN_TOKEN": "15 characters.."})
 
     assert message == "CLUSTERRUN_TOKEN has fewer than 16 characters: it could be guessed"
@@ -103,8 +101,8 @@ def test_a_short_secret_in_a_variable() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602])
-def test_a_file_that_is_open_to_all_holds_no_secret(mode: int) -> None:
-    """As ssh has it of its keys."""
+def test_file_open_to_all_users_is_an_error(mode: int) -> None:
+    """Ssh does the same with keys."""
     Path("one").chmod(mode)
 
     assert mistake("train.py", flags={"token_file": "one"}) == (
@@ -116,8 +114,8 @@ def test_a_file_that_is_open_to_all_holds_no_secret(mode: int) -> None:
     )
 
 
-def test_the_mode_is_that_of_the_file_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another file may have taken its name when that is looked up once more."""
+def test_mode_is_read_from_the_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file may have the same path a moment later."""
     Path("one").chmod(0o644)
     other, ask = Path("two").stat(), os.stat
     monkeypatch.setattr(
@@ -130,8 +128,7 @@ def test_the_mode_is_that_of_the_file_that_is_read(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o640])
-def test_a_file_may_be_open_to_a_group(mode: int) -> None:
-    """Kubernetes gives a pod's secrets to one."""
+def test_file_open_to_a_group_has_a_warning(mode: int) -> None:
     Path("one").chmod(mode)
 
     resolved = describe("train.py", flags={"token_file": "one"})
@@ -144,8 +141,8 @@ def test_a_file_may_be_open_to_a_group(mode: int) -> None:
     assert resolved.warnings == ((warning,) if mode == 0o640 else ())
 
 
-def test_a_mounted_secret_may_be_open_to_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can write there, and its user cannot change its mode."""
+def test_mounted_file_open_to_a_group_has_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only mount is safe, and the user cannot change its mode."""
     Path("one").chmod(0o640)
     mounted = os.statvfs_result((*os.statvfs(".")[:8], os.ST_RDONLY, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: mounted)
@@ -153,8 +150,8 @@ def test_a_mounted_secret_may_be_open_to_its_group(monkeypatch: pytest.MonkeyPat
     assert describe("train.py", flags={"token_file": "one"}).warnings == ()
 
 
-def test_a_secret_may_come_out_of_a_pipe() -> None:
-    """``--token-file <(pass show job)``: there it has no mode that counts."""
+def test_token_from_a_pipe() -> None:
+    """``--token-file <(pass show job)``: the mode of a pipe is not checked."""
     ours, theirs = os.pipe()
     with os.fdopen(ours), os.fdopen(theirs, "w") as end:
         end.write(f"{FIRST}\n")
@@ -164,8 +161,7 @@ def test_a_secret_may_come_out_of_a_pipe() -> None:
         assert describe("train.py", flags=flags).job.token == FIRST
 
 
-def test_a_schedulers_job_has_a_token_of_its_user() -> None:
-    """The id of the user is part of it."""
+def test_default_token_has_the_user_id() -> None:
     process = replace(PROCESS, user_id=7)
 
     token = describe("train.py", environ=captured("node.0"), process=process).job.setting("token")
@@ -173,7 +169,7 @@ def test_a_schedulers_job_has_a_token_of_its_user() -> None:
     assert token == Setting("26.0 of user 7", "SLURM_JOB_ID, SLURM_STEP_ID")
 
 
-def test_a_token_is_not_a_key_of_a_job_file() -> None:
+def test_token_is_not_a_key_of_a_job_file() -> None:
     """Job files are shared and kept."""
     Path("job.yaml").write_text("token: mine\n")
 

@@ -1,4 +1,4 @@
-"""What options accept, and the exact words where they do not."""
+"""Texts that options accept, and errors that no transcript can show."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.own_options import OPTIONS_OF_COMMANDS
 
 ROWS = OPTIONS | OPTIONS_OF_COMMANDS
 
-GOOD: Mapping[str, Mapping[str, object]] = {
+VALID: Mapping[str, Mapping[str, object]] = {
     "nnodes": {
         "1": NodeRange(1, 1),
         "16": NodeRange(16, 16),
@@ -90,7 +90,7 @@ GOOD: Mapping[str, Mapping[str, object]] = {
 }
 """By text."""
 
-UNTYPABLE = [
+INVALID = [
     ("nproc_per_node", "9" * 5000, "is not a number of workers"),
     ("log_line_prefix_template", "a\nb", "is more than one line"),
     ("duplicate_stdout_filters", "a\n", "has an empty text or a line break in it"),
@@ -103,26 +103,25 @@ UNTYPABLE = [
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [(name, text, value) for name, values in GOOD.items() for text, value in values.items()],
+    [(name, text, value) for name, values in VALID.items() for text, value in values.items()],
 )
-def test_reads(name: str, text: str, value: object) -> None:
-    """Each spelling says this value."""
+def test_valid_text(name: str, text: str, value: object) -> None:
     assert ROWS[name].value.read(text) == value
 
 
-@pytest.mark.parametrize(("name", "text", "complaint"), UNTYPABLE)
-def test_complains(name: str, text: str, complaint: str) -> None:
-    """All other mistakes are typed: see tests/contract/command_line/mistakes."""
+@pytest.mark.parametrize(("name", "text", "problem"), INVALID)
+def test_invalid_text(name: str, text: str, problem: str) -> None:
+    """All other errors are in transcripts: tests/contract/command_line/mistakes."""
     with pytest.raises(UsageError) as caught:
         ROWS[name].value.read(text)
 
-    assert caught.value.message == f"{text!r} {complaint}"
+    assert caught.value.message == f"{text!r} {problem}"
     assert caught.value.hint
 
 
 @given(text=st.text(), name=st.sampled_from(sorted(ROWS)))
-def test_no_text_is_too_strange(text: str, name: str) -> None:
-    """Whatever is typed is a value or a mistake with a hint, never a crash."""
+def test_any_text_is_a_value_or_a_usage_error(text: str, name: str) -> None:
+    """The error has a hint."""
     try:
         ROWS[name].value.read(text)
     except UsageError as error:
@@ -133,8 +132,8 @@ def test_no_text_is_too_strange(text: str, name: str) -> None:
     assert told
 
 
-def test_a_set_of_ranges() -> None:
-    """It contains the ends of its ranges, and prints as it is typed."""
+def test_rank_set() -> None:
+    """The ends of ranges are included, and the text is the typed one."""
     ranks = RankSet(((8, 15), (0, 0)))
 
     assert [rank for rank in range(20) if rank in ranks] == [0, *range(8, 16)]
@@ -142,7 +141,7 @@ def test_a_set_of_ranges() -> None:
     assert str(ranks) == "8-15,0"
 
 
-def test_of_all_workers_or_of_some() -> None:
+def test_stream_choice_by_local_rank() -> None:
     """A worker that is not listed has the default."""
     choice = StreamChoice(Std.NONE, {1: Std.ALL})
 
@@ -151,7 +150,6 @@ def test_of_all_workers_or_of_some() -> None:
     assert str(StreamChoice(Std.OUT, {})) == str(Std.OUT.value)
 
 
-def test_no_stream_is_false() -> None:
-    """Neither of all workers nor of one."""
+def test_stream_choice_without_streams_is_false() -> None:
     assert not StreamChoice(Std.NONE, {0: Std.NONE})
     assert StreamChoice(Std.NONE, {0: Std.ERR})

@@ -1,4 +1,4 @@
-"""YAML as text with lines; its surprises are off, and its mistakes have a place."""
+"""Values of YAML are read as text, and errors have file and line."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from clusterrun.job.job_file import read_entries
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-SURPRISING = [
+YAML_1_1_VALUES = [
     "010",
     "0x1F",
     "0b11",
@@ -33,11 +33,11 @@ SURPRISING = [
     "<<",
 ]
 
-HALF = r"contains a lone surrogate, an escape from \uD800 to \uDFFF"
+LONE_SURROGATE = r"contains a lone surrogate, an escape from \uD800 to \uDFFF"
 
 
 def read(text: str | bytes) -> dict[str, str]:
-    """Return key and text of each entry of a file called job.yaml."""
+    """Return the text of each entry of a file job.yaml by key."""
     Path("job.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
     return {
         key: entry.text() for key, entry in read_entries(Setting("job.yaml", "--config")).items()
@@ -45,16 +45,16 @@ def read(text: str | bytes) -> dict[str, str]:
 
 
 def mistake(text: str | bytes) -> tuple[str, str]:
-    """Return message and hint for a file that is wrong."""
+    """Return the message and hint for a wrong file."""
     with pytest.raises(UsageError) as caught:
         read(text)
     assert caught.value.exit_code == ExitCode.USAGE
     return caught.value.message, caught.value.hint
 
 
-@pytest.mark.parametrize("text", SURPRISING)
-def test_scalars_stay_what_they_look_like(text: str) -> None:
-    """Nothing becomes a number, a truth, a date or a time of day in base 60."""
+@pytest.mark.parametrize("text", YAML_1_1_VALUES)
+def test_scalars_are_read_as_text(text: str) -> None:
+    """No value becomes a number, a boolean, a date or a sexagesimal number."""
     assert read(f"key: {text}\n") == {"key": text}
 
 
@@ -62,8 +62,7 @@ def test_scalars_stay_what_they_look_like(text: str) -> None:
     text=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.isprintable)
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_any_text_survives_quotes(text: str) -> None:
-    """What is written in single quotes arrives as it was."""
+def test_quoted_text_is_unchanged(text: str) -> None:
     quoted = text.replace("'", "''")
 
     assert read(f"key: '{quoted}'\n") == {"key": text}
@@ -71,8 +70,8 @@ def test_any_text_survives_quotes(text: str) -> None:
 
 @given(text=st.from_regex(r"[A-Za-z0-9_.:+~-]*[A-Za-z0-9_.+]", fullmatch=True))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_any_plain_word_survives(text: str) -> None:
-    """A plain word is that word, whatever YAML 1.1 would make of it, or no plain word at all."""
+def test_plain_word_is_unchanged(text: str) -> None:
+    """Whatever YAML 1.1 makes of the word; words that are not YAML are skipped."""
     try:
         found = yaml.compose(f"key: {text}", Loader=yaml.BaseLoader)
     except yaml.YAMLError:
@@ -82,8 +81,8 @@ def test_any_plain_word_survives(text: str) -> None:
         assert read(f"key: {text}\n") == {"key": text}
 
 
-def test_an_entry_knows_its_line() -> None:
-    """Comments and empty lines count, and a byte order mark does not harm."""
+def test_origin_has_the_line() -> None:
+    """Comments and empty lines count; a byte order mark is ignored."""
     Path("job.yaml").write_bytes(b"\xef\xbb\xbf# jobs\n\nkey: 1\n")
 
     entries = read_entries(Setting("job.yaml", "--config"))
@@ -91,18 +90,16 @@ def test_an_entry_knows_its_line() -> None:
     assert entries["key"].origin == "job.yaml:3 key"
 
 
-def test_a_character_of_two_halves_is_one() -> None:
-    """So JSON writes it, which is YAML."""
+def test_surrogate_pair_is_one_character() -> None:
+    """JSON, which is also YAML, writes characters beyond U+FFFF as pairs."""
     assert read('{"key": "\\ud83d\\ude00"}') == {"key": "\U0001f600"}
 
 
-def test_anchors_work() -> None:
-    """A value may be given once and used twice."""
+def test_alias_has_the_value_of_its_anchor() -> None:
     assert read("one: &same 7\nother: *same\n") == {"one": "7", "other": "7"}
 
 
-def test_an_empty_file_has_no_entries() -> None:
-    """A reference of which all is commented out says nothing."""
+def test_file_of_comments_has_no_entries() -> None:
     assert read("# nnodes: 1\n") == {}
 
 
@@ -142,28 +139,34 @@ def test_an_empty_file_has_no_entries() -> None:
             "remove it, or write it as an escape in double quotes",
         ),
         ('a: "\\0"\n', "job.yaml:1 a: contains a NUL character", "remove it"),
-        ('a: "\\ud800"\n', f"job.yaml:1 a: {HALF}", "remove it, or write the character itself"),
-        ('"\\udfff": 1\n', f"job.yaml:1: {HALF}", "remove it, or write the character itself"),
+        (
+            'a: "\\ud800"\n',
+            f"job.yaml:1 a: {LONE_SURROGATE}",
+            "remove it, or write the character itself",
+        ),
+        (
+            '"\\udfff": 1\n',
+            f"job.yaml:1: {LONE_SURROGATE}",
+            "remove it, or write the character itself",
+        ),
         (
             'a: "\\ude00\\ud83d"\n',
-            f"job.yaml:1 a: {HALF}",
+            f"job.yaml:1 a: {LONE_SURROGATE}",
             "remove it, or write the character itself",
         ),
         ("[" * 1000, "job.yaml: nested too deeply for a job file", ""),
     ],
 )
-def test_mistakes_have_a_place(text: str | bytes, message: str, hint: str) -> None:
-    """Each begins with file and line, and says what is wrong there."""
+def test_errors_have_file_and_line(text: str | bytes, message: str, hint: str) -> None:
     assert mistake(text) == (message, hint)
 
 
-def test_no_tag_runs_code() -> None:
-    """Tags are not even looked at."""
+def test_tags_are_ignored() -> None:
+    """A tag for Python does not run code."""
     assert read("a: !!python/name:os.system x\n") == {"a": "x"}
 
 
-def test_a_list_of_itself_is_a_mistake() -> None:
-    """An alias to what it stands in cannot send us round in circles."""
+def test_list_that_contains_itself_is_an_error() -> None:
     Path("job.yaml").write_text("args: &me [*me]\n")
     entries = read_entries(Setting("job.yaml", "--config"))
 

@@ -1,10 +1,10 @@
-"""Command lines of well-known projects, as their pages had them in 2026, without line breaks."""
+"""Command lines of well-known projects, from their pages in 2026, without line breaks."""
 
 from typing import NamedTuple
 
 
 class Pasted(NamedTuple):
-    """One line, and the page that it is from."""
+    """A command line and the page that has it."""
 
     page: str
     """On github.com."""

@@ -1,4 +1,4 @@
-"""What the command prints without a job, and where its output can't be written."""
+"""What the command prints without a job, and outputs that cannot be written."""
 
 import os
 import subprocess
@@ -9,35 +9,34 @@ import pytest
 
 from tests.contract.launched import COMMAND, plain_environment
 
-PRINTS = pytest.mark.parametrize(
+each_output = pytest.mark.parametrize(
     "words", ["--help", "--help all", "--version", "--print-completion bash", "--dry-run train.py"]
 )
 """Each kind of output."""
 
 
-@PRINTS
-def test_a_full_device(tmp_path: Path, words: str) -> None:
-    """Every kind of output ends with one line and an exit code."""
+@each_output
+def test_full_device_is_an_error(tmp_path: Path, words: str) -> None:
     with Path("/dev/full").open("w") as full:
-        done = printed_to(full, words, tmp_path)
+        done = run_with_stdout(full, words, tmp_path)
 
     why = "standard output can't be written: No space left on device"
     assert (done.returncode, done.stderr) == (3, f"clusterrun: error: {why}\n")
 
 
-@PRINTS
-def test_a_reader_that_has_gone(tmp_path: Path, words: str) -> None:
-    """``| head``: 141 as in a shell, and nothing to read about it."""
+@each_output
+def test_closed_pipe_exits_with_141(tmp_path: Path, words: str) -> None:
+    """As in a shell with ``| head``; nothing is printed."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as unread:
-        done = printed_to(unread, words, tmp_path)
+        done = run_with_stdout(unread, words, tmp_path)
 
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def printed_to(stdout: TextIO, words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder with a script, where its output can't be written."""
+def run_with_stdout(stdout: TextIO, words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder with a script, with this standard output."""
     (folder / "train.py").touch()
     return subprocess.run(
         [COMMAND, *words.split()],
@@ -51,10 +50,7 @@ def printed_to(stdout: TextIO, words: str, folder: Path) -> subprocess.Completed
     )
 
 
-def test_a_mistake_that_a_stopped_terminal_does_not_show(
-    tmp_path: Path, full_terminal: str
-) -> None:
-    """The command ends all the same, soon and with the exit code of a mistake."""
+def test_usage_error_on_a_stopped_terminal_exits(tmp_path: Path, full_terminal: str) -> None:
     with Path(full_terminal).open("w") as stopped:
         done = subprocess.run(
             [COMMAND, "--unknown"],

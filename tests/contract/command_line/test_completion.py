@@ -1,4 +1,4 @@
-"""Completion by the shells themselves, at a terminal."""
+"""Completion in real shells."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ PREPARATIONS = {
     ]
 )
 def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
-    """Return a shell with completion of our options, in a folder with one file."""
+    """Return a shell with completion of clusterrun, in a folder with one file."""
     (tmp_path / "training.py").write_text("print('trained')\n")
     shell = Shell(tmp_path, SHELLS[request.param], PATH=PATH, HOME=str(tmp_path))
     shell.type(f"{PREPARATIONS[request.param]}; echo pre''pared")
@@ -38,8 +38,8 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
     shell.close()
 
 
-def test_a_whole_line_is_completed(shell: Shell) -> None:
-    """A flag, a value of a choice, a flag without a value and a file, by four presses of Tab.
+def test_completion_of_a_command_line(shell: Shell) -> None:
+    """Tab completes a flag, the value of a choice, a flag without a value, and a file.
 
     Then the line is run.
     """
@@ -62,8 +62,8 @@ COMPLETIONS = {
 
 
 @pytest.mark.parametrize("shell", ["bash", pytest.param("fish", marks=pytest.mark.needs("fish"))])
-def test_commands_and_files_are_offered_together(shell: str, tmp_path: Path) -> None:
-    """The command topo among files, and a choice whose name contains a hyphen."""
+def test_completion_offers_commands_and_files(shell: str, tmp_path: Path) -> None:
+    """The command topo and files; also a choice with a hyphen."""
     for name in ("tool.py", "topics.py", "data.txt"):
         (tmp_path / name).touch()
     asked = "; ".join(COMPLETIONS[shell].format(line=line) for line in ("to", "--numa-binding co"))

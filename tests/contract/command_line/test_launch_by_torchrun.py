@@ -1,4 +1,4 @@
-"""What PyTorch's own tests of torchrun describe (test/distributed/launcher/test_run.py)."""
+"""The cases of PyTorch's own tests of torchrun (test/distributed/launcher/test_run.py)."""
 
 import os
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from free_ports import free_port
 
 from tests.contract.launched import Ended, Launcher
 
-TOUCHES = """
+TOUCH = """
     import os, pathlib, sys
     pathlib.Path(sys.argv[1], os.environ["RANK"]).touch()
     if "--fail" in sys.argv:
         raise RuntimeError("as asked")
 """
 
-TOUCHES_IN_BASH = """#!/usr/bin/env bash
+TOUCH_IN_BASH = """#!/usr/bin/env bash
 echo "creating $1/$RANK"
 touch "$1/$RANK"
 """
 
-INITIALISES = """
+ALL_REDUCE = """
     import os, sys
     import torch, torch.distributed as dist
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -33,12 +33,12 @@ INITIALISES = """
     dist.destroy_process_group()
 """
 
-USUAL = ("--monitor-interval=1", "--start-method=spawn")
+IGNORED_OPTIONS = ("--monitor-interval=1", "--start-method=spawn")
 
 
 @pytest.fixture
 def touched(tmp_path: Path) -> Path:
-    """Return the folder where each worker creates a file named after its rank."""
+    """Return the folder where each worker creates a file named by its rank."""
     folder = tmp_path / "touched"
     folder.mkdir()
     return folder
@@ -46,15 +46,15 @@ def touched(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bash_script(tmp_path: Path) -> str:
-    """Return a program that is not written in Python."""
+    """Return the path of a bash script that does the same."""
     script = tmp_path / "touch.sh"
-    script.write_text(TOUCHES_IN_BASH)
+    script.write_text(TOUCH_IN_BASH)
     script.chmod(0o755)
     return str(script)
 
 
 def ranks(touched: Path) -> set[int]:
-    """Return the ranks that have run."""
+    """Return the ranks of the workers that ran."""
     return {int(file.name) for file in touched.iterdir()}
 
 
@@ -68,19 +68,18 @@ def ranks(touched: Path) -> set[int]:
         ("--nproc-per-node=4", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"),
     ],
 )
-def test_each_rank_touches_its_file(
+def test_one_node_with_four_workers(
     torchrun: Launcher, touched: Path, options: tuple[str, ...]
 ) -> None:
-    """One node with four workers, in each notation."""
-    ended = torchrun.script(TOUCHES, *options, *USUAL, args=(str(touched),)).ended()
+    ended = torchrun.script(TOUCH, *options, *IGNORED_OPTIONS, args=(str(touched),)).ended()
 
     assert ended.code == 0, ended.err
     assert ranks(touched) == {0, 1, 2, 3}
 
 
-def test_torchruns_third_start_method(torchrun: Launcher, touched: Path) -> None:
+def test_start_method_forkserver(torchrun: Launcher, touched: Path) -> None:
     options = ("--nproc-per-node=2", "--start-method=forkserver")
-    ended = torchrun.script(TOUCHES, *options, args=(str(touched),)).ended()
+    ended = torchrun.script(TOUCH, *options, args=(str(touched),)).ended()
 
     assert (ended.code, ended.err) == (0, "")
     assert ranks(touched) == {0, 1}
@@ -90,18 +89,22 @@ def test_torchruns_third_start_method(torchrun: Launcher, touched: Path) -> None
     ("options", "count"),
     [((), 1), (("--nproc-per-node=4",), 4), (("--nproc-per-node=auto",), None)],
 )
-def test_programs_that_are_not_python(
+def test_no_python(
     torchrun: Launcher, touched: Path, bash_script: str, options: tuple[str, ...], count: int | None
 ) -> None:
-    """One worker by default, a given number, or one per CPU where there is no GPU."""
-    ended = torchrun.command(*options, *USUAL, "--no-python", bash_script, str(touched)).ended()
+    """One worker by default, a given number, or one per CPU without GPUs."""
+    ended = torchrun.command(
+        *options, *IGNORED_OPTIONS, "--no-python", bash_script, str(touched)
+    ).ended()
 
     assert ended.code == 0, ended.err
     assert len(ranks(touched)) == (count or len(os.sched_getaffinity(0)))
 
 
-def by_variables(torchrun: Launcher, script: str, touched: Path, more: Mapping[str, str]) -> Ended:
-    """Return how a launch ended that is described by variables only."""
+def run_by_variables(
+    torchrun: Launcher, script: str, touched: Path, more: Mapping[str, str]
+) -> Ended:
+    """Return the result of a launch that is described only by variables."""
     variables = {
         "PET_NNODES": "1",
         "PET_NPROC_PER_NODE": "4",
@@ -113,10 +116,12 @@ def by_variables(torchrun: Launcher, script: str, touched: Path, more: Mapping[s
     return torchrun.command(script, str(touched), environ={**variables, **more}).ended()
 
 
-def test_variables_in_place_of_flags(torchrun: Launcher, touched: Path, bash_script: str) -> None:
-    """PET_MODULE=0 is like no variable; PET_MODULE=1 contradicts PET_NO_PYTHON=1."""
-    refused = by_variables(torchrun, bash_script, touched, {"PET_MODULE": "1"})
-    ended = by_variables(torchrun, bash_script, touched, {"PET_MODULE": "0"})
+def test_pet_variables_instead_of_flags(
+    torchrun: Launcher, touched: Path, bash_script: str
+) -> None:
+    """PET_MODULE=0 counts as unset; PET_MODULE=1 conflicts with PET_NO_PYTHON=1."""
+    refused = run_by_variables(torchrun, bash_script, touched, {"PET_MODULE": "1"})
+    ended = run_by_variables(torchrun, bash_script, touched, {"PET_MODULE": "0"})
 
     assert refused.code == 2
     assert ended.code == 0, ended.err
@@ -124,13 +129,13 @@ def test_variables_in_place_of_flags(torchrun: Launcher, touched: Path, bash_scr
 
 
 @pytest.mark.parametrize("method", [pytest.param("tcp", marks=pytest.mark.long), "env"])
-def test_process_groups(torchrun: Launcher, method: str) -> None:
-    """By ``tcp://`` at the given port, by ``env://``; torch detects its launcher."""
+def test_init_process_group(torchrun: Launcher, method: str) -> None:
+    """By ``tcp://`` with the given port, and by ``env://``; torch detects its launcher."""
     port = free_port()
     where = f"tcp://localhost:{port}" if method == "tcp" else "env://"
 
     ended = torchrun.script(
-        INITIALISES,
+        ALL_REDUCE,
         *("--run-path", "--nnodes=1", "--nproc-per-node=2"),
         *("--master-addr=localhost", f"--master-port={port}"),
         args=(where,),
@@ -147,24 +152,23 @@ def test_process_groups(torchrun: Launcher, method: str) -> None:
         pytest.param(("--nnodes=1:2", "--rdzv-conf=last_call_timeout=600"), id="the maximum"),
     ],
 )
-def test_several_agents_on_one_host(
+def test_two_agents_on_one_host(
     torchrun: Launcher, touched: Path, options: tuple[str, ...]
 ) -> None:
-    """They meet at the endpoint, and each runs its own ranks; of the maximum there is no last call."""
+    """With the maximum of nodes, the job does not wait for the last call."""
     place = ("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}")
     words = (*options, "--nproc-per-node=2", *place)
 
-    jobs = [torchrun.script(TOUCHES, *words, args=(str(touched),)) for _ in range(2)]
+    jobs = [torchrun.script(TOUCH, *words, args=(str(touched),)) for _ in range(2)]
     ended = [job.ended() for job in jobs]
 
     assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
     assert ranks(touched) == {0, 1, 2, 3}
 
 
-def test_fewer_agents_than_the_maximum(torchrun: Launcher, touched: Path) -> None:
-    """At the last call, made short by torchrun's setting, the job begins with one node of two."""
+def test_job_starts_with_the_minimum_after_the_last_call(torchrun: Launcher, touched: Path) -> None:
     ended = torchrun.script(
-        TOUCHES,
+        TOUCH,
         *("--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d"),
         f"--rdzv-endpoint=localhost:{free_port()}",
         "--rdzv-conf=join_timeout=30,last_call_timeout=1,timeout=30",
@@ -176,8 +180,8 @@ def test_fewer_agents_than_the_maximum(torchrun: Launcher, touched: Path) -> Non
     assert ranks(touched) == {0, 1}
 
 
-def test_an_agent_that_joins_too_late(torchrun: Launcher, touched: Path) -> None:
-    """It waits for a place, which the next attempt would have, and ends with the job."""
+def test_late_agent_waits_until_the_job_ends(torchrun: Launcher, touched: Path) -> None:
+    """The next attempt would include it."""
     options = (
         *("--nnodes=1:3", "--nproc-per-node=1", "--rdzv-backend=c10d"),
         *(f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-conf=last_call_timeout=0.5"),

@@ -1,7 +1,7 @@
-"""Mistakes on the command line: a few lines that say what to type, exit code 2, and no worker.
+"""Wrong command lines: the error and its hint, exit code 2, and no worker.
 
-The transcripts in ``mistakes/`` are typed in the folder of the fixture ``folder``: in this process,
-or into a shell if a line needs one.
+The transcripts in ``mistakes/`` are run in the folder of the fixture ``folder``: in this process, or in
+a shell if a line needs one.
 """
 
 import os
@@ -20,7 +20,7 @@ TRANSCRIPTS = [path.read_text() for path in sorted(Path(__file__).parent.glob("m
 
 
 def mistakes() -> list[tuple[str, str]]:
-    """Return the command line of each mistake, with what it printed."""
+    """Return the command line and the output of each transcript."""
     sessions = [it for text in TRANSCRIPTS for it in text.removeprefix("$ ").split("\n\n$ ")]
     typed = (session.partition("\n") for session in sessions)
     return [(line, printed.rstrip("\n") + "\n") for line, _, printed in typed]
@@ -28,7 +28,7 @@ def mistakes() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with common files; a worker would add another one."""
+    """Return a folder with common files; a worker would create another one."""
     folder = tmp_path_factory.mktemp("mistakes")
     (folder / "train.py").write_text("open('started', 'w')\n")
     (folder / "prepare.sh").write_text("#!/bin/sh\n")
@@ -54,8 +54,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("line", "printed"), mistakes())
-def test_a_mistake_ends_before_anything_starts(folder: Path, line: str, printed: str) -> None:
-    """The message says what is wrong, where it is set and what to type; no file is created."""
+def test_transcript(folder: Path, line: str, printed: str) -> None:
+    """The message has the problem and its origin, the hint what to type; no file is created."""
     before = sorted(folder.rglob("*"))
     path = os.pathsep.join([str(Path(COMMAND).parent), os.defpath])
     environ = {**plain_environment(), "PATH": path, "CLUSTERRUN_LOG_DIR": "logs"}
@@ -64,14 +64,14 @@ def test_a_mistake_ends_before_anything_starts(folder: Path, line: str, printed:
         variables, words = plain
         done = typed(words, environ | variables, folder)
     else:
-        done = typed_into_a_shell(line, environ, folder)
+        done = run_in_shell(line, environ, folder)
 
     assert done == Typed(2, "", printed)
     assert sorted(folder.rglob("*")) == before
 
 
-def typed_into_a_shell(line: str, environ: Mapping[str, str], folder: Path) -> Typed:
-    """Run a line with a pipe, a variable or the like."""
+def run_in_shell(line: str, environ: Mapping[str, str], folder: Path) -> Typed:
+    """Run a line that has a pipe, a variable or the like."""
     done = subprocess.run(
         ["sh", "-c", line],
         cwd=folder,

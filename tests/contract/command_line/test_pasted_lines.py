@@ -1,4 +1,4 @@
-"""A command line of torchrun means what torch's own parser makes of it."""
+"""clusterrun reads torchrun's command lines as torch's own parser does."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from tests.contract.command_line.pasted_lines import LINES, Pasted
 from tests.contract.launched import plain_environment
 from tests.typed import typed
 
-TORCH_ITSELF = """
+TORCHRUN_RECORDER = """
 import json, sys
 from torch.distributed import launch, run
 
@@ -49,15 +49,15 @@ json.dump(found, sys.stdout)
 
 
 class Words(NamedTuple):
-    """The words of a line."""
+    """The words of a command line."""
 
     name: str
     """``torchrun``, or ``launch`` for torch.distributed.launch."""
     words: list[str]
 
     @property
-    def for_us(self) -> list[str]:
-        """The words after the command's name, as docs/torchrun.md has them."""
+    def for_clusterrun(self) -> list[str]:
+        """The words after the command's name, as docs/torchrun.md says to type them."""
         if self.name == "launch" and "--use_env" not in self.words:
             return ["--pass-local-rank", *self.words]
         return self.words
@@ -65,7 +65,7 @@ class Words(NamedTuple):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the one program that a line finds on PATH."""
+    """Return a folder with the only program that a line needs on PATH."""
     folder = tmp_path_factory.mktemp("pasted")
     (folder / "bin").mkdir()
     fairseq = folder / "bin" / "fairseq-train"
@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def split(pasted: Pasted, folder: Path) -> Words:
-    """Return the words of a line, as a shell splits it."""
+    """Return the words of a line, split by bash."""
     words = _by_bash(pasted, folder)
     if words[0] == "srun":
         del words[0]
@@ -99,11 +99,11 @@ def _by_bash(pasted: Pasted, folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def torch_reads(folder: Path) -> Mapping[str, dict[str, Any]]:
+def torchrun_configs(folder: Path) -> Mapping[str, dict[str, Any]]:
     """Return torch's reading of each line, by its page."""
     lines = [split(pasted, folder) for pasted in LINES]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", TORCH_ITSELF],
+        [sys.executable, "-W", "ignore", "-c", TORCHRUN_RECORDER],
         input=json.dumps(lines),
         env=plain_environment(),
         capture_output=True,
@@ -117,16 +117,19 @@ def torch_reads(folder: Path) -> Mapping[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("pasted", LINES, ids=[pasted.page for pasted in LINES])
-def test_a_line_means_the_same(
-    torch_reads: Mapping[str, dict[str, Any]], folder: Path, tmp_path: Path, pasted: Pasted
+def test_torchrun_and_clusterrun_agree(
+    torchrun_configs: Mapping[str, dict[str, Any]], folder: Path, tmp_path: Path, pasted: Pasted
 ) -> None:
     """Nodes, workers, endpoint, run id, restarts, role, script and arguments."""
-    theirs = torch_reads[pasted.page]
+    theirs = torchrun_configs[pasted.page]
     words = split(pasted, folder)
     _make_script(tmp_path, theirs["command"])
 
     done = typed(
-        ["--dry-run", "--json", *words.for_us], plain_environment(), tmp_path, called="torchrun"
+        ["--dry-run", "--json", *words.for_clusterrun],
+        plain_environment(),
+        tmp_path,
+        called="torchrun",
     )
 
     assert done.code == 0, done.err

@@ -1,4 +1,4 @@
-"""Variables of platforms around real workers: frameworks find clusterrun's ranks."""
+"""Frameworks in workers find clusterrun's ranks, whatever the platform's variables are."""
 
 import re
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ DETECT = """
 
 
 class Platform(NamedTuple):
-    """Two processes that a platform starts, on two nodes or as two tasks of one node."""
+    """Two processes of a platform, on two nodes or as two tasks of one node."""
 
     name: str
     first: Mapping[str, str]
@@ -43,14 +43,14 @@ class Platform(NamedTuple):
     tasks: bool = False
 
 
-def of_nodes(name: str, *flags: str, **changes: str) -> Platform:
+def two_nodes(name: str, *flags: str, **changes: str) -> Platform:
     """Return the two nodes of a platform in platforms.txt."""
     first, second = (captured(f"{name}.{node}", "platforms.txt") | changes for node in "01")
     return Platform(name, first, second, flags)
 
 
-def of_tasks(name: str, heading: str, **ranks: str) -> Platform:
-    """Return two tasks of one node; ``ranks`` has variables that count tasks, or are 0 or 1."""
+def two_tasks(name: str, heading: str, **ranks: str) -> Platform:
+    """Return two tasks of one node; in the values of ``ranks``, "rank" stands for the number of the task."""
     variables = captured(heading, "platforms.txt")
     first, second = (
         variables | {key: value.replace("rank", number) for key, value in ranks.items()}
@@ -59,36 +59,36 @@ def of_tasks(name: str, heading: str, **ranks: str) -> Platform:
     return Platform(name, first, second, tasks=True)
 
 
-def counted(prefix: str, *words: str) -> dict[str, str]:
-    """Return ``words`` after ``prefix``: sizes are 2, ranks are the task's own."""
+def task_variables(prefix: str, *words: str) -> dict[str, str]:
+    """Return variables with this prefix: sizes are 2, ranks are the number of the task."""
     return {f"{prefix}{word}": "2" if "SIZE" in word else "rank" for word in words}
 
 
 MPI = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 
 PLATFORMS = [
-    of_nodes("dlc", NPROC_PER_NODE="1"),
-    of_tasks("openmpi", "openmpi.task", **counted("OMPI_COMM_WORLD_", *MPI)),
-    of_nodes("trainer", PET_NPROC_PER_NODE="1", PET_MASTER_ADDR="127.0.0.1"),
-    of_nodes("pytorchjob", PET_NPROC_PER_NODE="1", PET_MASTER_ADDR="127.0.0.1"),
-    of_nodes("hfai", MASTER_IP="127.0.0.1"),
-    of_nodes("volcano", WORLD_SIZE="2"),
-    of_nodes("skypilot", SKYPILOT_NUM_GPUS_PER_NODE="0"),
-    of_nodes("sagemaker", SM_NUM_GPUS="0"),
-    of_nodes("openmpi"),
-    of_nodes("mpich"),
-    of_nodes("paddle", "--nproc-per-node", "1"),
-    of_tasks("azureml", "azureml.0", **counted("", "RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    two_nodes("dlc", NPROC_PER_NODE="1"),
+    two_tasks("openmpi", "openmpi.task", **task_variables("OMPI_COMM_WORLD_", *MPI)),
+    two_nodes("trainer", PET_NPROC_PER_NODE="1", PET_MASTER_ADDR="127.0.0.1"),
+    two_nodes("pytorchjob", PET_NPROC_PER_NODE="1", PET_MASTER_ADDR="127.0.0.1"),
+    two_nodes("hfai", MASTER_IP="127.0.0.1"),
+    two_nodes("volcano", WORLD_SIZE="2"),
+    two_nodes("skypilot", SKYPILOT_NUM_GPUS_PER_NODE="0"),
+    two_nodes("sagemaker", SM_NUM_GPUS="0"),
+    two_nodes("openmpi"),
+    two_nodes("mpich"),
+    two_nodes("paddle", "--nproc-per-node", "1"),
+    two_tasks("azureml", "azureml.0", **task_variables("", "RANK", "LOCAL_RANK", "WORLD_SIZE"),
              NODE_RANK="0", AZUREML_NODE_COUNT="1"),
-    of_tasks("mpich", "mpich.task", PMI_RANK="rank", PMI_SIZE="2", MPI_LOCALRANKID="rank",
+    two_tasks("mpich", "mpich.task", PMI_RANK="rank", PMI_SIZE="2", MPI_LOCALRANKID="rank",
              MPI_LOCALNRANKS="2"),
-    of_tasks("mvapich", "mvapich.task", **counted("MV2_COMM_WORLD_", *MPI)),
-    of_tasks("pals", "pals.task", **counted("PALS_", "RANKID", "LOCAL_RANKID", "LOCAL_SIZE"),
+    two_tasks("mvapich", "mvapich.task", **task_variables("MV2_COMM_WORLD_", *MPI)),
+    two_tasks("pals", "pals.task", **task_variables("PALS_", "RANKID", "LOCAL_RANKID", "LOCAL_SIZE"),
              PMI_SIZE="2", PALS_NODEID="0"),
-    of_tasks("flux", "flux.task", FLUX_TASK_RANK="rank", FLUX_TASK_LOCAL_ID="rank",
+    two_tasks("flux", "flux.task", FLUX_TASK_RANK="rank", FLUX_TASK_LOCAL_ID="rank",
              FLUX_JOB_SIZE="2", FLUX_JOB_NNODES="1", PMI_RANK="rank", PMI_SIZE="2"),
-    of_tasks("lsf", "lsf.task", **counted("JSM_NAMESPACE_", *MPI),
-             **counted("OMPI_COMM_WORLD_", *MPI), LSB_MCPU_HOSTS="batch5 1 h41n11 42"),
+    two_tasks("lsf", "lsf.task", **task_variables("JSM_NAMESPACE_", *MPI),
+             **task_variables("OMPI_COMM_WORLD_", *MPI), LSB_MCPU_HOSTS="batch5 1 h41n11 42"),
     Platform(
         "kubernetes",
         {"JOB_COMPLETION_INDEX": "0"},
@@ -109,13 +109,13 @@ PLATFORMS = [
     "platform", PLATFORMS, ids=lambda it: f"{it.name}{'-tasks' if it.tasks else ''}"
 )
 def test_frameworks_agree_on_the_ranks(platform: Platform, clusterrun: Launcher) -> None:
-    """Lightning, which knows some platforms itself, and accelerate, which reads MPI's variables."""
+    """Lightning detects some platforms itself, and accelerate reads MPI's variables."""
     port = str(free_port())
     here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    meeting = {**here, **({"PET_MASTER_PORT": port} if "PET_NNODES" in platform.first else {})}
+    rendezvous = {**here, **({"PET_MASTER_PORT": port} if "PET_NNODES" in platform.first else {})}
 
     jobs = [
-        clusterrun.script(DETECT, *platform.flags, environ={**environ, **meeting})
+        clusterrun.script(DETECT, *platform.flags, environ={**environ, **rendezvous})
         for environ in (platform.first, platform.second)
     ]
     ends = [job.ended(SECONDS_TO_IMPORT) for job in jobs]

@@ -1,4 +1,4 @@
-"""The shell of ``srun --pty bash``, told from a task by its terminal and process groups."""
+"""A shell of ``srun --pty bash`` is distinguished from a task by its terminal and process group."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +12,13 @@ from tests.contract.shell import BASH, Shell
 
 DRY_RUN = (COMMAND, "--dry-run", "--no-python", "true")
 
-IN_A_SHELL = r"nnodes +1 +a shell without srun"
-A_TASK = r"nnodes +2 +SLURM_STEP_NUM_NODES"
+SHELL_WITHOUT_SRUN = r"nnodes +1 +a shell without srun"
+TASK_OF_SRUN = r"nnodes +2 +SLURM_STEP_NUM_NODES"
 
 
 @contextmanager
-def started_by_srun(folder: Path, words: tuple[str, ...]) -> Iterator[Shell]:
-    """Return what ``srun -N2 --pty WORDS`` starts as task 0: it leads the session of its terminal."""
+def srun_at_terminal(folder: Path, words: tuple[str, ...]) -> Iterator[Shell]:
+    """Yield what ``srun -N2 --pty WORDS`` starts as task 0, the session leader of its terminal."""
     shell = Shell(folder, words, **captured("pty_nodes.0"))
     try:
         yield shell
@@ -29,23 +29,23 @@ def started_by_srun(folder: Path, words: tuple[str, ...]) -> Iterator[Shell]:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("{}", IN_A_SHELL),
-        ("bash -c '{}; true'", IN_A_SHELL),
-        ("{} < /dev/null 2>&1 | cat", IN_A_SHELL),
-        # As srun in that shell starts tasks: they inherit its variables, and have no terminal.
-        ("setsid --wait {}", A_TASK),
+        ("{}", SHELL_WITHOUT_SRUN),
+        ("bash -c '{}; true'", SHELL_WITHOUT_SRUN),
+        ("{} < /dev/null 2>&1 | cat", SHELL_WITHOUT_SRUN),
+        # A task that srun starts in that shell inherits its variables, but has no terminal.
+        ("setsid --wait {}", TASK_OF_SRUN),
     ],
 )
-def test_typed_at_the_shell(tmp_path: Path, line: str, found: str) -> None:
-    """The shells of the other tasks have ended: no command of theirs joins."""
-    with started_by_srun(tmp_path, BASH) as shell:
+def test_command_in_the_shell_of_srun(tmp_path: Path, line: str, found: str) -> None:
+    """It is a one-node job, because the shells of the other tasks have ended."""
+    with srun_at_terminal(tmp_path, BASH) as shell:
         shell.type(line.format(" ".join(DRY_RUN)))
 
         shell.expect(found)
 
 
 @pytest.mark.parametrize("words", [DRY_RUN, ("bash", "-c", f"{' '.join(DRY_RUN)}; true")])
-def test_a_task_at_a_terminal(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """``srun --pty clusterrun``, perhaps by a script: all tasks run it."""
-    with started_by_srun(tmp_path, words) as task:
-        task.expect(A_TASK)
+def test_command_run_by_srun(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """With ``srun --pty clusterrun``, also in a script, all tasks run it."""
+    with srun_at_terminal(tmp_path, words) as task:
+        task.expect(TASK_OF_SRUN)

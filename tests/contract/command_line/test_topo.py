@@ -1,4 +1,4 @@
-"""clusterrun topo: the real command, on this machine, on captured and on generated ones."""
+"""clusterrun topo on this machine, on captured and on generated machines."""
 
 import json
 import os
@@ -27,7 +27,7 @@ MEMORY = re.compile(r'"memory": \d+')
 
 
 def printed(*words: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return what the command prints, without an error."""
+    """Return the standard output of the command, which succeeds."""
     done = typed(words, environ or {}, Path(__file__).parent)
 
     assert (done.code, done.err) == (0, "")
@@ -47,7 +47,7 @@ def plan_of(*words: str, environ: Mapping[str, str] | None = None) -> Any:
 
 
 def test_this_machine(clusterrun: Launcher) -> None:
-    """The drawing has no colours, as standard output is no terminal."""
+    """There are no colours because standard output is not a terminal."""
     ended = clusterrun.command("topo", workers=2).ended()
 
     assert (ended.code, ended.err) == (0, "")
@@ -63,8 +63,8 @@ def test_this_machine(clusterrun: Launcher) -> None:
         ("batch", "a batch script runs on the first node only, but the job has 2 nodes"),
     ],
 )
-def test_in_an_allocation_without_srun(variables: str, warning: str) -> None:
-    """No job could run so, and this machine is drawn: a line says that no worker would be here."""
+def test_allocation_without_srun_has_a_warning(variables: str, warning: str) -> None:
+    """A job would fail, but topo shows this machine."""
     environ = captured(variables)
     environ.pop("CUDA_VISIBLE_DEVICES", None)
     done = typed(["topo"], environ, Path(__file__).parent)
@@ -74,15 +74,15 @@ def test_in_an_allocation_without_srun(variables: str, warning: str) -> None:
     assert done.err.count("\n") == 1
 
 
-def test_one_of_several_nodes() -> None:
-    """A drawing needs no address of another node."""
+def test_node_of_a_multi_node_job() -> None:
+    """No other node's address is needed."""
     workers = json_of("topo", "--nnodes=2", "--node-rank=1")["workers"]
 
     assert [worker["rank"] for worker in workers] == [1]
 
 
-def test_this_machine_for_programs(clusterrun: Launcher) -> None:
-    """The kernel's list of the CPUs that this process may use."""
+def test_json_of_this_machine(clusterrun: Launcher) -> None:
+    """The allowed CPUs are those of the kernel."""
     ended = clusterrun.command("topo", "--json", "--nproc-per-node=2").ended()
 
     found = json.loads(ended.out)
@@ -96,8 +96,8 @@ def _numbers(cpus: str) -> list[int]:
     return [cpu for low, _, high in spans for cpu in range(int(low), int(high or low) + 1)]
 
 
-def test_a_capture_gives_the_same_output_as_its_machine(clusterrun: Launcher) -> None:
-    """A dry run and a drawing are the same, but for the memory, which a virtual machine may change."""
+def test_capture_gives_the_same_output_as_its_machine(clusterrun: Launcher) -> None:
+    """The dry run and topo are equal, except for the memory, which may change on a virtual machine."""
     name = "machine.json"
     dry_run = ("--dry-run", "--json", "--run-id=x", "--nproc-per-node=2", __file__)
 
@@ -113,8 +113,8 @@ def test_a_capture_gives_the_same_output_as_its_machine(clusterrun: Launcher) ->
     assert [MEMORY.sub("", text) for text in here] == [MEMORY.sub("", text) for text in there]
 
 
-def test_nothing_private_is_captured(clusterrun: Launcher) -> None:
-    """No host name, no user name, and no variables except those for GPUs."""
+def test_capture_has_no_private_data(clusterrun: Launcher) -> None:
+    """Host name, user name and variables are missing, except variables for GPUs."""
     secrets = {"SECRET": "open-sesame", "USER": "ada-lovelace", "CUDA_VISIBLE_DEVICES": "1"}
     clusterrun.command("topo", "--capture", "machine.json", environ=secrets).ended()
 
@@ -128,8 +128,8 @@ def test_nothing_private_is_captured(clusterrun: Launcher) -> None:
     assert {path.partition("/")[0] for path in paths} <= {"sys", "proc", "dev"}
 
 
-def test_a_capture_is_replayed_with_the_variables_of_its_process(tmp_path: Path) -> None:
-    """Variables for GPUs: ours are not used, those of the job are."""
+def test_capture_is_replayed_with_its_variables(tmp_path: Path) -> None:
+    """Its GPU variables replace ours, but not those of the job."""
     root, file = write_tree(tmp_path / "m", MACHINE), str(tmp_path / "m.json")
     reversed_list, none = {"CUDA_VISIBLE_DEVICES": "1,0"}, {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -142,8 +142,8 @@ def test_a_capture_is_replayed_with_the_variables_of_its_process(tmp_path: Path)
     assert [it["gpu"] for it in plan_of(*own, environ=none)["workers"]] == [0]
 
 
-def expect_the_same_again(root: Path, folder: Path) -> None:
-    """Capture a replayed machine, and its replay: outputs and files are equal."""
+def assert_capture_is_stable(root: Path, folder: Path) -> None:
+    """Capture a machine and its capture: outputs and files must be equal."""
     roots = [str(root), str(folder / "once.json"), str(folder / "twice.json")]
     for here, there in pairwise(roots):
         printed("topo", "--machine-root", here, "--capture", there)
@@ -156,13 +156,13 @@ def expect_the_same_again(root: Path, folder: Path) -> None:
     assert (folder / "once.json").read_bytes() == (folder / "twice.json").read_bytes()
 
 
-def test_a_replayed_machine_is_captured_as_it_was(tmp_path: Path) -> None:
-    """With a GPU that the process saw but could not open, and an isolated CPU."""
+def test_capture_of_a_replayed_machine(tmp_path: Path) -> None:
+    """It has a visible GPU that cannot be opened, and an isolated CPU."""
     root = write_tree(tmp_path / "m", MACHINE)
     write_files(root, {"dev/nvidia0": "", "dev/nvidia1": "", f"{CPUS}/isolated": "7"})
     (root / "dev/nvidia1").chmod(0)
 
-    expect_the_same_again(root, tmp_path)
+    assert_capture_is_stable(root, tmp_path)
 
     twice = ("topo", "--machine-root", str(tmp_path / "twice.json"))
     found = json_of(*twice)
@@ -172,15 +172,15 @@ def test_a_replayed_machine_is_captured_as_it_was(tmp_path: Path) -> None:
 
 
 @each(("name",), [[name] for name in sorted({name for name, _, _ in recommended()})[:4]])
-def test_real_machines_are_captured_as_they_were(
+def test_capture_of_real_machines(
     real_machine: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
     """The capture has what vendors and hwloc know about them."""
-    expect_the_same_again(real_machine(name), tmp_path)
+    assert_capture_is_stable(real_machine(name), tmp_path)
 
 
-def test_binding_is_drawn_by_its_options(tmp_path: Path) -> None:
-    """All options of a launch are used, before and after ``topo``."""
+def test_binding_options_change_the_output(tmp_path: Path) -> None:
+    """Options are read before and after ``topo``."""
     root = str(write_tree(tmp_path, MACHINE))
 
     near = json_of("topo", "--machine-root", root)
@@ -200,10 +200,8 @@ def test_binding_is_drawn_by_its_options(tmp_path: Path) -> None:
         ({"TERM": "xterm", "NO_COLOR": "1"}, ""),
     ],
 )
-def test_colours_are_for_terminals_that_show_them(
-    tmp_path: Path, environ: Mapping[str, str], ink: str
-) -> None:
-    """Lines are at most as wide as the terminal."""
+def test_colours_only_on_a_terminal(tmp_path: Path, environ: Mapping[str, str], ink: str) -> None:
+    """Without colours, lines fit the width of the terminal."""
     root = write_tree(tmp_path, MACHINE)
 
     text = on_a_terminal(("topo", "--machine-root", str(root)), {**environ, "COLUMNS": "40"})
@@ -216,8 +214,8 @@ def test_colours_are_for_terminals_that_show_them(
         assert max(map(len, tree)) <= 40
 
 
-def test_a_locale_without_utf_8(clusterrun: Launcher) -> None:
-    """The output is plain ASCII, also in a file."""
+def test_locale_without_utf_8(clusterrun: Launcher) -> None:
+    """The output is ASCII."""
     root = write_tree(clusterrun.folder / "größe", MACHINE)
 
     ascii_only = {"PYTHONIOENCODING": "ascii"}
@@ -263,8 +261,8 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-def test_a_script_called_topo_is_run_by_its_path(clusterrun: Launcher) -> None:
-    """Only the bare word is the command, not a path, a module or a program of that name."""
+def test_script_called_topo(clusterrun: Launcher) -> None:
+    """Only the bare word is the command, not a path, a module or an executable."""
     (clusterrun.folder / "topo").write_text("print('the script')\n")
     (clusterrun.folder / "topo.py").write_text("print('the module')\n")
 
@@ -273,8 +271,7 @@ def test_a_script_called_topo_is_run_by_its_path(clusterrun: Launcher) -> None:
     assert clusterrun.command("-m", "topo").ended().out == "the module\n"
 
 
-def test_help_of_the_command(clusterrun: Launcher) -> None:
-    """Its own usage, with the options that it reads."""
+def test_help_of_topo(clusterrun: Launcher) -> None:
     ended = clusterrun.command("topo", "--help").ended()
 
     assert ended.code == 0
@@ -283,8 +280,8 @@ def test_help_of_the_command(clusterrun: Launcher) -> None:
     assert "--numa-binding" in ended.out
 
 
-def test_a_gpu_that_is_missing_can_still_be_captured(clusterrun: Launcher) -> None:
-    """A bug report would be about it, so a capture makes no plan."""
+def test_capture_with_a_missing_gpu(clusterrun: Launcher) -> None:
+    """A capture makes no plan, so a bug report about the GPU is possible."""
     words = ("--nproc-per-node=gpu", "topo")
 
     drawn = clusterrun.command(*words).ended()

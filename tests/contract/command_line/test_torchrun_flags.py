@@ -1,4 +1,4 @@
-"""The effect of torchrun's flags on workers, as the workers see it."""
+"""What workers see of torchrun's flags."""
 
 import os
 import zipfile
@@ -8,12 +8,12 @@ import pytest
 from tests.contract.launched import Launcher
 from tests.workers.interpreters import oldest_python
 
-SHOWS_ARGUMENTS = """
+PRINT_ARGUMENTS = """
     import os, sys
     print("rank", os.environ["LOCAL_RANK"], "saw", *sys.argv[1:])
 """
 
-SHOWS_PLACE = """
+PRINT_MAIN = """
 import __main__, os, sys
 print("ran", __name__, __file__ == sys.argv[0], sys.argv[1:], __main__.__dict__ is globals())
 """
@@ -24,12 +24,10 @@ print("ran", __name__, __file__ == sys.argv[0], sys.argv[1:], __main__.__dict__ 
     ("flag", "name"),
     [("--pass-local-rank", "--local-rank"), ("--pass-local-rank=local_rank", "--local_rank")],
 )
-def test_the_local_rank_as_an_argument(
-    clusterrun: Launcher, method: str, flag: str, name: str
-) -> None:
-    """It comes first, as with torch.distributed.launch, with each start method."""
+def test_local_rank_as_argument(clusterrun: Launcher, method: str, flag: str, name: str) -> None:
+    """It comes first, as with torch.distributed.launch."""
     ended = clusterrun.script(
-        SHOWS_ARGUMENTS, f"--start-method={method}", flag, workers=2, args=("--lr", "1")
+        PRINT_ARGUMENTS, f"--start-method={method}", flag, workers=2, args=("--lr", "1")
     ).ended()
 
     assert ended.code == 0, ended.err
@@ -37,8 +35,7 @@ def test_the_local_rank_as_an_argument(
         assert f"rank {rank} saw {name}={rank} --lr 1\n" in ended.out
 
 
-def test_the_local_rank_of_a_module(clusterrun: Launcher) -> None:
-    """With ``-m`` the arguments follow the module's name."""
+def test_local_rank_as_argument_of_a_module(clusterrun: Launcher) -> None:
     (clusterrun.folder / "pkg").mkdir()
     (clusterrun.folder / "pkg" / "train.py").write_text("import sys; print('saw', sys.argv[1:])")
 
@@ -47,14 +44,14 @@ def test_the_local_rank_of_a_module(clusterrun: Launcher) -> None:
     assert (ended.code, ended.out) == (0, "saw ['--local-rank=0', 'x']\n")
 
 
-def test_the_local_rank_on_an_old_interpreter(clusterrun: Launcher) -> None:
-    """Scripts for torch 1 run on Pythons of that time."""
+def test_local_rank_as_argument_on_python_3_8(clusterrun: Launcher) -> None:
+    """Scripts for torch 1 need old Pythons."""
     python = oldest_python()
     if python is None:
         pytest.skip("no Python 3.8 here")
 
     ended = clusterrun.script(
-        SHOWS_ARGUMENTS, "--python", python, "--pass-local-rank=local_rank", workers=2
+        PRINT_ARGUMENTS, "--python", python, "--pass-local-rank=local_rank", workers=2
     ).ended()
 
     assert ended.code == 0, ended.err
@@ -63,16 +60,16 @@ def test_the_local_rank_on_an_old_interpreter(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "folder", "archive"])
 def test_run_path(clusterrun: Launcher, kind: str) -> None:
-    """A file of any name, a folder or an archive with __main__.py, like runpy.run_path."""
+    """A file with any name, or a folder or archive with __main__.py, as with runpy.run_path."""
     target = clusterrun.folder / kind
     if kind == "archive":
         with zipfile.ZipFile(target, "w") as archive:
-            archive.writestr("__main__.py", SHOWS_PLACE)
+            archive.writestr("__main__.py", PRINT_MAIN)
     elif kind == "folder":
         target.mkdir()
-        (target / "__main__.py").write_text(SHOWS_PLACE)
+        (target / "__main__.py").write_text(PRINT_MAIN)
     else:
-        target.write_text(SHOWS_PLACE)
+        target.write_text(PRINT_MAIN)
 
     ended = clusterrun.command("--run-path", str(target), "x", workers=1).ended()
 
@@ -80,8 +77,8 @@ def test_run_path(clusterrun: Launcher, kind: str) -> None:
     assert (ended.code, ended.out) == (0, f"ran __main__ {own_file} ['x'] True\n"), ended.err
 
 
-def test_a_script_from_standard_input(torchrun: Launcher) -> None:
-    """``torchrun -``, with a here-document as for Python."""
+def test_script_from_standard_input(torchrun: Launcher) -> None:
+    """``torchrun -`` with a here-document."""
     script, ours = os.pipe()
     os.write(ours, b"import sys; print('ran', __name__, sys.argv); sys.exit(3)")
     os.close(ours)
@@ -105,8 +102,8 @@ def test_role_and_signals(clusterrun: Launcher) -> None:
     assert (ended.code, ended.out) == (0, "trainer SIGTERM,SIGUSR1\n")
 
 
-def test_called_as_torchrun(torchrun: Launcher) -> None:
-    """One worker without binding, in a new interpreter; exit codes are clusterrun's."""
+def test_torchrun_defaults(torchrun: Launcher) -> None:
+    """One worker, not bound, in a new interpreter; exit codes are clusterrun's."""
     script = """
         import os, sys
         print(os.environ["WORLD_SIZE"], len(os.sched_getaffinity(0)) == len(os.sched_getaffinity(os.getppid())))
@@ -118,8 +115,8 @@ def test_called_as_torchrun(torchrun: Launcher) -> None:
     assert (ended.code, ended.out) == (7, "1 True\n"), ended.err
 
 
-def test_lines_as_torchrun_prints_them(torchrun: Launcher) -> None:
-    """They have no prefix; lines that also go to files have role and local rank in front."""
+def test_torchrun_line_prefix(torchrun: Launcher) -> None:
+    """Only lines that also go to files have a prefix, with role and local rank."""
     script = "print('step 1')"
 
     plain = torchrun.script(script, "--nproc=2").ended()

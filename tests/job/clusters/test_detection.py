@@ -1,4 +1,4 @@
-"""Which cluster is detected, and the effect of --cluster."""
+"""Which cluster is detected, and --cluster."""
 
 import subprocess
 import sys
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.usefixtures("script")
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=[cluster.function for cluster in CLUSTERS])
-def test_rows_lead_to_functions(cluster: Cluster) -> None:
-    """Each row leads to a function, which asks for more than a marker, or has no trouble with it."""
+def test_function_of_each_row(cluster: Cluster) -> None:
+    """It exists, and accepts a marker alone or raises a UsageError."""
     marked = Variables({cluster.markers[0]: "1", "VC_A_HOSTS": "a"})
     process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
 
@@ -31,8 +31,8 @@ def test_rows_lead_to_functions(cluster: Cluster) -> None:
         cluster.find(marked, Launch(process, CommandLine()))
 
 
-def test_a_file_can_show_a_cluster(tmp_path: Path) -> None:
-    """One that all nodes of a platform have; a variable is better known."""
+def test_marker_may_be_a_file(tmp_path: Path) -> None:
+    """A variable of the same row comes first. A broken link also counts, because it is worth an error."""
     file = tmp_path / "job.json"
     row = Cluster("acme", ("ACME_JOB_FILE", str(file)), "pbs.node_in_nodefile")
 
@@ -45,8 +45,7 @@ def test_a_file_can_show_a_cluster(tmp_path: Path) -> None:
     assert row.marker(Variables({"ACME_JOB_FILE": "/x"})) == "ACME_JOB_FILE"
 
 
-def test_a_cluster_that_is_not_there_costs_nothing() -> None:
-    """Not even an import."""
+def test_only_detected_clusters_are_imported() -> None:
     program = (
         imports(Setting, Launch, detect, Variables, ThisProcess, CommandLine)
         + """
@@ -65,15 +64,14 @@ print(*(name for name in sys.modules if ".clusters." in name))
     assert done.stdout.split() == [f"{clusters}.found", f"{clusters}.detection"]
 
 
-def test_an_allocation_of_slurms_is_detected_last() -> None:
-    """All processes in it have its variables, whatever has started them; a warning alone comes later."""
+def test_slurm_allocation_is_detected_last() -> None:
+    """Every process of an allocation has its variables, whatever started it."""
     detected = [cluster.function for cluster in CLUSTERS if not cluster.only_by_name]
 
     assert detected[-2:] == ["slurm.allocation", "exports.exported_ranks"]
 
 
-def test_an_unknown_cluster() -> None:
-    """The job does not run on one node instead."""
+def test_unknown_cluster_is_an_error() -> None:
     known = ", ".join(dict.fromkeys(cluster.name for cluster in CLUSTERS))
 
     assert mistake("train.py", flags={"cluster": "9"}) == (

@@ -1,4 +1,4 @@
-"""Each platform's documented variables: the values in ``--dry-run --json``, and their origins."""
+"""The documented variables of each platform: values and origins in ``--dry-run --json``."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from tests.typed import typed
 pytestmark = pytest.mark.usefixtures("script")
 
 PATH = {"PATH": os.environ.get("PATH", os.defpath)}
-FOR_TASKS = ("rank", "size", "local_rank", "local_size", "node_rank", "nodes")
+TASK_FIELDS = ("rank", "size", "local_rank", "local_size", "node_rank", "nodes")
 
 
 class Case(NamedTuple):
-    """An environment, and what is to be known from it."""
+    """A platform and the expected values."""
 
     name: str
     """Its heading in platforms.txt."""
@@ -29,16 +29,16 @@ class Case(NamedTuple):
     """By the names of a job file: "VALUE (ORIGIN)"."""
     flags: tuple[str, ...] = ()
     tasks: tuple[int, ...] | None = None
-    """``FOR_TASKS`` where there is a task for each worker."""
+    """``TASK_FIELDS`` where there is a task for each worker."""
 
 
 def variables(name: str) -> dict[str, str]:
-    """Return the environment under a heading of platforms.txt."""
+    """Return the variables under a heading of platforms.txt."""
     return captured(name, "platforms.txt")
 
 
 def dry_run(environ: Mapping[str, str], *flags: str) -> dict[str, Any]:
-    """Return what ``clusterrun --dry-run --json`` prints in this environment and no other."""
+    """Return the JSON of a dry run with these variables and no others."""
     done = typed([*flags, "--dry-run", "--json", "train.py"], {**PATH, **environ}, Path())
     assert done.code == 0, done.err
     content: dict[str, Any] = json.loads(done.out)
@@ -46,7 +46,7 @@ def dry_run(environ: Mapping[str, str], *flags: str) -> dict[str, Any]:
 
 
 def error(environ: Mapping[str, str], *flags: str) -> str:
-    """Return what it prints where it ends with exit code 2."""
+    """Return the error of a dry run, which exits with code 2."""
     done = typed([*flags, "--dry-run", "train.py"], {**PATH, **environ}, Path())
     assert (done.code, done.out) == (2, ""), done.err
     return done.err
@@ -294,7 +294,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.name}-{case.cluster}" for case in CASES])
 def test_documented_variables(case: Case) -> None:
-    """Every value has its variable as origin, and the workers' ranks follow."""
+    """Each value has its variable as origin, and the workers' ranks follow."""
     printed = dry_run(variables(case.name), *case.flags)
 
     job = printed["job"]
@@ -302,14 +302,14 @@ def test_documented_variables(case: Case) -> None:
     assert found == dict(case.expected)
     assert job["cluster"]["value"] == case.cluster
     tasks = job["tasks"]["value"]
-    assert (tasks and tuple(tasks[name] for name in FOR_TASKS)) == case.tasks
+    assert (tasks and tuple(tasks[name] for name in TASK_FIELDS)) == case.tasks
     first = printed["workers"][0]["env"]
     if case.tasks:
         assert (int(first["RANK"]), int(first["WORLD_SIZE"])) == case.tasks[:2]
         assert (int(first["LOCAL_WORLD_SIZE"]), int(first["GROUP_RANK"])) == case.tasks[3:5]
 
 
-BROKEN = [
+WRONG = [
     ("pytorchjob.1", {"PET_NODE_RANK": "2"}, "node_rank is 2 (PET_NODE_RANK), but nnodes is 2"),
     ("trainer.1", {"PET_NNODES": "two"}, "PET_NNODES: 'two' is not a number of nodes"),
     ("hfai.1", {"MARSV2_RANK": "2"}, "MARSV2_RANK is 2, but must be less than WORLD_SIZE, which is 2"),
@@ -346,18 +346,18 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "message"), BROKEN, ids=[f"{name}-{text[:30]}" for name, _, text in BROKEN]
+    ("name", "changes", "message"), WRONG, ids=[f"{name}-{text[:30]}" for name, _, text in WRONG]
 )
-def test_variables_with_wrong_values(name: str, changes: Mapping[str, str], message: str) -> None:
-    """The variable and its value are named, and there is always a way out."""
+def test_wrong_variables_are_errors(name: str, changes: Mapping[str, str], message: str) -> None:
+    """The message has the variable and its value, and there is a hint."""
     printed = error({**variables(name), **changes})
 
     assert printed.startswith(f"clusterrun: error: {message}")
     assert len(printed.splitlines()) > 1
 
 
-def test_the_bare_triple_with_several_workers_is_a_choice_of_two_lines() -> None:
-    """RANK and WORLD_SIZE may count nodes or processes; clusterrun does not guess."""
+def test_ambiguous_rank_with_several_workers_is_an_error() -> None:
+    """RANK and WORLD_SIZE may count nodes or processes; the hint has a line for each case."""
     printed = error(variables("dlc.2024"), "--nproc-per-node", "8")
 
     assert printed == (
@@ -371,8 +371,8 @@ def test_the_bare_triple_with_several_workers_is_a_choice_of_two_lines() -> None
     )
 
 
-def test_a_host_finds_itself_in_the_file_of_pbs(folder: Path) -> None:
-    """The file has a line for each slot; names may have domains."""
+def test_pbs_rank_is_the_position_in_the_nodefile(folder: Path) -> None:
+    """The nodefile has a line for each slot; names may have domains."""
     here = os.uname().nodename
     nodefile = folder / "nodes"
     nodefile.write_text(f"other-host.cluster\nother-host.cluster\n{here}.cluster\n")
@@ -394,8 +394,8 @@ def test_a_host_finds_itself_in_the_file_of_pbs(folder: Path) -> None:
         (None, "PBS_NODEFILE: {file} can't be read: No such file or directory"),
     ],
 )
-def test_unusable_files_of_pbs(text: str | None, message: str, folder: Path) -> None:
-    """The job does not run on one node instead."""
+def test_unusable_pbs_nodefile_is_an_error(text: str | None, message: str, folder: Path) -> None:
+    """The job must not run on one node instead."""
     nodefile = folder / "nodes"
     if text is not None:
         nodefile.write_text(text)
@@ -406,8 +406,8 @@ def test_unusable_files_of_pbs(text: str | None, message: str, folder: Path) -> 
     assert printed.startswith(f"clusterrun: error: {expected}")
 
 
-def test_one_node_on_a_host_beside_those_of_pbs(folder: Path) -> None:
-    """The job runs, with a warning: it may be meant for them."""
+def test_one_node_job_outside_the_pbs_nodes_has_a_warning(folder: Path) -> None:
+    """The job may be meant for the nodes of PBS."""
     nodefile = folder / "nodes"
     nodefile.write_text("other-host\n")
 
@@ -420,8 +420,8 @@ def test_one_node_on_a_host_beside_those_of_pbs(folder: Path) -> None:
     )
 
 
-def test_pals_takes_its_hosts_from_pbs(folder: Path) -> None:
-    """MASTER_ADDR is set only if the user has exported it."""
+def test_pals_hosts_come_from_the_pbs_nodefile(folder: Path) -> None:
+    """MASTER_ADDR is not needed."""
     nodefile = folder / "nodes"
     nodefile.write_text("x1000\nx1001\n")
     environ = variables("pals.task") | {"PBS_NODEFILE": str(nodefile), "MASTER_ADDR": ""}
@@ -431,8 +431,8 @@ def test_pals_takes_its_hosts_from_pbs(folder: Path) -> None:
     assert job["master_addr"] == {"value": "x1000", "origin": "PBS_NODEFILE"}
 
 
-def test_workers_of_a_paddle_job_get_paddles_variables() -> None:
-    """Ranks, endpoints and a device each, beside torchrun's."""
+def test_paddle_workers_get_paddle_variables() -> None:
+    """Torchrun's variables are also set."""
     workers = dry_run(variables("paddle.1"), "--nproc-per-node", "2")["workers"]
 
     last = workers[1]["env"]
@@ -445,7 +445,7 @@ def test_workers_of_a_paddle_job_get_paddles_variables() -> None:
     assert last["FLAGS_selected_gpus"] == "1"
 
 
-def test_a_line_of_paddles_launcher(tmp_path: Path) -> None:
+def test_options_of_paddles_launcher(tmp_path: Path) -> None:
     """The options of ``python -m paddle.distributed.launch``, on the second of two nodes."""
     gpus = (PciDevice(f"0000:1{at}:00.0", uuid=f"GPU-{at}", minor=at) for at in range(3))
 
@@ -466,8 +466,8 @@ def test_a_line_of_paddles_launcher(tmp_path: Path) -> None:
     assert last["PADDLE_CURRENT_ENDPOINT"] == "192.168.0.17:6201"
 
 
-def test_a_job_for_paddle_by_name_alone() -> None:
-    """On one node nothing needs to be set."""
+def test_cluster_paddle_without_variables() -> None:
+    """One node needs no variables."""
     printed = dry_run({}, "--cluster", "paddle", "--nproc-per-node", "2")
 
     endpoints = [worker["env"]["PADDLE_CURRENT_ENDPOINT"] for worker in printed["workers"]]

@@ -1,4 +1,4 @@
-"""Slurm's steps: the place of each task, from environments as Slurm 22.05 really made them."""
+"""Tasks of srun, with variables recorded from Slurm 22.05."""
 
 from typing import Any
 
@@ -14,35 +14,35 @@ from hypothesis import strategies as st
 from tests.captured import captured
 
 
-def place(environ: dict[str, str], cpus: int = 64) -> Found:
-    """Return the place of a task that may use so many CPUs."""
-    found = is_step(environ, cpus)
+def found_step(environ: dict[str, str], cpus: int = 64) -> Found:
+    """Return what is found by a task that may use ``cpus`` CPUs."""
+    found = step_or_none(environ, cpus)
     assert found is not None
     return found
 
 
-def is_step(environ: dict[str, str], cpus: int = 64) -> Found | None:
-    """Return the place of a task; None if srun has not started it."""
+def step_or_none(environ: dict[str, str], cpus: int = 64) -> Found | None:
+    """Return what is found by a task; None if the process is not a task."""
     process = ThisProcess(host="n0", cpus=cpus, python="python", run_id="chosen")
     return step(Variables(environ), Launch(process, CommandLine({}, ("train.py",))))
 
 
 def value(fact: Setting[Any] | None) -> Any:
-    """Return its value, or None."""
+    """Return the setting's value, or None."""
     return fact and fact.value
 
 
 @pytest.mark.parametrize(
     ("visible", "expected"), [("0,1", 2), ("GPU-1,GPU-2", 2), (None, 2), ("1", None), ("", None)]
 )
-def test_slurm_counts_gpus_unless_cuda_visible_devices_differs(
+def test_gpus_unless_cuda_visible_devices_differs(
     visible: str | None, expected: int | None
 ) -> None:
-    """If CUDA_VISIBLE_DEVICES has another number of entries, the GPUs of the machine count."""
+    """If CUDA_VISIBLE_DEVICES has another number of entries, the visible GPUs count."""
     environ = {k: v for k, v in captured("node.0").items() if k != "CUDA_VISIBLE_DEVICES"}
     chosen = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
 
-    found = place(environ | chosen).nproc_per_node
+    found = found_step(environ | chosen).nproc_per_node
 
     assert value(found) == expected
 
@@ -60,11 +60,11 @@ def test_slurm_counts_gpus_unless_cuda_visible_devices_differs(
         ("mask_cpu:", "odd,even", False),
     ],
 )
-def test_cpus_of_its_own(kind: str, masks: str, own: bool) -> None:
-    """A task's mask must be known, and share no CPU with others on its node."""
+def test_own_cpus(kind: str, masks: str, own: bool) -> None:
+    """A task's CPU mask must be known, and disjoint from those of other tasks."""
     environ = captured("task.3") | {"SLURM_CPU_BIND_TYPE": kind, "SLURM_CPU_BIND_LIST": masks}
 
-    found = value(place(environ).tasks)
+    found = value(found_step(environ).tasks)
 
     assert found is not None
     assert found.own_cpus is own
@@ -82,27 +82,27 @@ def test_cpus_of_its_own(kind: str, masks: str, own: bool) -> None:
         ({"SLURM_CPUS_ON_NODE": ""}, 1, 0),
     ],
 )
-def test_srun_without_its_share_of_cpus(changes: dict[str, str], cpus: int, share: int) -> None:
-    """The first task warns and names the option; sbatch's own ``-c`` is inherited, but ignored."""
-    found = place(captured("node.0") | changes, cpus).warnings
+def test_too_few_cpus_have_a_warning(changes: dict[str, str], cpus: int, share: int) -> None:
+    """Only the first task warns; the -c of sbatch is inherited, but srun ignores it."""
+    found = found_step(captured("node.0") | changes, cpus).warnings
 
     assert [warning.rpartition("srun ")[2] for warning in found] == ([f"-c {share}"] * bool(share))
 
 
 @pytest.mark.parametrize(
-    ("number", "is_one"),
+    ("number", "is_task"),
     [(0xFFFF_FFEF, True), (0xFFFF_FFF0, False), (0xFFFF_FFFB, False), (0xFFFF_FFFF, False)],
 )
-def test_the_ids_that_slurm_reserves_are_not_steps(number: int, is_one: bool) -> None:
-    """Slurm's own header has them: the batch script's, that of a shell on a node, others to come."""
-    found = is_step(captured("node.0") | {"SLURM_STEP_ID": str(number)})
+def test_reserved_step_ids_are_not_tasks(number: int, is_task: bool) -> None:
+    """slurm.h reserves ids for the batch script, for shells and for later uses."""
+    found = step_or_none(captured("node.0") | {"SLURM_STEP_ID": str(number)})
 
-    assert bool(found) is is_one
+    assert bool(found) is is_task
 
 
 @given(job=st.integers(1, 10**7), step=st.integers(0, 500), others=st.integers(1, 500))
-def test_ports_of_neighbours_differ(job: int, step: int, others: int) -> None:
-    """Steps of one job and of neighbouring jobs begin at different ports."""
+def test_first_ports_of_neighbours_differ(job: int, step: int, others: int) -> None:
+    """Steps of the same job and of neighbouring jobs."""
     first = port_candidates(job, step)[0]
 
     assert first != port_candidates(job, step + others)[0]
@@ -111,14 +111,14 @@ def test_ports_of_neighbours_differ(job: int, step: int, others: int) -> None:
 
 
 @given(job=st.integers(0, 2**40), step=st.integers(0, 2**32))
-def test_ports_are_usable(job: int, step: int) -> None:
-    """Not used by the kernel, Kubernetes' services or other launchers; all differ."""
+def test_ports_are_in_range(job: int, step: int) -> None:
+    """The ports are outside the ranges of the kernel, of Kubernetes and of other launchers."""
     ports = port_candidates(job, step)
 
     assert len(set(ports)) == len(ports) == 4
     assert all(20_000 <= port < 29_500 for port in ports)
 
 
-def test_ports_are_the_same_everywhere() -> None:
-    """Nodes compute them apart from each other, with whatever version is installed."""
+def test_ports_do_not_change_between_versions() -> None:
+    """Each node computes them, perhaps with another version of clusterrun."""
     assert port_candidates(4711, 3) == (28640, 20996, 22730, 24460)

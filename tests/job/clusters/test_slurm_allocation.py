@@ -1,4 +1,4 @@
-"""In an allocation without srun: alone where that is clear, refused where it would be a mistake."""
+"""Processes in an allocation of Slurm that srun did not start."""
 
 import pytest
 from clusterrun.job.clusters.found import Variables
@@ -22,8 +22,8 @@ ON_N1 = ThisProcess(
 
 
 @pytest.mark.parametrize("name", ["salloc", "interactive"])
-def test_a_shell_on_one_of_the_nodes(name: str) -> None:
-    """It is alone, as in a notebook, and a warning has the line for all nodes."""
+def test_shell_runs_a_one_node_job_with_a_warning(name: str) -> None:
+    """The warning has the command line for all nodes."""
     resolved = describe("train.py", environ=captured(name), process=ON_N1)
 
     assert resolved.job.setting("nnodes") == Setting(1, "a shell without srun")
@@ -34,8 +34,8 @@ def test_a_shell_on_one_of_the_nodes(name: str) -> None:
     )
 
 
-def test_two_shells_may_be_two_nodes() -> None:
-    """Flags that speak of several nodes are not compared with a shell's guess."""
+def test_options_replace_the_allocation() -> None:
+    """Two shells may be two nodes of a job; there is no warning."""
     flags = {"nnodes": "2", "master_addr": "n0"}
 
     resolved = describe("train.py", flags=flags, environ=captured("salloc"), process=ON_N1)
@@ -44,8 +44,8 @@ def test_two_shells_may_be_two_nodes() -> None:
     assert resolved.warnings == ()
 
 
-def test_steps_on_some_of_the_nodes() -> None:
-    """One task on each node, with all CPUs of the smallest, whatever the job's tasks are."""
+def test_srun_command_of_an_allocation() -> None:
+    """One task on each node, with as many CPUs as the smallest node has."""
     assert current_allocation(Variables(captured("salloc")), ON_N1) is not None
     assert current_allocation(Variables(captured("interactive")), ON_N1) is not None
     variables = Variables({**captured("batch"), "SLURM_JOB_CPUS_PER_NODE": "72(x2),36"})
@@ -59,8 +59,8 @@ def test_steps_on_some_of_the_nodes() -> None:
     )
 
 
-def test_steps_beside_that_of_the_shell() -> None:
-    """They share its nodes, and do not inherit its CPUs."""
+def test_srun_command_in_the_shell_of_a_step() -> None:
+    """The new step shares the shell's nodes and does not inherit its CPUs."""
     process = replace(ON_N1, is_under_shell=lambda: True)
 
     allocation = current_allocation(Variables(captured("pty_nodes.0")), process)
@@ -81,6 +81,6 @@ def test_steps_beside_that_of_the_shell() -> None:
         captured("batch") | {"SLURM_HET_SIZE": "2"},
     ],
 )
-def test_no_steps(variables: dict[str, str]) -> None:
-    """Outside of Slurm, in a step, on one node, and where nodes of groups differ."""
+def test_no_allocation_for_steps(variables: dict[str, str]) -> None:
+    """Outside of Slurm, in a step, on one node, or with nodes of several groups."""
     assert current_allocation(Variables(variables), ON_N1) is None

@@ -51,7 +51,7 @@ def node_in_nodefile(v: Variables, launch: Launch) -> Found:
         )
         found = unplaced(
             lists,
-            "set the place of this node: --nnodes, --node-rank, --master-addr;"
+            "set --nnodes, --node-rank and --master-addr;"
             " or run the job on this host alone: --cluster none",
         )
         return replace(found, elsewhere_warning=lists)

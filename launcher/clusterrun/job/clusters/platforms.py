@@ -153,8 +153,7 @@ def _volcano_by_index(v: Variables, lists: Mapping[str, tuple[str, ...]]) -> Fou
         kinds = f"{len(lists)} kinds of tasks ({', '.join(lists)})" if lists else "no list of hosts"
         return unplaced(
             f"Volcano has set {kinds}, but no rank among all pods",
-            "use its plugin pytorch, or set the place of this node: --nnodes, --node-rank,"
-            " --master-addr",
+            "use its plugin pytorch, or set --nnodes, --node-rank and --master-addr",
         )
     ((origin, hosts),) = lists.items()
     rank = v.require("VC_TASK_INDEX", "VK_TASK_INDEX")

@@ -1,4 +1,4 @@
-"""Options of the last release that are gone: wherever one is set, the answer says what to type."""
+"""Options of clusterrun 0.1 that were removed: the error or warning says what to use instead."""
 
 from pathlib import Path
 
@@ -14,13 +14,13 @@ from tests.described import describe
 NAMES = sorted(REMOVED_OPTIONS)
 
 
-def test_none_is_there_and_gone() -> None:
+def test_removed_options_do_not_exist() -> None:
     assert not REMOVED_OPTIONS.keys() & NAMES_OF_OPTIONS.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_typed(name: str) -> None:
-    """With - or _, with a value or without."""
+def test_removed_flag_is_an_error(name: str) -> None:
+    """With - or _, with or without a value."""
     flag = f"--{name.replace('_', '-')}"
     for word in (flag, f"--{name}", f"{flag}=1"):
         with pytest.raises(UsageError) as caught:
@@ -32,8 +32,8 @@ def test_typed(name: str) -> None:
 
 @pytest.mark.usefixtures("script")
 @pytest.mark.parametrize("name", NAMES)
-def test_set_elsewhere(name: str) -> None:
-    """A variable is a warning, as each that is not read is; a key and a keyword are errors."""
+def test_removed_variable_key_and_keyword(name: str) -> None:
+    """A variable causes a warning; a key of a job file and a keyword are errors."""
     variable = f"CLUSTERRUN_{name.upper()}"
     assert f"{variable} is not read any more; {REMOVED_OPTIONS[name]}" in (
         describe("train.py", environ={variable: "1"}).warnings

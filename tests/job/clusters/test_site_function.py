@@ -1,4 +1,4 @@
-"""A site's own cluster, by ``--cluster MODULE:FUNCTION``: the page's example, and mistakes."""
+"""A site's own cluster, ``--cluster MODULE:FUNCTION``: the example of the docs, and errors."""
 
 import re
 from pathlib import Path
@@ -24,15 +24,15 @@ pytestmark = pytest.mark.usefixtures("script", "site")
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the module of the page, and one of mistakes, where PYTHONPATH would have them."""
+    """Put the module of the docs, and a module with errors, on sys.path."""
     [example] = re.findall(r"(?s)```python\n(.*?)```", PAGE.read_text())
     (tmp_path / "nomad_of_docs.py").write_text(example)
     (tmp_path / "wrong_site.py").write_text("def fails(*_): 1 / 0\ndef text(*_): return 'n0'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def test_the_example_of_the_page() -> None:
-    """Every value has its variable, as with clusters that clusterrun knows."""
+def test_example_of_the_docs() -> None:
+    """Every value has its variable as origin."""
     job = describe("train.py", flags=FLAGS, environ=ALLOCATION).job
 
     assert [
@@ -46,8 +46,7 @@ def test_the_example_of_the_page() -> None:
     ]
 
 
-def test_variables_of_the_example_are_checked() -> None:
-    """As those of any cluster."""
+def test_example_with_a_wrong_variable() -> None:
     message, _ = mistake("train.py", flags=FLAGS, environ={**ALLOCATION, "NOMAD_META_NODES": "1"})
 
     assert message == "NOMAD_ALLOC_INDEX is 1, but must be less than NOMAD_META_NODES, which is 1"
@@ -64,8 +63,8 @@ def test_variables_of_the_example_are_checked() -> None:
         (":", "ValueError: Empty module name"),
     ],
 )
-def test_a_function_that_finds_nothing(function: str, why: str) -> None:
-    """It was asked for by name: the job does not run on one node instead."""
+def test_unusable_function_is_an_error(function: str, why: str) -> None:
+    """The job must not run on one node instead."""
     message, hint = mistake("train.py", flags={"cluster": function})
 
     between = ", " if why.startswith("which") else ": "

@@ -1,4 +1,4 @@
-"""How options are declared, and that those of clusterrun hold together."""
+"""How the fields of a subject become options."""
 
 from enum import Enum
 from typing import Annotated
@@ -11,13 +11,13 @@ from msgspec import Struct
 
 
 class Colour(Enum):
-    """A choice for a test."""
+    """A choice."""
 
     RED = "red"
 
 
 class Retrying(Struct, frozen=True):
-    """A subject with an option of each kind, and a field that is none."""
+    """A subject with an option of each kind, and a field that is not an option."""
 
     retry_count: Annotated[
         int, number("a number of retries"), Option("How often", aliases=("tries",), metavar="K")
@@ -27,8 +27,7 @@ class Retrying(Struct, frozen=True):
     tried: int = 0
 
 
-def test_a_field_is_an_option() -> None:
-    """With the name, the default and the notes of its annotation."""
+def test_rows_of_a_subject() -> None:
     rows = rows_of(Retrying)
 
     assert list(rows) == ["retry_count", "pause", "quick"]
@@ -41,8 +40,8 @@ def test_a_field_is_an_option() -> None:
     assert rows["quick"].value.read("yes") is True
 
 
-def test_an_option_without_a_kind_of_value_is_refused() -> None:
-    """Nothing else would say what its texts mean; a union hides the kind of its part."""
+def test_option_without_a_value_kind_is_an_error() -> None:
+    """A union hides the kind of its member."""
 
     class Hidden(Struct, frozen=True):
         pause: Annotated[values.Seconds | None, Option("How long")] = None
@@ -55,6 +54,6 @@ def test_an_option_without_a_kind_of_value_is_refused() -> None:
     ("value", "text"),
     [(1, "1"), (True, "true"), (False, "false"), (25.0, "25"), (0.5, "0.5"), (Colour.RED, "red")],
 )
-def test_defaults_are_spelled_as_typed(value: object, text: str) -> None:
-    """Booleans, times and words of a choice read as in a job file."""
+def test_format_value(value: object, text: str) -> None:
+    """Values look as in a job file."""
     assert format_value(value) == text
