@@ -25,8 +25,8 @@ def test_option_declarations_are_consistent() -> None:
     reference = read_job_file(Setting(str(REFERENCE), "--config")).settings
     helps = {group: " ".join(help_text(group).split()) for group in GROUPS}
 
-    amiss = [f"{row.name}: {each}" for row in rows for each in declaration_errors(row)]
-    amiss += [
+    problems = [f"{row.name}: {each}" for row in rows for each in declaration_errors(row)]
+    problems += [
         f"{row.name}: --help {group} does not show {part!r}"
         for group, subject in GROUPS.items()
         for row in rows_of(subject).values()
@@ -34,11 +34,11 @@ def test_option_declarations_are_consistent() -> None:
         if part not in helps[group]
     ]
     for name, row in OPTIONS.items():
-        amiss += [f"{name}: {typed} is not its flag" for typed in unread_flags(row)]
+        problems += [f"{name}: {typed} is not its flag" for typed in unread_flags(row)]
         if value_of(name, (reference,)).value != row.default:
-            amiss.append(f"{name}: configs/reference.yaml has another default")
+            problems.append(f"{name}: configs/reference.yaml has another default")
 
-    assert amiss == []
+    assert problems == []
 
 
 def declaration_errors(row: Row) -> Iterator[str]:

@@ -19,9 +19,9 @@ def read(text: str) -> JobFile:
 
 def test_keys_set_options() -> None:
     """A key is the name or an alias of an option; the origin has file, line and key."""
-    said = read("nproc_per_node: auto\nrdzv_id: 007\nno_python: yes\n").settings
+    settings = read("nproc_per_node: auto\nrdzv_id: 007\nno_python: yes\n").settings
 
-    assert said == {
+    assert settings == {
         "nproc_per_node": (Setting("auto", "job.yaml:1 nproc_per_node"),),
         "run_id": (Setting("007", "job.yaml:2 rdzv_id"),),
         "no_python": (Setting("yes", "job.yaml:3 no_python"),),
@@ -56,9 +56,9 @@ def test_module_sets_the_option_module() -> None:
 
 def test_env() -> None:
     """The origin of each variable has its line; an empty value sets an empty variable."""
-    said = read("env:\n  A: no\n  B:\n  C: x=y\n").settings
+    settings = read("env:\n  A: no\n  B:\n  C: x=y\n").settings
 
-    assert said == {
+    assert settings == {
         "env": (
             Setting("A=no", "job.yaml:2 env.A"),
             Setting("B=", "job.yaml:3 env.B"),

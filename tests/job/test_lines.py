@@ -34,6 +34,12 @@ from tests.described import PROCESS, SEARCH_PATH
 
 TEXTS = sorted((Path(__file__).parent / "lines").glob("*.txt"))
 AT_SHELL = "at-a-shell"
+ADDRESSES = {
+    "": ("127.0.0.1", "10.0.0.7", "fd77::7"),
+    "seven": ("10.0.0.7",),
+    "eight": ("10.0.0.8",),
+}
+"""The addresses of this host, node7, and of other names."""
 FILES = ("slurm_22_05.txt", "platforms.txt")
 
 
@@ -62,7 +68,12 @@ def session_output(line: str, names: list[str]) -> Iterator[str]:
     for word in (it for it in words[:at] if it != AT_SHELL):
         name, _, value = word.partition("=")
         environ |= variables_of(name[1:]) if name.startswith("@") else {name: value}
-    process = replace(PROCESS, called=words[at], is_under_shell=lambda: at_shell)
+    process = replace(
+        PROCESS,
+        called=words[at],
+        is_under_shell=lambda: at_shell,
+        addresses=lambda name: ADDRESSES.get(name, ()),
+    )
     try:
         resolved = resolve(split(words[at + 1 :], words[at]), environ, process)
     except UsageError as error:
@@ -83,10 +94,10 @@ def shown_value(resolved: Resolved, name: str) -> str:
     """Return a value with its origin; ``program.args`` is a value of a subject, or of the result."""
     whole, _, part = name.partition(".")
     if not part:
-        fact = resolved.job.setting(name)
-        # What follows from several options has no origin.
-        is_set = name in OPTIONS or name in Job.__struct_fields__
-        return f"{plain(fact.value)} ({fact.origin})" if is_set else plain(fact.value)
+        setting = resolved.job.setting(name)
+        # Properties of a job have no origin.
+        has_origin = name in OPTIONS or name in Job.__struct_fields__
+        return f"{plain(setting.value)} ({setting.origin})" if has_origin else plain(setting.value)
     of = getattr(resolved, whole) if hasattr(resolved, whole) else resolved.job.setting(whole).value
     return plain(getattr(of, part))
 

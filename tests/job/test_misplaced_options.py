@@ -17,29 +17,37 @@ SURE = "{0} after train.py goes to train.py, which does not use it: type it befo
 UNSURE = "{0} after train.py goes to train.py; clusterrun's own {0} must come before it"
 
 
-@pytest.mark.parametrize("word", ["--nnodes", "--nproc-per-node", "--nproc_per_node", "--log-dir"])
-def test_option_that_is_not_in_the_script(word: str) -> None:
-    assert warnings("x", word, "2", text="import torch\n") == (SURE.format(word),)
-
-
-def test_option_that_is_in_the_script() -> None:
-    """The spelling with - or _ does not matter."""
-    text = "# start with torchrun --nproc-per-node 8\n"
-
-    assert warnings("--nproc_per_node=8", text=text) == (UNSURE.format("--nproc_per_node"),)
-
-
-def test_common_option_that_is_in_the_script() -> None:
-    """Many scripts have --config, so there is no warning."""
-    assert warnings("--config", "c.json", text="parser.add_argument('--config')\n") == ()
-
-
-def test_common_option_of_a_module_or_executable() -> None:
-    """Its text is unknown, so only uncommon options cause a warning."""
-    args = ("--config", "c.json", "--nnodes=2")
-
-    for kind in (ProgramKind.MODULE, ProgramKind.EXECUTABLE):
-        assert warnings(*args, kind=kind) == (UNSURE.format("--nnodes"),)
+@pytest.mark.parametrize(
+    ("args", "text", "kind", "expected"),
+    [
+        (("x", "--nnodes", "2"), "import torch\n", ProgramKind.SCRIPT, SURE.format("--nnodes")),
+        (("--log-dir", "2"), "", ProgramKind.SCRIPT, SURE.format("--log-dir")),
+        (("--nproc-per-node", "2"), "", ProgramKind.SCRIPT, SURE.format("--nproc-per-node")),
+        (("--nproc_per_node", "2"), "", ProgramKind.SCRIPT, SURE.format("--nproc_per_node")),
+        # The script's text has the option, with - or _.
+        (
+            ("--nproc_per_node=8",),
+            "# start with torchrun --nproc-per-node 8\n",
+            ProgramKind.SCRIPT,
+            UNSURE.format("--nproc_per_node"),
+        ),
+        # Many scripts have --config.
+        (("--config", "c.json"), "add_argument('--config')\n", ProgramKind.SCRIPT, None),
+        # The text of a module or an executable is unknown.
+        (("--config", "c", "--nnodes=2"), "", ProgramKind.MODULE, UNSURE.format("--nnodes")),
+        (("--config", "c", "--nnodes=2"), "", ProgramKind.EXECUTABLE, UNSURE.format("--nnodes")),
+        # The script's own options, other arguments, and arguments after a --.
+        ((), "", ProgramKind.SCRIPT, None),
+        (("--lr", "1"), "", ProgramKind.SCRIPT, None),
+        (("-v",), "", ProgramKind.SCRIPT, None),
+        (("nnodes",), "", ProgramKind.SCRIPT, None),
+        (("--", "--nnodes", "2"), "", ProgramKind.SCRIPT, None),
+    ],
+)
+def test_arguments_after_the_script(
+    args: tuple[str, ...], text: str, kind: ProgramKind, expected: str | None
+) -> None:
+    assert warnings(*args, text=text, kind=kind) == ((expected,) if expected else ())
 
 
 def test_blank_as_last_argument() -> None:
@@ -58,12 +66,6 @@ def test_folder_as_script() -> None:
     program = WorkerProgram(ProgramKind.SCRIPT, "app", ("--config", "x"))
 
     assert tuple(misplaced_options(program)) == ()
-
-
-@pytest.mark.parametrize("args", [(), ("--lr", "1"), ("-v",), ("nnodes",), ("--", "--nnodes", "2")])
-def test_other_arguments(args: tuple[str, ...]) -> None:
-    """The script's own options, other arguments, and arguments after a -- cause no warning."""
-    assert warnings(*args) == ()
 
 
 def test_script_that_is_not_utf_8() -> None:

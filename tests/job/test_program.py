@@ -127,17 +127,18 @@ def test_interpreter_and_hook_are_found_on_path_of_env(folder: Path) -> None:
     assert job.suspending.suspend_hook == ("tool",)
 
 
-def test_python_exec_sets_the_interpreter() -> None:
-    """An empty variable is ignored, and --python is stronger."""
-    here, there = sys.executable, "venv/bin/python"
+@pytest.mark.parametrize(
+    ("flags", "python_exec", "expected"),
+    [
+        ({}, "", Setting(sys.executable, "default")),
+        ({}, "venv/bin/python", Setting("venv/bin/python", "PYTHON_EXEC")),
+        ({"python": sys.executable}, "venv/bin/python", Setting(sys.executable, "--python")),
+    ],
+)
+def test_python_exec_sets_the_interpreter(
+    flags: Flags, python_exec: str, expected: Setting[str]
+) -> None:
+    """An empty variable counts as unset, and --python is stronger."""
+    job = describe("train.py", flags=flags, environ={"PYTHON_EXEC": python_exec}).job
 
-    assert describe("train.py").job.setting("python") == Setting(here, "default")
-    assert describe("train.py", environ={"PYTHON_EXEC": ""}).job.setting("python") == Setting(
-        here, "default"
-    )
-    assert describe("train.py", environ={"PYTHON_EXEC": there}).job.setting("python") == Setting(
-        there, "PYTHON_EXEC"
-    )
-    assert describe("train.py", flags={"python": here}, environ={"PYTHON_EXEC": there}).job.setting(
-        "python"
-    ) == Setting(here, "--python")
+    assert job.setting("python") == expected

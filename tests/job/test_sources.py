@@ -28,10 +28,12 @@ def test_empty_variables_are_unset() -> None:
 
 def test_repeated_option_has_one_value_per_line() -> None:
     """Values may contain spaces, commas and other separators."""
-    said = from_variables({"CLUSTERRUN_ENV": "A=1,2\nB=x y\n"}, "CLUSTERRUN_")
+    settings = from_variables({"CLUSTERRUN_ENV": "A=1,2\nB=x y\n"}, "CLUSTERRUN_")
     odd = from_variables({"CLUSTERRUN_ENV": "A=x\u2028y\x85z\r"}, "CLUSTERRUN_")
 
-    assert said == {"env": (Setting("A=1,2", "CLUSTERRUN_ENV"), Setting("B=x y", "CLUSTERRUN_ENV"))}
+    assert settings == {
+        "env": (Setting("A=1,2", "CLUSTERRUN_ENV"), Setting("B=x y", "CLUSTERRUN_ENV"))
+    }
     assert odd == {"env": (Setting("A=x\u2028y\x85z\r", "CLUSTERRUN_ENV"),)}
 
 
@@ -56,12 +58,12 @@ def test_unknown_variable_has_a_warning(name: str, nearest: str) -> None:
 
 def test_job_file_without_its_program() -> None:
     """no_python belongs to the program if the file has one."""
-    said = {
+    settings = {
         "no_python": (Setting("true", "j:1 no_python"),),
         "nnodes": (Setting("1", "j:2 nnodes"),),
     }
-    with_program = JobFile(said, Setting(("run.sh",), "j:3 script"))
-    options_only = JobFile(said, Setting((), "default"))
+    with_program = JobFile(settings, Setting(("run.sh",), "j:3 script"))
+    options_only = JobFile(settings, Setting((), "default"))
 
     assert set(with_program.without_program()) == {"nnodes"}
     assert set(options_only.without_program()) == {"no_python", "nnodes"}

@@ -21,27 +21,15 @@ ON_N1 = ThisProcess(
 )
 
 
-@pytest.mark.parametrize("name", ["salloc", "interactive"])
-def test_shell_runs_a_one_node_job_with_a_warning(name: str) -> None:
-    """The warning has the command line for all nodes."""
-    resolved = describe("train.py", environ=captured(name), process=ON_N1)
+def test_shell_on_a_node_runs_a_one_node_job_with_a_warning() -> None:
+    """The host's name may have a domain; lines/slurm_allocations.txt has other shells."""
+    resolved = describe("train.py", environ=captured("salloc"), process=ON_N1)
 
     assert resolved.job.setting("nnodes") == Setting(1, "a shell without srun")
-    assert resolved.job.tasks is None
     (warning,) = resolved.warnings
     assert warning.startswith(
         "the job runs on this node only, though 2 are allocated (SLURM_JOB_NUM_NODES)"
     )
-
-
-def test_options_replace_the_allocation() -> None:
-    """Two shells may be two nodes of a job; there is no warning."""
-    flags = {"nnodes": "2", "master_addr": "n0"}
-
-    resolved = describe("train.py", flags=flags, environ=captured("salloc"), process=ON_N1)
-
-    assert resolved.job.setting("nnodes") == Setting(2, "--nnodes")
-    assert resolved.warnings == ()
 
 
 def test_srun_command_of_an_allocation() -> None:
