@@ -71,7 +71,7 @@ def test_job_file_alone_describes_a_job() -> None:
         NumaBinding.NONE, "job.yaml:4 numa_binding"
     )
     assert resolved.dry_run
-    assert resolved.verbose
+    assert resolved.job.output.verbose
 
 
 @pytest.mark.parametrize("named", ["script: ./run\nno_python: yes", "module: pkg.other"])

@@ -6,7 +6,7 @@ Every value is read as text. Python values are never constructed: ``010`` does n
 This module is imported only for a job file, because the import of yaml is slow.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -169,15 +169,14 @@ def _check_known(entry: Entry) -> None:
 _VARIABLE = "NCCL_DEBUG: INFO"
 
 
-def variables_of(entry: Entry) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each variable that a service sets.
+def variables_of(entry: Entry) -> dict[str, str]:
+    """Return the variables that a service sets.
 
     Raises:
-        UsageError: one can't be set.
+        UsageError: a variable can't be set.
 
     """
-    for each in entry.entries(_VARIABLE):
-        yield read_text(NAMES["env"], _variable(each))
+    return dict(read_text(NAMES["env"], _variable(each)) for each in entry.entries(_VARIABLE))
 
 
 def _variable(entry: Entry) -> Setting[str]:

@@ -75,21 +75,18 @@ def _other_unknown_options(words: Sequence[str], known: Sequence[str]) -> Iterat
                 return
         elif word in {"--", "-m", "--module", "--no-python"}:
             return
-        elif typed.startswith("--") and typed not in shown and not _is_prefix(name, known):
+        elif typed.startswith("--") and typed not in shown:
             shown.add(typed)
-            missing = f"there is no option {printable(typed)} either"
-            yield ": ".join((missing, *_instead_of(name, known)))
+            if not any(each.startswith(name) for each in known):
+                missing = f"there is no option {printable(typed)} either"
+                yield ": ".join((missing, *_instead_of(name, known)))
 
 
 def _instead_of(name: str, known: Sequence[str]) -> tuple[str, ...]:
-    if gone := REMOVED_OPTIONS.get(name.replace("-", "_")):
-        return (gone,)
+    if instead := REMOVED_OPTIONS.get(name.replace("-", "_")):
+        return (instead,)
     foreign = tuple(dict.fromkeys((foreign_option(name) or {}).values()))
     return foreign or tuple(filter(None, (common_option(name, known),)))
-
-
-def _is_prefix(name: str, known: Sequence[str]) -> bool:
-    return any(each.startswith(name) for each in known)
 
 
 def _unknown_option(
@@ -273,7 +270,7 @@ def _hints(typed: str, foreign: Mapping[str, str], words: Sequence[str]) -> Iter
         yield next(iter(foreign.values()))
     else:
         yield from (f"{launcher}'s {typed}: {instead}" for launcher, instead in foreign.items())
-    script = script_in(words)
+    script = next((word for word in words[1:] if word.endswith(".py")), "")
     if task_launchers := [launcher for launcher in foreign if launcher in TASK_LAUNCHERS]:
         # The next word is the option's value unless the value is attached or the word is a flag or script.
         has_value = words[0] == typed and not "".join(words[1:2]).startswith(("-", script or "-"))
@@ -282,21 +279,16 @@ def _hints(typed: str, foreign: Mapping[str, str], words: Sequence[str]) -> Iter
             script or "train.py", before=(task_launchers[-1], *words[: 1 + has_value * values])
         )
         yield f"an option of {' or '.join(task_launchers)} goes before clusterrun:\n  {line}"
-    if script and mentions(script, typed):
+    if script and _mentions(script, typed):
         yield _goes_after(words)
 
 
-def mentions(script: str, typed: str) -> bool:
+def _mentions(script: str, typed: str) -> bool:
     """Return whether the text of ``script`` contains the option ``typed``, with - or _."""
     with suppress(OSError):
         text = Path(script).read_text(encoding="utf-8", errors="replace")
         return typed.replace("_", "-") in text.replace("_", "-")
     return False
-
-
-def script_in(words: Sequence[str]) -> str:
-    """Return the first Python file after the option that begins ``words``; "" if there is none."""
-    return next((word for word in words[1:] if word.endswith(".py")), "")
 
 
 def _program_in(words: Sequence[str]) -> tuple[str, ...]:

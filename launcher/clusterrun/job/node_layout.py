@@ -91,7 +91,7 @@ def resolve_node_layout(
     if asked.value == NO_CLUSTER and nodes.value == 1 and not is_nested:
         warnings = tuple(_ignored_cluster_warnings(asked, layers, variables, launch))
         used = replace(used, warnings=warnings)
-    layers = (*_task_layers(layers, used), *layers, _cluster_layer(used), default)
+    layers = (_task_layer(layers, used), *layers, _cluster_layer(used), default)
     _check_rank(value_of("node_rank", layers), nodes)
     return NodeLayout(layers, nodes, used, listed)
 
@@ -268,15 +268,15 @@ def _differences(
         yield f"node_rank is {rank}", str(found_rank or "none")
 
 
-def _task_layers(layers: Sequence[Layer], used: Found) -> Sequence[Layer]:
-    """Return a layer with the only worker of a task, or no layer if the node has one task."""
+def _task_layer(layers: Sequence[Layer], used: Found) -> Layer:
+    """Return a layer with the only worker of a task, if there is one task per worker."""
     workers = find("nproc_per_node", layers)
     if used.tasks is None:
-        return ()
+        return {}
     size = used.tasks.value.local_size
     if workers and isinstance(workers.value, int) and workers.value not in {1, size}:
         raise _too_many_workers(workers, used.tasks)
-    return (layer_of(nproc_per_node=Setting(1, used.tasks.origin)),)
+    return layer_of(nproc_per_node=Setting(1, used.tasks.origin))
 
 
 def _too_many_workers(workers: Setting[object], tasks: Setting[TaskLayout]) -> UsageError:

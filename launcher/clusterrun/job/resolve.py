@@ -89,7 +89,6 @@ class Resolved(Struct, frozen=True):
     as_json: bool
     machine_root: Setting[Path | None]
     """The captured machine to plan for; None: this machine."""
-    verbose: bool
     over_ssh: "SshTargets | None"
     """The hosts where ssh starts agents; None: this process is the agent of one node."""
 
@@ -160,7 +159,6 @@ def resolve(
         dry_run=dry_run,
         as_json=_dry_run_option("json", layers, dry_run=dry_run).value,
         machine_root=_dry_run_option("machine_root", layers, dry_run=dry_run),
-        verbose=job.output.verbose,
         over_ssh=over_ssh,
     )
 
@@ -181,7 +179,11 @@ def read_sources(
         from_variables(variables, PREFIX),
         from_variables(variables, TORCHRUN_PREFIX),
     )
-    job_file = _job_file(value_of("config", stronger))
+    job_file, config = JobFile(), value_of("config", stronger)
+    if config.value:
+        from clusterrun.job.job_file import read_job_file
+
+        job_file = read_job_file(config)
     if job_file.words.value and line.after_dashes:
         typed = line.words
         if job_file.services:
@@ -199,14 +201,6 @@ def read_sources(
 def _ends_options(line: CommandLine) -> bool:
     """Return whether a ``--`` follows the script."""
     return line.words[1:2] == ("--",)
-
-
-def _job_file(config: Setting[str]) -> JobFile:
-    if not config.value:
-        return JobFile()
-    from clusterrun.job.job_file import read_job_file
-
-    return read_job_file(config)
 
 
 def environment(layers: Sequence[Layer]) -> dict[str, Setting[str]]:

@@ -231,7 +231,7 @@ def _text(entry: Entry) -> str:
 
 
 def _env(entry: Entry) -> dict[str, str]:
-    found = dict(variables_of(entry))
+    found = variables_of(entry)
     if "PORT" in found:
         raise UsageError(
             f"{entry.origin}.PORT: PORT is a variable that clusterrun sets for each worker",

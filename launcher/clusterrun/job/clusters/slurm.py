@@ -205,8 +205,9 @@ def _listed(v: Variables) -> Setting[tuple[str, ...]] | None:
 
 
 def _master_addr(hosts: Setting[tuple[str, ...]] | None) -> Setting[str] | None:
-    is_alone = hosts is not None and len(hosts.value) == 1
-    return Setting(LOOPBACK, hosts.origin) if hosts and is_alone else first_host(hosts)
+    if hosts and len(hosts.value) == 1:
+        return Setting(LOOPBACK, hosts.origin)
+    return first_host(hosts)
 
 
 def _other_order(
