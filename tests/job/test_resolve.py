@@ -34,7 +34,7 @@ def test_the_strongest_source_wins(sources: set[str]) -> None:
         "PET_": Setting(3, "PET_MAX_RESTARTS"),
         "file": Setting(4, "job.yaml:2 max_restarts"),
     }
-    set_by = [fact for name, fact in order.items() if name in sources]
+    set_by = [setting for name, setting in order.items() if name in sources]
     assert found == next(iter(set_by), Setting(0, "default"))
 
 

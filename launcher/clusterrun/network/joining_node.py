@@ -87,7 +87,8 @@ def hello_of(job: Job, host: str, workers: int, version: str, versions: Mapping[
             **{
                 row.name: row.value_text(job.setting(row.name).value)
                 for row in OPTIONS.values()
-                if row.option.same_on_all_nodes and (job.survives_node_loss or row.subject is not Elasticity)
+                if row.option.same_on_all_nodes
+                and (job.survives_node_loss or row.subject is not Elasticity)
             },
         },
         should={

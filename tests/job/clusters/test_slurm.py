@@ -27,9 +27,9 @@ def step_or_none(environ: dict[str, str], cpus: int = 64) -> Found | None:
     return step(Variables(environ), Launch(process, CommandLine({}, ("train.py",))))
 
 
-def value(fact: Setting[Any] | None) -> Any:
+def value(setting: Setting[Any] | None) -> Any:
     """Return the setting's value, or None."""
-    return fact and fact.value
+    return setting and setting.value
 
 
 @pytest.mark.parametrize(
