@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 from clusterrun.policy.tracebacks import beginning_of_traceback, plain_lines
 from clusterrun.report.excerpt import exception_line, excerpt
-from clusterrun.workers.relay.kept import Tail
+from clusterrun.workers.relay.recent_output import Tail
 
 
 def standard_error_of(source: str, folder: Path, environ: Mapping[str, str] | None = None) -> str:

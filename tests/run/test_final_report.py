@@ -21,7 +21,7 @@ class EndedRelay(NamedTuple):
     """What is known of a relay after its end."""
 
     losses: tuple[LostOutput, ...] | None
-    describe_wait_status: str = "exited with code 0"
+    exit_description: str = "exited with code 0"
     output_closed: bool = False
 
 

@@ -80,7 +80,7 @@ def test_our_own_processes_are_spared() -> None:
         orphans = Orphans()
         relay = child()
         server.kill(); server.wait()
-        orphans.ours = {server.pid, relay.pid}
+        orphans.helpers = {server.pid, relay.pid}
         print(orphans.end(seconds=10.0), relay.poll())
     """)
 
@@ -95,7 +95,7 @@ def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
         left = orphan()
         orphans.exempt_current_children(server.pid)
-        orphans.ours = {server.pid}
+        orphans.helpers = {server.pid}
         print(orphans.end(seconds=10.0), is_alive(left))
     """)
 
@@ -107,15 +107,15 @@ def test_the_dead_are_reaped_but_for_our_own() -> None:
     printed = run("""
         orphans = Orphans()
         gone = dead_orphan()
-        orphans.ours = {server.pid}
+        orphans.helpers = {server.pid}
         orphans.reap()
         print(os.path.exists(f"/proc/{gone}"))
         server.kill()
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
-        orphans.ours = {server.pid}
+        orphans.helpers = {server.pid}
         orphans.reap()
         print(server.wait())
-        orphans.ours = set()
+        orphans.helpers = set()
         orphans.reap()
     """)
 
@@ -160,7 +160,7 @@ def test_as_init_of_a_container_no_process_is_signalled() -> None:
         orphans = Orphans()
         server.kill(); server.wait()
         left = orphan()
-        orphans.ours = {server.pid}
+        orphans.helpers = {server.pid}
         print(os.getpid(), orphans.end(seconds=10.0), is_alive(left))
     """)
 

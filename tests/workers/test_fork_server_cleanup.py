@@ -100,7 +100,7 @@ def test_close_does_not_wait_for_lost_server(bench: Bench) -> None:
     bench.expect(events.HelperLost)
     other = subprocess.Popen(["sleep", "1000"])
     bench.server.pid = other.pid
-    bench.server.orphans.ours.add(other.pid)
+    bench.server.orphans.helpers.add(other.pid)
 
     bench.server.close()
 

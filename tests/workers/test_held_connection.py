@@ -30,7 +30,7 @@ server = ForkServer(ServerProcess(ServerCommand(sys.executable, dict(os.environ)
 loop = Loop(lambda: 7.0)
 server.run_in(loop)
 connection = socket.create_connection(("127.0.0.1", int(port)))
-server.hold_connection(connection.fileno())
+server.keep_connection(connection.fileno())
 streams = (os.open(os.devnull, os.O_RDONLY), 1, 2)
 worker = worker_of(0, command=tuple(command))
 server.start_worker(plan_of(1), worker, streams, startup_folder=None, foreground_group=None)
@@ -110,7 +110,7 @@ def test_workers_do_not_inherit_connection(
     bench.server.prepare(preparation_for(*command, must_fork=True))
 
     # The server does not receive this before it is prepared.
-    bench.server.hold_connection(pair[0].fileno())
+    bench.server.keep_connection(pair[0].fileno())
     bench.expect(events.ForkServerPrepared)
     in_place = bench.spawn(0, *command)
     executed = bench.spawn(1, sys.executable, "-c", OPEN_DESCRIPTORS)
@@ -124,9 +124,9 @@ def test_new_connection_replaces_the_old_one(
 ) -> None:
     """As when an excluded node joins again."""
     first, at_node_zero = pair
-    bench.server.hold_connection(first.fileno())
+    bench.server.keep_connection(first.fileno())
     with socket.create_connection(listener.getsockname()) as second:
-        bench.server.hold_connection(second.fileno())
+        bench.server.keep_connection(second.fileno())
         first.close()
 
         assert read_to_the_end(at_node_zero) == b""
@@ -137,7 +137,7 @@ def test_closing_agent_can_read_to_the_end(
     bench: Bench, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     agents, node_zeros = pair
-    bench.server.hold_connection(agents.fileno())
+    bench.server.keep_connection(agents.fileno())
     bench.spawn(0, "true")
     bench.events(2)
     node_zeros.sendall(b"the verdict")

@@ -23,14 +23,16 @@ TRACED = "has not answered for 5 s: a debugger holds it"
 ASLEEP = "has not answered for 5 s"
 
 
-def looks(states: str, *, ticks: str = "", asked: bool, gap_after: int = 99) -> tuple[str, int]:
-    """Look once a second; return what was found at last, and at which look.
+def check(
+    states: str, *, ticks: str = "", pinged: bool, gap_after: int = 99
+) -> tuple[str | None, int]:
+    """Check once a second; return the result and number of the last check.
 
     Args:
-        states: of the process at each look.
-        ticks: its CPU time at each look.
-        asked: it has been asked, and has not answered.
-        gap_after: the look after which this process was stopped for an hour.
+        states: the process's state at each check.
+        ticks: its CPU time at each check.
+        pinged: it was sent a ``Ping``, and has not answered.
+        gap_after: the check after which this process was stopped for an hour.
 
     """
     now, seen = 100.0, iter(zip(states, ticks or "0" * len(states), strict=True))
@@ -41,16 +43,16 @@ def looks(states: str, *, ticks: str = "", asked: bool, gap_after: int = 99) -> 
 
     watch = HelperWatch(read)
     watch.begin(now)
-    watch.is_asked = asked
+    watch.is_pinged = pinged
     for number in range(1, len(states) + 1):
         now = watch.due + (3600.0 if number == gap_after + 1 else 0.0)
-        if how := watch.look(1, now):
+        if how := watch.check(1, now):
             return how, number
-    return "", len(states)
+    return None, len(states)
 
 
 @pytest.mark.parametrize(
-    ("states", "asked", "found"),
+    ("states", "pinged", "found"),
     [
         ("TTTTTTT", True, (STOPPED, 6)),
         ("ttttttt", True, (TRACED, 6)),
@@ -58,38 +60,40 @@ def looks(states: str, *, ticks: str = "", asked: bool, gap_after: int = 99) -> 
         # Continued for a moment.
         ("TTTTTRTTTTTTT", True, (STOPPED, 12)),
         # It waits for a CPU, or for a disk.
-        ("RRRRRRRRR", True, ("", 9)),
-        ("DDDDDDDDD", True, ("", 9)),
-        ("SSSSSDSSSSS", True, ("", 11)),
+        ("RRRRRRRRR", True, (None, 9)),
+        ("DDDDDDDDD", True, (None, 9)),
+        ("SSSSSDSSSSS", True, (None, 11)),
         # Its end is noticed otherwise.
-        ("ZZZZZZZZZ", True, ("", 9)),
+        ("ZZZZZZZZZ", True, (None, 9)),
         # It is not asked while it imports, and a relay never.
-        ("SSSSSSSSS", False, ("", 9)),
+        ("SSSSSSSSS", False, (None, 9)),
         ("TTTTTTT", False, (STOPPED, 6)),
     ],
 )
-def test_the_state_decides(states: str, asked: bool, found: tuple[str, int]) -> None:
-    assert looks(states, asked=asked) == found
+def test_the_state_decides(states: str, pinged: bool, found: tuple[str | None, int]) -> None:
+    assert check(states, pinged=pinged) == found
 
 
 @pytest.mark.parametrize(
     ("states", "ticks", "found"),
     [
         # A debugger steps through it.
-        ("ttttttttt", "012345678", ("", 9)),
+        ("ttttttttt", "012345678", (None, 9)),
         # Gets little of a CPU.
-        ("SSSSSSSSS", "000011112", ("", 9)),
+        ("SSSSSSSSS", "000011112", (None, 9)),
         ("SSSSSSSSSS", "0011111111", (ASLEEP, 8)),
     ],
 )
-def test_one_that_uses_the_cpu_goes_on(states: str, ticks: str, found: tuple[str, int]) -> None:
-    assert looks(states, ticks=ticks, asked=True) == found
+def test_one_that_uses_the_cpu_goes_on(
+    states: str, ticks: str, found: tuple[str | None, int]
+) -> None:
+    assert check(states, ticks=ticks, pinged=True) == found
 
 
 def test_the_time_in_which_this_process_was_stopped_does_not_count() -> None:
     """The helper was stopped with it, and is about to go on."""
-    assert looks("TTTTTSS", asked=False, gap_after=4) == ("", 7)
-    assert looks("TTTTTTTTTT", asked=False, gap_after=4) == (STOPPED, 10)
+    assert check("TTTTTSS", pinged=False, gap_after=4) == (None, 7)
+    assert check("TTTTTTTTTT", pinged=False, gap_after=4) == (STOPPED, 10)
 
 
 def seen_each_second(bench: Bench, seconds: int) -> list[events.Event]:
@@ -175,7 +179,7 @@ def test_a_relay_that_is_stopped_is_killed(bench: Bench) -> None:
 
     assert before == []
     assert after == [events.HelperLost("relay", STOPPED, signal.SIGKILL, 22.0)]
-    assert relay.describe_wait_status == STOPPED
+    assert relay.exit_description == STOPPED
 
 
 def test_what_a_server_that_hangs_in_the_kernel_has_started_is_killed(

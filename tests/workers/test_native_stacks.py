@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.policy.stacks import StackGroup
-from clusterrun.workers.native_stacks import LEFT_OUT, MAX_OF_A_NODE, native_stacks
+from clusterrun.workers.native_stacks import MAX_PER_NODE, TRUNCATED, native_stacks
 from clusterrun.workers.py_spy import py_spy_program
 
 pytestmark = pytest.mark.usefixtures("no_child_left")
@@ -86,5 +86,5 @@ def test_a_long_answer_is_cut(installed: Installed) -> None:
     stacks = installed.stacks()
 
     assert all(each.text.startswith("begins ?[xx") for each in stacks)
-    assert all(each.text.endswith(LEFT_OUT) for each in stacks)
-    assert sum(len(each.text) for each in stacks) <= MAX_OF_A_NODE
+    assert all(each.text.endswith(TRUNCATED) for each in stacks)
+    assert sum(len(each.text) for each in stacks) <= MAX_PER_NODE

@@ -157,7 +157,7 @@ def test_a_report_of_megabytes() -> None:
     with serving(ranks) as server:
         assert len(server.json()) > 1_500_000
         state = ask_nccl([server.address], replace(WORLD, size=4096), replace(QUICK, seconds=60))
-        reason = why(server.address, limits=replace(QUICK, most_bytes=1 << 20))
+        reason = why(server.address, limits=replace(QUICK, max_bytes=1 << 20))
 
     assert state.behind == (4000,)
     assert reason == f"{server.address} sends more than 1 MiB"

@@ -47,7 +47,7 @@ def test_ranks_are_held_for_a_while_before_their_steps_are_read(
     write(words, 1, suspend.STEP_WORD, 6)
 
     due = page.due
-    assert due == NOW + suspend_page.SECONDS_TO_BE_HELD
+    assert due == NOW + suspend_page.HOLD_SECONDS
     *_, held = page.events(due)
     assert held == events.RanksHeld(6, due)
 
@@ -73,9 +73,7 @@ def test_a_rank_has_saved_once_all_its_processes_have(
     write(words, 1, suspend.STEP_WORD, 6, caller=3)
     assert list(page.events(NOW)) == [events.RankCalledSuspend(LocalRank(1), NOW)]
     page.hold(NOW)
-    assert list(page.events(page.due)) == [
-        events.RanksHeld(6, NOW + suspend_page.SECONDS_TO_BE_HELD)
-    ]
+    assert list(page.events(page.due)) == [events.RanksHeld(6, NOW + suspend_page.HOLD_SECONDS)]
     page.release(7)
     write(words, 1, suspend.SAVED_WORD, 1)
     assert list(page.events(NOW)) == []
@@ -93,7 +91,7 @@ def test_ranks_leave(before: int, after: int, page: SuspendPage, words: "memoryv
     if before != suspend.HOLD:
         page.release(before)
 
-    page.let_leave()
+    page.let_exit()
 
     assert (words[suspend.EXIT_WORD], words[suspend.REQUEST_WORD]) == (1, after)
     assert page.due == float("inf")

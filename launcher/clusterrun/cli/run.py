@@ -62,7 +62,7 @@ def _launch(resolved: Resolved, environ: Mapping[str, str], caller: "CallingProg
 def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
     from clusterrun.planning.variables import user_environment
     from clusterrun.run.preview import plan_lone_worker
-    from clusterrun.workers.in_this_process import bind_to_worker, exec_worker
+    from clusterrun.workers.exec_worker import bind_to_worker, exec_worker
 
     plan = plan_lone_worker(resolved, environ)
     for remark in (*plan.all_warnings(), bind_to_worker(plan)):

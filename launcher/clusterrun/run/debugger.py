@@ -43,15 +43,15 @@ def follow_workers(
     first = plan.workers[0]
     if not (first.runs_python and _follows_children()):
         return preparation
-    attached = _Attached(server.say)
+    attached = _Attached(server.notice)
     command = attached(first.command)
     if attached.is_impossible:
         return preparation
-    server.attached = attached
+    server.debugger_command = attached
     if preparation is None:
         return None
     if preparation.workers > 1:
-        server.say("workers import by themselves: a debugger follows them")
+        server.notice("workers import by themselves: a debugger follows them")
     return replace(preparation, command=command) if preparation.must_fork else None
 
 

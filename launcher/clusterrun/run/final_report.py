@@ -47,7 +47,7 @@ def report_of(
     cause, hidden = outcome.cause, _hidden(outcome, routes)
     # The output of a worker on another node went to that node's terminal.
     is_alone = outcome.cause_ran_here and is_sole_writer(node.job, node.size)
-    _, is_printed = routes.ways(Std.ERR, 0)
+    _, is_printed = routes.is_logged_and_printed(Std.ERR, 0)
     return Report(
         outcome,
         already_shown=is_alone and is_printed and not hidden,
@@ -104,7 +104,7 @@ def exit_code_and_unprinted(report: Report, relay: RelayClient) -> tuple[int, st
     named = ExitCode.MACHINE if is_cause else None
     if relay.losses is None:
         known = isinstance(outcome.reason, HelperFailed)
-        why = "" if known else f"{silent_relay_text(relay.describe_wait_status, named)}\n"
+        why = "" if known else f"{silent_relay_text(relay.exit_description, named)}\n"
         rest = f"{why}{text_of(report)}"
     else:
         rest = lost_output_text(relay.losses, named)

@@ -130,8 +130,8 @@ def launch(
         _warn_of_loopback(relay)
         node = _this_node(resolved, environ)
         plan = node.plan_ahead(assumed_world(job, node.workers))
-        server.orphans.ours.add(relay.pid)
-        server.say = relay.notice
+        server.orphans.helpers.add(relay.pid)
+        server.notice = relay.notice
         server.on_prepared = partial(_describe_preparation, node, server)
         loop, signals = Loop[Event](time.monotonic), Signals()
         context = LaunchContext(node, server, relay, scratch, loop, stack)
@@ -240,7 +240,7 @@ def _describe_preparation(node: LocalNode, server: ForkServer, prepared: Prepare
         from clusterrun.report.plan import describe_prepared
 
         for line in describe_prepared(prepared, node.workers, verbose=node.job.output.verbose):
-            server.say(line)
+            server.notice(line)
 
 
 def _program_offers(context: LaunchContext) -> tuple[ProgramOffer, ...]:
@@ -322,7 +322,7 @@ def _start_to_join(
     join_context = JoinContext(
         context.relay.notice,
         renew_lease=server.renew_lease,
-        hold_connection=server.hold_connection,
+        hold_connection=server.keep_connection,
     )
     token, settings = (job.token or "").encode(), rendezvous_settings(job)
     server.lease_grace = FORK_SERVER_STOP_INTERVALS * settings.rhythm.interval

@@ -124,7 +124,7 @@ class LocalNode(Struct, frozen=True):
         """
         planned = self.plan(world)
         if self.job.placing.numa_strict:
-            from clusterrun.workers.in_this_process import binding_failures
+            from clusterrun.workers.exec_worker import binding_failures
 
             troubles = binding_failures(planned)
             if troubles:

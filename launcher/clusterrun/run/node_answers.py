@@ -147,7 +147,7 @@ class NodeAnswers:
             programs=tuple(each.numbered for each in world.programs) or UNSET,
             attempt=world.attempt,
             state=_phase(attempt),
-            unsaved=as_line(self._progress.workers.fault if self._progress.workers else ""),
+            unsaved=as_line(self._progress.workers.scratch_error if self._progress.workers else ""),
         )
 
     @property

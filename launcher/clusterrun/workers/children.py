@@ -1,6 +1,6 @@
-"""The agent's children: those that it forks, and orphans that became its own.
+"""The agent's children: those that it forks, and orphans that the kernel reparents to it.
 
-This is the agent's own layer of containment: it kills and reaps what outlives the fork server.
+The agent kills and reaps here what outlives the fork server.
 """
 
 import os
@@ -24,7 +24,7 @@ from clusterrun.workers.fork_server.kernel import (
 
 
 def fork(child: Callable[[], object]) -> int:
-    """Return what ``forked`` returns.
+    """Call ``processes.forked``.
 
     Raises:
         MachineError: a limit allows no more processes.
@@ -43,39 +43,39 @@ def process_limit_error(error: OSError) -> MachineError:
 
 
 class Orphans:
-    """Children of the agent that it did not start: orphans of the fork server's processes.
+    """Children of the agent that it did not start: the fork server's descendants once it has ended.
 
-    As PID 1 the agent also gets orphans of strangers, which are reaped and never signalled. Neither
-    are children that this process had before the launcher ran (``server & exec clusterrun ...`` in
-    a shell), and what these leave behind.
+    Children that this process had before the launcher ran are exempt, and so are their orphans: a shell
+    may run ``server & exec clusterrun ...``. As PID 1 the agent also gets orphans of unrelated
+    processes, so there it reaps orphans but signals none.
     """
 
     def __init__(self) -> None:
         # The fork server reports it if the kernel refuses.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.ours: set[int] = set()
-        """The children that other code waits for: the helper processes."""
-        self._strangers = frozenset(children_of(os.getpid()))
+        self.helpers: set[int] = set()
+        """The agent's helper processes, which other code waits for."""
+        self._exempt = frozenset(children_of(os.getpid()))
         self._may_kill = os.getpid() != 1
 
     def exempt_current_children(self, fork_server: int) -> None:
-        """Count all present children as strangers: while the fork server lives, it gets the orphans."""
+        """Exempt all present children: while the fork server lives, it gets the workers' orphans."""
         children = frozenset(children_of(os.getpid()))
         # Checked after the list was made: if it lives now, it lived then.
         if state_and_parent(fork_server)[0] not in "ZX":
-            self._strangers = children
+            self._exempt = children
 
     def reap(self) -> None:
-        """Reap orphans that have ended, but none of ``ours``."""
+        """Reap orphans that have ended, until a helper is next."""
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         with suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, options)) is not None:
-                if ended.si_pid in self.ours:
+                if ended.si_pid in self.helpers:
                     return
                 os.waitpid(ended.si_pid, os.WNOHANG)
 
     def end(self, seconds: float) -> tuple[str, ...]:
-        """Kill and reap all orphans for at most ``seconds``; return the survivors."""
+        """Kill and reap all orphans for at most ``seconds``; return descriptions of the survivors."""
         deadline = time.monotonic() + seconds
         while orphans := self._orphans():
             for pid in orphans:
@@ -89,6 +89,6 @@ class Orphans:
     def _orphans(self) -> list[int]:
         if not self._may_kill:
             return []
-        # Zombies, too: their own children may have become ours after the list was made.
+        # Zombies too: their own children may have been reparented after the list was made.
         children = children_and_zombies_of(os.getpid())
-        return [pid for pid in children if pid not in self.ours | self._strangers]
+        return [pid for pid in children if pid not in self.helpers | self._exempt]

@@ -1,4 +1,4 @@
-"""The fork server of a node, as its agent uses it: asks for workers, and turns its messages into events."""
+"""The agent's side of the fork server: sends it requests, and turns its messages into events."""
 
 import os
 import resource
@@ -54,36 +54,37 @@ IMPORT_TIMEOUT = 60.0
 """Seconds for which a preloaded import may make no progress; then each worker imports it itself."""
 
 SECONDS_TO_LEAVE = 7.0
-"""For the server's own cleanup after the connection is closed (5 s at most), and its exit."""
+"""For the server's own cleanup after the connection is closed (at most 5 s), and its exit."""
 
 SECONDS_TO_KILL = 5.0
-"""For killing what outlived the server."""
+"""For killing what has outlived the server."""
 
 SECONDS_BETWEEN_CHECKS = 1.0
-"""At what is imported before workers are forked."""
+"""Between checks of the imports before workers are forked."""
 
 SECONDS_TO_FIRST_NOTICE = 10.0
 SECONDS_BETWEEN_NOTICES = 30.0
 
 
-def event_of(message: "messages.FromRunning", now: float) -> Event:
-    """Return the event that ``message`` reports."""
+def to_event(message: "messages.FromRunning", now: float) -> Event:
     match message:
         case messages.Started(rank, pid, remark, at):
             return WorkerStarted(LocalRank(rank), pid, remark or "", min(at, now))
         case messages.StartFailed(rank, step, error):
             return WorkerEnded(LocalRank(rank), NotStarted(step, error), now)
         case messages.ScriptFailed(rank, failed_at):
-            return WorkerFailing(LocalRank(rank), now, _age(failed_at, now))
+            return WorkerFailing(LocalRank(rank), now, _seconds_since(failed_at, now))
         case messages.WorkerExited(rank, code, at, failed_at):
-            # The agent may read of it later.
-            since = _age(failed_at, min(at, now)) if code else 0.0
+            # The agent may read the message later.
+            since = _seconds_since(failed_at, min(at, now)) if code else 0.0
             return WorkerEnded(LocalRank(rank), Exited(code), min(at, now), since)
         case messages.WorkerKilled(rank, number, at, failure):
             failed_at, code = failure or (None, 0)
-            # It may have been about to exit, with a code that is known.
+            # A failing script may have been about to exit, with a known code.
             ending = Exited(code) if code else Killed(number)
-            return WorkerEnded(LocalRank(rank), ending, min(at, now), _age(failed_at, min(at, now)))
+            return WorkerEnded(
+                LocalRank(rank), ending, min(at, now), _seconds_since(failed_at, min(at, now))
+            )
         case messages.EndedByLease(rank, at):
             killed = Killed(signal.SIGKILL)
             return WorkerEnded(LocalRank(rank), killed, min(at, now), by_lease=True)
@@ -104,54 +105,52 @@ def event_of(message: "messages.FromRunning", now: float) -> Event:
             assert_never(message)
 
 
-def _age(failed_at: float | None, now: float) -> float:
-    """Return the seconds since a script failed; None: it is not known when."""
+def _seconds_since(failed_at: float | None, now: float) -> float:
+    """Return the seconds since a script failed; 0.0 if the time is unknown."""
     return 0.0 if failed_at is None else max(0.0, now - failed_at)
 
 
-class Importing:
-    """What a fork server was asked to prepare, until it answers: it may take long, and it may hang."""
+class ImportProgress:
+    """The imports that a fork server makes before it forks workers; they may take long or hang."""
 
     def __init__(self, preparation: Preparation) -> None:
-        """It has been asked, and may not serve yet."""
         self.preparation = preparation
         self.module = "what the script imports first"
-        """What is being imported."""
-        self._pid = 0
-        self.looked = 0.0
-        """When it was looked at last."""
+        """The module that is being imported."""
+        self.checked_at = 0.0
+        self._pid: int | None = None
+        """The server; None until it is ready."""
         self._began = self._next_notice = 0.0
-        self._quiet = 0.0
-        """Seconds for which nothing has happened."""
-        self._work = 0.0
+        self._idle = 0.0
+        """Seconds without progress."""
+        self._activity = 0.0
 
     def begin(self, pid: int, now: float) -> None:
-        """Watch process ``pid``, which serves by now."""
-        self._pid, self._began, self.looked = pid, now, now
+        """Watch process ``pid``, which is ready."""
+        self._pid, self._began, self.checked_at = pid, now, now
         self._next_notice = now + SECONDS_TO_FIRST_NOTICE
 
-    def goes_on_with(self, module: str) -> None:
-        """Take note that the next import has begun."""
-        self.module, self._quiet = module, 0.0
+    def module_begins(self, module: str) -> None:
+        self.module, self._idle = module, 0.0
 
-    def look(self, now: float) -> str:
-        """Look whether it has done anything since the last look; return how it hangs, or ""."""
-        if not self._pid:
-            self.looked = now
-            return ""
-        work = activity_counter(self._pid)
-        # Of the time in which this process was stopped, little counts: the other one may have been.
-        since = min(now - self.looked, 2 * SECONDS_BETWEEN_CHECKS)
-        self._quiet = self._quiet + since if work == self._work else 0.0
-        self._work, self.looked = work, now
-        if self._quiet <= IMPORT_TIMEOUT:
-            return ""
+    def check(self, now: float) -> str | None:
+        """Return that the imports hang, as text for the user, or None."""
+        # If this process was stopped, so perhaps was the server: a long gap counts as two seconds.
+        passed = min(now - self.checked_at, 2 * SECONDS_BETWEEN_CHECKS)
+        self.checked_at = now
+        if self._pid is None:
+            return None
+        activity = activity_counter(self._pid)
+        self._idle = self._idle + passed if activity == self._activity else 0.0
+        self._activity = activity
+        if self._idle <= IMPORT_TIMEOUT:
+            return None
         return f"importing {self.module} hangs: nothing has happened for {IMPORT_TIMEOUT:g} s"
 
-    def notice(self, now: float) -> str:
-        """Return what the user is to know now and then while it goes on, or ""."""
-        if not self._pid or now < self._next_notice:
-            return ""
+    def due_notice(self, now: float) -> str | None:
+        """Return a progress notice for the user if one is due."""
+        if self._pid is None or now < self._next_notice:
+            return None
         self._next_notice = now + SECONDS_BETWEEN_NOTICES
         return (
             f"importing {self.module} before workers are forked, for {now - self._began:.0f} s now"
@@ -162,84 +161,74 @@ class Importing:
 class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"]):
     """The server that starts the workers of this node: a child of the agent.
 
-    What it imports in preparation may hang, crash, or do what a fork would break. Then it is given up:
-    it is killed with all that it has started, and another one takes its place, which imports nothing.
+    Its imports may hang, crash, or do something that a fork would break. Then it is killed with all that
+    it has started, and is replaced by a server that imports nothing.
     """
 
     name = "fork server"
 
     def __init__(self, process: ServerProcess) -> None:
-        """Use the server that ``process`` has executed."""
         super().__init__(process.channel, process.pid)
         self.pids: dict[LocalRank, int] = {}
         """Process ids of the workers that have executed their program, in the last attempt."""
         self.orphans = Orphans()
-        self.refusal = ""
-        """Why no worker is started: the script must be forked, and can't be."""
+        self.start_error: str | None = None
+        """Why no worker can be started: the script must be forked, but can't be."""
         self.on_prepared: Callable[[messages.Prepared], None] = lambda _prepared: None
-        """Is called once after ``prepare``, with the result."""
-        self.say: Callable[[str], None] = lambda _text: None
+        """Called once after ``prepare``, with the result."""
+        self.notice: Callable[[str], None] = lambda _text: None
         """Prints a line for the user."""
-        self.attached: Callable[[Sequence[str]], tuple[str, ...]] | None = None
-        """Returns a worker's command with the debugger in it that follows the workers; None: none does."""
+        self.debugger_command: Callable[[Sequence[str]], tuple[str, ...]] | None = None
+        """Adds the debugger that follows the workers to a worker's command; None: no debugger does."""
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        self.mask = sorted(int(number) for number in mask - ENDING_SIGNALS)
-        """The signals that the launcher was started with as blocked, but for those that end the job."""
+        self._blocked_signals = sorted(int(number) for number in mask - ENDING_SIGNALS)
+        """Signals that were blocked when the launcher started, without those that end the job."""
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-        """Its limits: node 0 raises them."""
+        """The limits of the workers; node 0 raises its own later."""
         self._process = process
-        self._importing: Importing | None = None
-        """What it is asked to prepare, until it answers."""
+        self._imports: ImportProgress | None = None
+        """The imports that the server was asked for; None once it has answered."""
         self._lease_ends: float | None = None
-        """Until when workers may run, in seconds of CLOCK_BOOTTIME; None: as long as they do."""
+        """When the workers' lease expires, in seconds of CLOCK_BOOTTIME; None: never."""
         self.lease_grace = 0.25
-        """Seconds after its end for which a server may be stopped that is to end the workers."""
+        """Seconds that a stopped server has after the lease has expired before it is killed."""
         self._lease_due = NEVER
-        """When to look whether it is stopped, though the lease is over."""
+        """When to check whether the server is stopped, because the lease has expired."""
         self._stopped_since: float | None = None
-        """It was found so first; None: it was not, the last time."""
+        """When the server was first found stopped; None if it was running at the last check."""
         self._connection: int | None = None
-        """What the server holds: our own duplicate, for a server that replaces this one."""
+        """Our duplicate of the connection that the server keeps, for a server that replaces it."""
         self._watched = self.pid
-        """The server itself: ``pid`` may be its guard."""
+        """The server itself; ``pid`` may be its guard."""
         self._was_ready = False
-        """One has been, and what its interpreter had printed is reported."""
+        """Whether a server has been ready, and what its interpreter printed was reported."""
         self._is_closed = False
-        self.orphans.ours.add(self.pid)
+        self.orphans.helpers.add(self.pid)
 
     @property
     def due(self) -> float:
-        """When to look how the imports go on, and whether it answers."""
         return min(super().due, self._imports_due, self._lease_due)
 
     @property
     def _imports_due(self) -> float:
-        return NEVER if self._importing is None else self._importing.looked + SECONDS_BETWEEN_CHECKS
+        return NEVER if self._imports is None else self._imports.checked_at + SECONDS_BETWEEN_CHECKS
 
     # The preparation.
 
     @property
     def is_preparing(self) -> bool:
-        """Whether no worker can be started yet."""
-        return self._importing is not None
+        """Whether the server still imports modules, so no worker can be started yet."""
+        return self._imports is not None
 
     def prepare(self, preparation: Preparation) -> None:
-        """Have it import what the script imports first; ``ForkServerPrepared`` follows."""
-        self._importing = Importing(preparation)
+        """Have the server import what the script imports first; ``ForkServerPrepared`` follows."""
+        self._imports = ImportProgress(preparation)
         self._send(messages.Prepare(**to_builtins(preparation)))
 
-    def _prepare_anew(self) -> tuple[str, ...]:
-        """Kill it while it prepares, and have another one prepare; return who survives."""
-        importing, self._importing = self._importing, None
-        _, survivors = self._replace(imports=True)
-        if importing is not None:
-            self.prepare(importing.preparation)
-        return survivors
-
     def _replace(self, *, imports: bool = False) -> tuple[int | None, tuple[str, ...]]:
-        """Put another server in its place; return the ``wait`` status of the first, and who survives.
+        """Replace the server; return the ``wait`` status of the old one, and what survives of it.
 
-        ``imports``: it imports something, too.
+        ``imports``: the new server will import something too.
         """
         self.orphans.exempt_current_children(self.pid)
         if self._loop is not None:
@@ -249,7 +238,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         command = self._process.command
         if not imports:
             command = replace(command, is_guarded=False)
-        # There is none if it can't be started.
+        # Stays true if no new server can be started.
         self.lost = True
         self._process = ServerProcess(command)
         self.lost = False
@@ -257,16 +246,16 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         self._watched = self.pid
         if self._loop is not None:
             self._helper_watch.begin(self._loop.clock())
-        self.orphans.ours.add(self.pid)
+        self.orphans.helpers.add(self.pid)
         self._watch()
         return status, survivors
 
     def _prepared(
         self, preparation: Preparation, prepared: messages.Prepared, now: float
     ) -> Iterable[Event]:
-        self._importing = None
+        self._imports = None
         if prepared.retry_first is not None:
-            # The imports before this one are safe: they are made again, in the same order.
+            # The imports before the unsafe one are repeated, in the same order.
             self._replace(imports=True)
             self.prepare(
                 replace(preparation, only_first=(prepared.retry_first, prepared.why or ""))
@@ -275,17 +264,21 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         if prepared.must_be_replaced:
             self._replace()
         if preparation.must_fork:
-            # The report of the workers says it.
-            self.refusal = prepared.why or ""
-        if not self.refusal:
+            # The workers' failure report has this text, so no notice is needed.
+            self.start_error = prepared.why
+        if not self.start_error:
             self.on_prepared(prepared)
-        self._send_again()
+        # The server reads no other message while it prepares, and a new one has received none.
+        if self._lease_ends is not None:
+            self._send(messages.RenewLease(self._lease_ends))
+        if self._connection is not None:
+            self._send(messages.KeepConnection(), (self._connection,))
         yield ForkServerPrepared(now)
 
-    def _break_off(self, importing: Importing, why: str, now: float) -> Iterable[Event]:
-        """Go on without an answer, with another server already."""
+    def _imports_failed(self, preparation: Preparation, why: str, now: float) -> Iterable[Event]:
+        """Continue without imports; the server was already replaced."""
         prepared = messages.Prepared(why, must_warn=True, costs_time=True)
-        return self._prepared(importing.preparation, prepared, now)
+        return self._prepared(preparation, prepared, now)
 
     # Workers.
 
@@ -298,34 +291,36 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         startup_folder: str | None,
         foreground_group: int | None,
     ) -> None:
-        """Ask for one worker.
+        """Ask for one worker of the plan.
 
         Args:
-            plan: the node's.
-            worker: one of its workers.
+            plan: the plan of this node.
+            worker: the worker.
             streams: its stdin, stdout and stderr, which the caller may close at once.
-            startup_folder: a folder to put in front of PYTHONPATH; None for programs that aren't
-                Python.
+            startup_folder: a folder to prepend to PYTHONPATH; None for a program other than Python.
             foreground_group: the process group that hands over the terminal of ``streams``; None: the
-                worker gets no terminal.
+                worker does not become the terminal's foreground.
 
         """
         cpus, memory = binding_of(worker)
+        command = worker.command
+        if self.debugger_command is not None:
+            command = self.debugger_command(command)
         request = messages.StartWorker(
             local_rank=worker.local_rank,
-            command=worker.command if self.attached is None else self.attached(worker.command),
+            command=command,
             variables={**plan.env, **worker.env},
             startup_folder=startup_folder,
             cpus=cpus,
             memory=memory,
-            blocked_signals=self.mask,
+            blocked_signals=self._blocked_signals,
             open_files=self._open_files,
             foreground_group=foreground_group,
         )
         self._send(request, streams)
 
     def send(self, action: SignalWorkers | ForwardSignal) -> None:
-        """Have it send a signal; ``SignalNotHandled`` answers one that is forwarded."""
+        """Have the server send a signal; ``SignalNotHandled`` answers ``ForwardSignal``."""
         if self.is_preparing:
             return
         match action:
@@ -337,23 +332,26 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
                 assert_never(action)
 
     def clean_up(self, now: float) -> Iterable[Event]:
-        """Kill everything that workers left behind; ``CleanedUp`` is returned, or follows."""
+        """Kill everything that workers left running; ``CleanedUp`` is returned or follows."""
         if self.lost:
             return [CleanedUp(self.orphans.end(SECONDS_TO_KILL), now)]
-        if self.is_preparing:
-            # It does not hear us.
-            return [CleanedUp(self._prepare_anew(), now)]
+        if self._imports is not None:
+            # A server that imports reads no messages: kill it, and have a new one prepare.
+            preparation, self._imports = self._imports.preparation, None
+            _, survivors = self._replace(imports=True)
+            self.prepare(preparation)
+            return [CleanedUp(survivors, now)]
         self._send(messages.KillAll())
         return []
 
     def kill_leftovers(self, variables: Mapping[str, str]) -> None:
-        """Kill what a worker has left that has ended: all that has these variables in its environment."""
+        """Kill what an ended worker left running: all that has these variables in its environment."""
         self._send(messages.KillChildrenByEnvironment(variables))
 
     def handle_leftovers(self, action: AwaitLeftovers | NameLeftovers | SignalLeftovers) -> None:
-        """Do what concerns the processes that workers have left running.
+        """Wait for, list or signal the processes that ended workers left running.
 
-        ``NoLeftovers`` answers the first, ``Left`` the second.
+        ``NoLeftovers`` answers ``AwaitLeftovers``, ``Left`` answers ``NameLeftovers``.
         """
         match action:
             case AwaitLeftovers():
@@ -366,16 +364,16 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
                 assert_never(action)
 
     def reap_orphans(self) -> None:
-        """Reap what has ended and became this process's child, perhaps when the server ended."""
+        """Reap processes that became this process's children, perhaps when the server ended."""
         self.orphans.exempt_current_children(self.pid)
         self.orphans.reap()
 
     # The lease, and the connection to node 0.
 
     def renew_lease(self, ends: float | None) -> None:
-        """Have all that runs killed when ``ends`` has passed, unless this is called again before.
+        """Have all workers killed at ``ends``, unless this is called again before.
 
-        Until then no worker is started, either: its end is reported at once.
+        A worker that is to start after that is reported as ended.
 
         Args:
             ends: in seconds of CLOCK_BOOTTIME; None: workers have no lease.
@@ -388,12 +386,11 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         if not (self.lost or self.is_preparing):
             self._send(messages.RenewLease(ends))
 
-    def hold_connection(self, descriptor: int) -> None:
-        """Have it hold a connection of ours, too, in place of the one before: the caller keeps its own.
+    def keep_connection(self, descriptor: int) -> None:
+        """Have the server keep a duplicate of a connection, in place of the previous one.
 
-        If this process is killed, the other side reads all that was sent, and then the end of file once
-        nothing is left of the job here. If something is left, or this process still runs, the server just
-        drops it.
+        If this process is killed, the peer reads all that was sent, then the end of file once nothing of
+        the job runs on this node. In all other cases the server closes its duplicate without effect.
         """
         self._close_connection()
         self._connection = os.dup(descriptor)
@@ -405,38 +402,34 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
             os.close(self._connection)
             self._connection = None
 
-    def _send_again(self) -> None:
-        """Send what a server does not hear while it prepares, and one that replaces it has not heard."""
-        if self._lease_ends is not None:
-            self._send(messages.RenewLease(self._lease_ends))
-        if self._connection is not None:
-            self._send(messages.KeepConnection(), (self._connection,))
-
     # Events.
 
-    def _happened(self, now: float) -> Iterable[Event]:
+    def _handle(self, now: float) -> Iterable[Event]:
         channel = self._channel
         for message, _descriptors in channel.receive():
-            yield from self._heard(message, now)
+            yield from self._handle_message(message, now)
         if channel is not self._channel:
+            # The server was replaced.
             return
-        importing = self._importing
         if channel.closed:
-            yield from self._ended(now)
-        elif importing is not None and now >= self._imports_due:
-            why = importing.look(now)
-            if notice := importing.notice(now):
-                self.say(notice)
-            if why:
-                self._replace()
-                yield from self._break_off(importing, why, now)
+            yield from self._connection_ended(now)
+        elif self._imports is not None and now >= self._imports_due:
+            yield from self._check_imports(self._imports, now)
         elif now >= self._lease_due:
-            yield from self._look_past_lease(now)
+            yield from self._check_stopped_past_lease(now)
 
-    def _look_past_lease(self, now: float) -> Iterable[Event]:
-        """End a server that is stopped, and so does not end the workers: others may go on soon.
+    def _check_imports(self, imports: ImportProgress, now: float) -> Iterable[Event]:
+        why = imports.check(now)
+        if notice := imports.due_notice(now):
+            self.notice(notice)
+        if why:
+            self._replace()
+            yield from self._imports_failed(imports.preparation, why, now)
 
-        Not at once: if all processes of this node were stopped, it continues a moment later than this one.
+    def _check_stopped_past_lease(self, now: float) -> Iterable[Event]:
+        """Kill a stopped server, which can't end the workers: other nodes may continue soon.
+
+        It gets some time: if all processes of this node were stopped, it may continue after this one.
         """
         self._lease_due = now + self.lease_grace
         if state_and_parent(self._watched)[0] not in "Tt":
@@ -444,10 +437,8 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         elif self._stopped_since is None:
             self._stopped_since = now
         else:
-            self.lost = True
             how = "is stopped, and has not ended the workers whose lease has expired"
-            self._kill(how)
-            yield HelperLost(self.name, how, signal.SIGKILL, now)
+            yield self._give_up(how, now)
 
     @property
     def _watched_pid(self) -> int:
@@ -462,44 +453,44 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
     def _kill(self, _how: str) -> None:
         self._process.kill_with_workers(self._watched)
 
-    def _heard(self, message: "messages.FromForkServer", now: float) -> Iterable[Event]:
-        self._helper_watch.heard()
+    def _handle_message(self, message: "messages.FromForkServer", now: float) -> Iterable[Event]:
+        self._helper_watch.message_received()
         match message:
             case messages.Pong():
                 pass
             case messages.Ready(pid, refused):
                 self._watched = pid
-                if self._importing is not None:
-                    self._importing.begin(pid, now)
+                if self._imports is not None:
+                    self._imports.begin(pid, now)
                 printed = self._process.set_ready()
                 is_first, self._was_ready = not self._was_ready, True
                 if is_first and (printed or refused):
                     yield ForkServerReady(printed, tuple(refused), now)
             case messages.ImportBegins(module):
-                if self._importing is not None:
-                    self._importing.goes_on_with(module)
+                if self._imports is not None:
+                    self._imports.module_begins(module)
             case messages.Prepared():
-                if self._importing is not None:
-                    yield from self._prepared(self._importing.preparation, message, now)
+                if self._imports is not None:
+                    yield from self._prepared(self._imports.preparation, message, now)
             case _:
-                event = event_of(message, now)
+                event = to_event(message, now)
                 if isinstance(event, WorkerStarted):
                     self.pids[event.local_rank] = event.pid
                 yield event
 
-    def _ended(self, now: float) -> Iterable[Event]:
-        """Take note of the end of the connection, which only the end of the server closes."""
-        if self._importing is not None and self._process.is_ready:
-            importing, pid = self._importing, self.pid
+    def _connection_ended(self, now: float) -> Iterable[Event]:
+        """Handle the end of the server, which alone closes the connection."""
+        if self._imports is not None and self._process.is_ready:
+            imports, pid = self._imports, self.pid
             status, _ = self._replace()
-            why = f"importing {importing.module} {_how_it_broke_off(status, pid)}"
-            yield from self._break_off(importing, why, now)
+            why = f"importing {imports.module} {_how_importing_ended(status, pid)}"
+            yield from self._imports_failed(imports.preparation, why, now)
         else:
             self.lost = True
             yield HelperLost(self.name, *self._process.reap(), now)
 
     def close(self) -> None:
-        """Close the connection, wait until the server has ended all that it has started; end the rest."""
+        """Close the connection, wait until the server has ended all it started, and kill the rest."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -509,14 +500,14 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         if not self.lost:
             if not self.is_preparing and self._process.is_ready:
                 self._wait_for_end()
-            # One that does not answer is killed.
+            # Kills it if it has not ended.
             self._process.end()
         self._channel.close()
         self._close_connection()
         self.orphans.end(SECONDS_TO_KILL)
 
     def _wait_for_end(self) -> None:
-        """Wait until the server closes the connection: then nothing of the job is left."""
+        """Wait until the server closes the connection, when nothing of the job is left."""
         self._channel.shutdown_write()
         deadline = monotonic() + SECONDS_TO_LEAVE
         poll = select.poll()
@@ -526,8 +517,8 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
             self._channel.receive()
 
 
-def _how_it_broke_off(status: int | None, pid: int) -> str:
-    """Return how a server ended that was importing; ``status``: None if it can't be killed."""
+def _how_importing_ended(status: int | None, pid: int) -> str:
+    """Return how a server ended while it imported; ``status`` is None if it can't be killed."""
     if status is None:
         return f"can't be ended: {describe(pid)}"
     if os.WIFSIGNALED(status):
@@ -536,7 +527,7 @@ def _how_it_broke_off(status: int | None, pid: int) -> str:
 
 
 def binding_of(worker: WorkerPlan) -> tuple[list[int] | None, tuple[str, list[int]] | None]:
-    """Return a worker's CPUs and memory policy as the fork server takes them."""
+    """Return a worker's CPUs and memory policy as fields of ``messages.StartWorker``."""
     cpus, policy = worker.cpus, worker.memory
     return (
         None if cpus is None else sorted(cpus),

@@ -1,4 +1,4 @@
-"""How the fork server is executed, what its interpreter prints before it serves, and how it ends."""
+"""The fork server's process: its start, what its interpreter prints before it is ready, and its end."""
 
 import errno
 import os
@@ -30,10 +30,10 @@ SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
 
 AGENT_FD = 3
 STDERR_FD = 4
-"""The agent's standard error in the server; the server's own is a pipe to the agent until it is ready."""
+"""The agent's standard error; the server's own is a pipe to the agent until it is ready."""
 
 SECONDS_TO_EXIT = 1.0
-"""From the end of the connection to the end of the process, and once more after SIGKILL."""
+"""Time to exit after the connection has ended, and again after SIGKILL."""
 
 SECONDS_BETWEEN_KILLS = 0.2
 
@@ -44,73 +44,68 @@ _MAX_LINES = 20
 
 
 class ServerCommand(Struct, frozen=True):
-    """What is executed."""
+    """How the fork server is executed."""
 
     python: str
-    """The interpreter of the workers."""
+    """The workers' interpreter."""
     variables: Mapping[str, str]
-    """The environment of the job."""
+    """The job's environment."""
     is_guarded: bool = False
-    """A parent of its own ends what it leaves: it may hang while it imports what a user has named."""
+    """Whether a guard process is its parent and kills what it leaves; its imports may hang."""
     shown: tuple[str, ...] = ()
-    """Script and arguments, for ``ps``: forked workers have the server's command line."""
+    """Script and arguments for ``ps``, because forked workers have the server's command line."""
 
 
 class ServerProcess:
     """A child of the agent that executes the fork server, until it has been reaped."""
 
     def __init__(self, command: ServerCommand) -> None:
-        """Execute it.
+        """Start it.
 
         Raises:
-            UsageError: its interpreter can't be executed.
+            UsageError: the interpreter can't be executed.
             MachineError: a limit allows no more processes.
 
         """
         self.command = command
-        flags = ["--guarded"] if command.is_guarded else []
-        words = [
-            command.python,
-            python_options("-u"),
-            str(SERVER_FILE),
-            str(os.getpid()),
-            *flags,
-            "--",
-        ]
+        words = [command.python, python_options("-u"), str(SERVER_FILE), str(os.getpid())]
+        words += ["--guarded", "--"] if command.is_guarded else ["--"]
         ours, theirs = socket.socketpair()
         try:
-            # Until the server ignores them: a signal to the whole process tree may come at any time.
+            # A signal to the whole process tree may come before the server ignores signals.
             with blocked(*signal.valid_signals()):
-                self.pid, self._printed = _execute(
+                self.pid, printed = _execute(
                     [*words, *command.shown], command.variables, theirs.fileno()
                 )
         except OSError as error:
             ours.close()
-            _explain_not_executed(command.python, error)
+            _raise_exec_error(command.python, error)
             raise
         finally:
             theirs.close()
+        self._printed: int | None = printed
+        """Read end of its standard error; None once read."""
         self.channel = HelperChannel(ours, TO_FORK_SERVER, FROM_FORK_SERVER)
         self.is_ready = False
 
     def set_ready(self) -> str:
-        """Note that it serves; return what its interpreter has printed before that."""
+        """Note that it is ready; return what its interpreter has printed so far."""
         self.is_ready = True
-        return "\n".join(self._first_lines())
+        return "\n".join(self._printed_lines())
 
     def reap(self) -> tuple[str, int]:
-        """Reap it after its end of the connection; return how it ended, and the signal or 0.
+        """Reap it after its connection has ended; return how it ended, and the signal or 0.
 
-        It is killed if it does not end, and the wait is limited.
+        A process that does not exit in time is killed.
 
         Raises:
-            UsageError: it has exited before it was ready.
+            UsageError: it exited before it was ready.
 
         """
         how, number = self._how_it_ended()
         if self.is_ready:
             return how, number
-        how = f"{how} before it was ready to start workers{_quoted(self._first_lines())}"
+        how = f"{how} before it was ready to start workers{_quoted(self._printed_lines())}"
         if not number:
             raise UsageError(f"{self.command.python} {how}", HINT)
         return how, number
@@ -124,38 +119,36 @@ class ServerProcess:
         return "closed its connection", 0
 
     def end(self) -> int | None:
-        """End it, and return its ``wait`` status; None: it hangs in the kernel.
-
-        One that has closed its connection may be about to end by itself.
-        """
+        """End it, and return its ``wait`` status; None: it hangs in the kernel."""
+        # It may be exiting if it has closed its connection.
         status = status_of(self.pid, SECONDS_TO_EXIT if self.channel.closed else 0.0)
         if status is None:
-            # Before the channel is closed: it would take that for our end.
+            # Before the channel is closed, which it would take for the end of this process.
             status = self._kill()
         self.channel.close()
         if not self.is_ready:
-            self._first_lines()
+            self._printed_lines()
         return status
 
     def kill_with_workers(self, server: int) -> None:
-        """Kill a server that does not answer, with its workers, even if it hangs in the kernel (state D).
+        """Kill an unresponsive server and its workers, even if it hangs in the kernel (state D).
 
-        ``server``: the process that serves; ours, or a child of ours that is its guard.
+        ``server`` is the pid of the server itself, which differs from ``pid`` if that is its guard.
         """
         if server != self.pid:
             self._stop_guard()
-            # A guard that is stopped reaps nothing: so this is still the server's number.
+            # The stopped guard can't reap the server, so its pid has not been reused.
             if state_and_parent(server)[1] == self.pid:
                 send_signal(server, signal.SIGKILL)
         send_signal(self.pid, signal.SIGKILL)
         deadline = time.monotonic() + SECONDS_TO_CLEAN_UP
         while time.monotonic() < deadline:
-            # The kernel kills the workers at its end.
+            # The kernel kills the workers when it ends.
             status_of(self.pid, SECONDS_BETWEEN_KILLS)
             state, parent = state_and_parent(server)
             if state in "ZX" or parent not in {self.pid, os.getpid()}:
                 return
-            # It has been killed, so it reaps nothing any more: the numbers of its children are theirs.
+            # The killed server reaps nothing any more, so its children's pids have not been reused.
             for child in children_of(server):
                 send_signal(child, signal.SIGKILL)
             time.sleep(SECONDS_BETWEEN_KILLS)
@@ -167,25 +160,24 @@ class ServerProcess:
             time.sleep(SECONDS_BETWEEN_CHECKS)
 
     def _kill(self) -> int | None:
-        """Kill it, and return its ``wait`` status; None: it hangs in the kernel."""
+        """Kill it; return as ``end`` does."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         return status_of(self.pid, SECONDS_TO_EXIT)
 
-    def _first_lines(self) -> list[str]:
+    def _printed_lines(self) -> list[str]:
         """Return what it has printed so far, and close the pipe."""
-        if self._printed < 0:
+        if self._printed is None:
             return []
-        try:
+        text = b""
+        with suppress(BlockingIOError):
             text = os.read(self._printed, _MAX_PRINTED)
-        except BlockingIOError:
-            text = b""
         os.close(self._printed)
-        self._printed = -1
+        self._printed = None
         if not text:
             return []
         # Most interpreters print nothing.
-        from clusterrun.workers.relay.kept import plain
+        from clusterrun.workers.relay.recent_output import plain
 
         return [line for line in plain(text).splitlines() if line.strip()]
 
@@ -193,15 +185,15 @@ class ServerProcess:
 def _execute(
     command: list[str], environment: Mapping[str, str], connection: int
 ) -> tuple[int, int]:
-    """Return the process id, and the end of the pipe that it prints its first errors to.
+    """Return the process id, and the read end of the pipe that is its standard error.
 
     Raises:
         OSError: the interpreter can't be executed.
 
     """
-    # Pipes, as workers get: Python's streams remember whether what they were made on can seek.
+    # Pipes, as workers get: Python's streams remember whether their file was seekable when opened.
     stdin, stdout = os.pipe2(os.O_CLOEXEC)
-    # Not read before the server is ready: an interpreter that prints more must not wait.
+    # Non-blocking: it is not read before the server is ready, and an interpreter may print much.
     printed, stderr = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         # Not the function of ``os``: a debugger must not follow into the fork server (see ``processes``).
@@ -209,7 +201,7 @@ def _execute(
             command[0],
             command,
             environment,
-            # In this order: the connection was made first, so that no pipe has its numbers.
+            # The connection is first: it was made first, so no pipe has the numbers 3 and 4.
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, connection, AGENT_FD),
                 (os.POSIX_SPAWN_DUP2, stdin, 0),
@@ -217,7 +209,7 @@ def _execute(
                 (os.POSIX_SPAWN_DUP2, 2, STDERR_FD),
                 (os.POSIX_SPAWN_DUP2, stderr, 2),
             ],
-            # A group of its own: the terminal's signals are for the agent.
+            # Its own process group: the terminal's signals are for the agent.
             setpgroup=0,
         )
     except OSError:
@@ -229,8 +221,8 @@ def _execute(
     return pid, printed
 
 
-def _explain_not_executed(python: str, error: OSError) -> None:
-    """Raise what ``error`` means: a limit of processes, or a wrong path; nothing for open files."""
+def _raise_exec_error(python: str, error: OSError) -> None:
+    """Raise what ``error`` means: a process limit or a bad path; return for a limit of open files."""
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
         raise process_limit_error(error) from error
     if error.errno not in (errno.EMFILE, errno.ENFILE):
@@ -238,7 +230,7 @@ def _explain_not_executed(python: str, error: OSError) -> None:
 
 
 def _quoted(lines: Iterable[str]) -> str:
-    """Return what was printed, to be put after a sentence."""
+    """Format printed lines to follow a sentence."""
     lines = list(lines)
     if len(lines) < 2:
         return "".join(f": {line}" for line in lines)

@@ -1,4 +1,4 @@
-"""Native frames and locals of ranks, which py-spy prints; in a child of the agent, which may be killed."""
+"""Native frames and locals of ranks, printed by py-spy; runs in a child that the agent can kill."""
 
 import time
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from clusterrun.bounds import MAX_TEXT_LENGTH, as_text
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.workers.py_spy import PySpy
 
-MAX_OF_A_NODE = 1 << 18
-"""Characters that a node answers."""
+MAX_PER_NODE = 1 << 18
+"""Characters in the answer of a node."""
 
-LEFT_OUT = "\n(the rest is left out)"
+TRUNCATED = "\n(the rest is left out)"
 
 
 def native_stacks(program: Path, pids: Mapping[int, int], seconds: float) -> tuple[StackGroup, ...]:
@@ -20,11 +20,11 @@ def native_stacks(program: Path, pids: Mapping[int, int], seconds: float) -> tup
     Args:
         program: the path of py-spy.
         pids: process ids, by the number of the worker in the job.
-        seconds: for all of them together: it reads the symbols of all libraries of a process.
+        seconds: time limit for all processes together; py-spy reads the symbols of all their libraries.
 
     """
     until = time.monotonic() + seconds
-    most = min(MAX_TEXT_LENGTH, MAX_OF_A_NODE // max(1, len(pids)))
+    most = min(MAX_TEXT_LENGTH, MAX_PER_NODE // max(1, len(pids)))
     spies = {
         number: PySpy(program, "dump", "--native", "--locals", "--pid", str(pid))
         for number, pid in pids.items()
@@ -34,9 +34,9 @@ def native_stacks(program: Path, pids: Mapping[int, int], seconds: float) -> tup
         spy.wait(until)
         found = bool(spy.printed.strip())
         late = f"py-spy took longer than {seconds:g} s" if spy.is_late else ""
-        said = (spy.printed if found else spy.errors).strip()
-        text = "\n".join(filter(None, [said, late])) or "py-spy has printed nothing"
+        output = (spy.printed if found else spy.errors).strip()
+        text = "\n".join(filter(None, [output, late])) or "py-spy has printed nothing"
         if len(text) > most:
-            text = text[: most - len(LEFT_OUT)] + LEFT_OUT
+            text = text[: most - len(TRUNCATED)] + TRUNCATED
         groups.append(StackGroup((number,), as_text(text), found))
     return tuple(groups)

@@ -1,15 +1,15 @@
-"""Asks NCCL what the ranks have launched: its RAS, which a thread of each process serves by TCP.
+"""Client of NCCL's RAS, which reports what the ranks have launched; each process serves it by TCP.
 
-``ask_nccl`` waits, up to 20 s: it is to run in an ``TimeLimitedChild``, never in the agent's loop.
+``ask_nccl`` blocks for up to 20 s, so it runs in a ``TimeLimitedChild``, never in the agent's loop.
 
-The protocol is that of src/ras/client_support.cc in NCCL 2.24.3 to 2.30.7. A client sends lines, and
-gets a line for each; after ``STATUS`` comes the report, then the connection is closed.
+The protocol is that of src/ras/client_support.cc in NCCL 2.24.3 to 2.30.7. The server answers each line
+with a line. After ``STATUS`` it sends the report and closes the connection.
 
     CLIENT PROTOCOL 2       SERVER PROTOCOL 2, in all versions
     TIMEOUT 2               OK: seconds that NCCL waits for each hop to a silent process, 5 by default
     SET FORMAT json         OK since 2.28.7; before, "ERROR: Unknown command ..."
     STATUS                  the report
-    VERBOSE STATUS          the same, with more details as text
+    VERBOSE STATUS          the report as text, with more details
 """
 
 import re
@@ -28,35 +28,35 @@ from clusterrun.planning.variables import is_ras_enabled
 from clusterrun.policy.nccl import NcclState, NcclWorld, RasReport, compared, state_of_text
 
 MAX_ADDRESSES = 3
-"""A process that is stopped does not answer, and another one knows the same."""
+"""Addresses to try: a stopped process does not answer, but another one has the same information."""
 
 DEFAULT_ADDRESS = "localhost:28028"
 """Where NCCL listens without NCCL_RAS_ADDR."""
 
 SECONDS_PER_HOP = 2
-"""For ``TIMEOUT``: a report without a silent process then comes within 2 to 7 s."""
+"""Value of ``TIMEOUT``: a report that lacks a silent process then takes 2 to 7 s."""
 
-LONGEST_LINE_OF_SERVER = 4096
-"""Bytes."""
+MAX_ANSWER_LENGTH = 4096
+"""Bytes of an answer before the report."""
 
 # NCCL 2.28.7 and 2.28.9 write this without the comma, so a report with a missing rank is not JSON.
 _NO_COMMA = re.compile(rb'("nvml_dev": -?\d+)(\s+"status")')
 
 
 class RasLimits(Struct, frozen=True):
-    """How long NCCL is waited for, in seconds, and how much of its answer is read."""
+    """Timeouts in seconds, and the size limit of a report."""
 
     silence: float = 0.5
-    """Until it accepts the connection, and for each line before the report."""
+    """For the connection, and for each line before the report."""
     between: float = 1.0
-    """From the first report to the second query."""
+    """Pause between the first report and the second query."""
     seconds: float = 20.0
-    """For all; NCCL itself gives up a report after 10 s, or earlier with ``SECONDS_PER_HOP``."""
-    most_bytes: int = 64 << 20
-    """Of a report; 4,096 ranks in one communicator take 2.2 MB."""
+    """For all queries; NCCL gives up a report after 10 s, or earlier with ``SECONDS_PER_HOP``."""
+    max_bytes: int = 64 << 20
+    """Size of a report; 4,096 ranks in one communicator take 2.2 MB."""
 
 
-USUAL = RasLimits()
+DEFAULT_LIMITS = RasLimits()
 
 
 class _NoAnswerError(Exception):
@@ -64,11 +64,11 @@ class _NoAnswerError(Exception):
 
 
 def ras_addresses(workers: Iterable[WorkerPlan], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return where to ask the NCCL of these workers, the first three; () if the user has switched it off.
+    """Return the RAS addresses of these workers, at most three; () if the user has disabled RAS.
 
     Args:
-        workers: those of one program that run on this node, by local rank.
-        environment: what all of them have.
+        workers: the workers of one program on this node, by local rank.
+        environment: the environment that all of them share.
 
     """
     found: dict[str, None] = {}
@@ -79,12 +79,14 @@ def ras_addresses(workers: Iterable[WorkerPlan], environment: Mapping[str, str])
     return tuple(found)[:MAX_ADDRESSES]
 
 
-def ask_nccl(addresses: Sequence[str], world: NcclWorld, limits: RasLimits = USUAL) -> NcclState:
-    """Return what the NCCL of one of these processes knows of the job, from two reports.
+def ask_nccl(
+    addresses: Sequence[str], world: NcclWorld, limits: RasLimits = DEFAULT_LIMITS
+) -> NcclState:
+    """Return the state of the job, from two reports of the first process that answers.
 
     Args:
-        addresses: ``HOST:PORT`` or ``[IPV6]:PORT``; the next one is asked if one does not answer.
-        world: whose ``pids`` are the workers of this node, which may have loaded libnccl.
+        addresses: ``HOST:PORT`` or ``[IPV6]:PORT``, in the order in which they are tried.
+        world: the ranks; ``pids`` are the workers of this node, which may have loaded libnccl.
         limits: for tests.
 
     """
@@ -100,17 +102,17 @@ def ask_nccl(addresses: Sequence[str], world: NcclWorld, limits: RasLimits = USU
         except _NoAnswerError as error:
             reasons.append(f"{address} {error}")
             continue
-        # Another process may have got the port meanwhile.
+        # A process with another NCCL may have taken the port meanwhile.
         return state_of_text(second) if isinstance(second, str) else compared(first, second, world)
     if not any(map(_maps_libnccl, world.pids)):
-        # Most jobs that are not for NVIDIA GPUs have no NCCL.
+        # Jobs on other GPUs or on CPUs have no NCCL.
         return NcclState()
     why = "; ".join(reasons) or "NCCL_RAS_ENABLE switches that off"
     return NcclState((as_line(f"NCCL does not report what the ranks have launched: {why}"),))
 
 
 def _maps_libnccl(pid: int) -> bool:
-    """Return whether a process of this user has loaded NCCL's library; False if it has ended."""
+    """Return whether a process of this user has loaded libnccl; False if it has ended."""
     try:
         return "libnccl" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -118,10 +120,10 @@ def _maps_libnccl(pid: int) -> bool:
 
 
 def _report(address: str, until: float, limits: RasLimits) -> RasReport | str:
-    """Return the answer to one query: text, if NCCL has no JSON.
+    """Return one report; as text if NCCL has no JSON.
 
     Raises:
-        _NoAnswerError: there is none.
+        _NoAnswerError: there is no report.
 
     """
     host, _, port = address.rpartition(":")
@@ -139,7 +141,7 @@ def _report(address: str, until: float, limits: RasLimits) -> RasReport | str:
             _ask(stream, f"TIMEOUT {SECONDS_PER_HOP}")
             is_json = _ask(stream, "SET FORMAT json") == "OK"
             nccl.sendall(b"STATUS\n" if is_json else b"VERBOSE STATUS\n")
-            body = _rest(nccl, until, limits.most_bytes)
+            body = _read_to_end(nccl, until, limits.max_bytes)
     except TimeoutError as error:
         raise _NoAnswerError("does not answer in time") from error
     except OSError as error:
@@ -153,16 +155,16 @@ def _report(address: str, until: float, limits: RasLimits) -> RasReport | str:
 
 
 def _ask(stream: socket.SocketIO, line: str) -> str:
-    """Send a line; return the one that answers it."""
+    """Send a line; return the answering line."""
     stream.write(f"{line}\n".encode())
-    answer = stream.readline(LONGEST_LINE_OF_SERVER)
+    answer = stream.readline(MAX_ANSWER_LENGTH)
     if not answer.endswith(b"\n"):
         raise _NoAnswerError("is not NCCL, or has ended")
     return as_line(answer.decode(errors="replace").strip())
 
 
-def _rest(nccl: socket.socket, until: float, most: int) -> bytes:
-    """Return all that comes until the connection is closed."""
+def _read_to_end(nccl: socket.socket, until: float, most: int) -> bytes:
+    """Read until the peer closes the connection."""
     body = bytearray()
     while len(body) <= most:
         nccl.settimeout(max(0.001, until - time.monotonic()))

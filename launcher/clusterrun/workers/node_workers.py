@@ -1,10 +1,10 @@
-"""The workers of this node: starts, signals and ends them by the fork server, the relay and the terminal."""
+"""The workers of this node, which the fork server starts and signals and whose output the relay reads."""
 
 import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from clusterrun.workers.suspend_page import SuspendPage
 from clusterrun.workers.terminal import StandardInput, Terminal
 
 if TYPE_CHECKING:
-    # Few jobs look for hangs.
+    # Few jobs have a --hang-timeout.
     from clusterrun.workers.main_threads import MainThreads
 
 NOT_WATCHED = (
@@ -53,16 +53,16 @@ STARTUP_FOLDER = Path(__file__).with_name("startup")
 ENDING_OR_KILL = {*ENDING_SIGNALS, signal.SIGKILL}
 
 PIPE_BYTES = 256 << 10
-"""A burst of output need not wait for the terminal.
+"""Large enough that a burst of output need not wait for the terminal.
 
-The kernel grants each user 64 MiB of pipes (fs.pipe-user-pages-soft): enough for 128 ranks.
+The kernel allows each user 64 MiB of pipes (fs.pipe-user-pages-soft), enough for 128 ranks.
 """
 
 
 class NodeWorkers:
-    """The workers of this node, attempt after attempt."""
+    """The workers of this node in all attempts."""
 
-    def __init__(  # noqa: PLR0913 - what workers are started with, and what reports them
+    def __init__(  # noqa: PLR0913 - what starts workers, and what reports them
         self,
         fork_server: ForkServer,
         relay: RelayClient,
@@ -72,7 +72,6 @@ class NodeWorkers:
         routes: Routes,
         loop: Loop[Event],
     ) -> None:
-        """``loop``: the agent's."""
         self._loop = loop
         self._fork_server, self._relay, self._scratch = fork_server, relay, scratch
         self._terminal = standard_input.shared_terminal
@@ -81,17 +80,18 @@ class NodeWorkers:
         self._local_ranks: tuple[LocalRank, ...] = ()
         self._attempt = 0
         self._plan: NodePlan | None = None
-        """The attempt's."""
-        self._held: frozenset[LocalRank] = frozenset()
-        """The workers that start once the fork server is prepared."""
-        self._pages: tuple[SuspendPage, ...] = ()
-        """That of this attempt; () if it could not be made."""
-        self.fault = ""
-        """Why this attempt's workers can neither be suspended nor record exceptions; "": they can."""
+        self._pending: frozenset[LocalRank] = frozenset()
+        """Workers that start once the fork server is prepared."""
+        self._page: SuspendPage | None = None
+        """The page of this attempt; None if it could not be made."""
+        self.scratch_error = ""
+        """Why this attempt's workers can neither be suspended nor record exceptions."""
         self._has_warned = False
-        # A rank may stop at a breakpoint.
-        self._hang_timeout = 0.0 if fork_server.attached else routes.job.active_hang_timeout
-        self._is_watched = False
+        self._hang_timeout = routes.job.active_hang_timeout
+        if fork_server.debugger_command:
+            # A rank may stop at a breakpoint.
+            self._hang_timeout = 0.0
+        self._is_watching = False
         self._main_threads: MainThreads | None = None
 
     @property
@@ -104,26 +104,26 @@ class NodeWorkers:
         return self._terminal is not None
 
     def start(self, plan: NodePlan, local_ranks: frozenset[LocalRank]) -> None:
-        """Begin an attempt with these workers, which start once the fork server is prepared."""
+        """Begin an attempt. These of its workers start once the fork server is prepared."""
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
         self._attempt = plan.world.attempt
-        self._is_watched = False
+        self._is_watching = False
         self._watch(0.0)
         for path, target in self._routes.links(plan):
             self._relay.send(messages.Link(str(path), target))
         if self._attempt == 0:
-            for remark in self._routes.remarks(plan):
-                self._relay.notice(remark)
-        # The page that the ranks share is above these folders.
+            for warning in self._routes.warnings(plan):
+                self._relay.notice(warning)
+        # The page is in a parent of these folders.
         files = list(filter(None, map(_error_file, plan.workers)))
         if files:
             self._scratch.add(file.parent for file in files)
         # Ranks may be asked to save before they have started.
         self._open_page(plan)
-        if self.fault and not self._has_warned:
+        if self.scratch_error and not self._has_warned:
             self._has_warned = True
-            self._relay.notice(f"warning: {self.fault}: {WITHOUT_SCRATCH}")
-        self._plan, self._held = plan, local_ranks
+            self._relay.notice(f"warning: {self.scratch_error}: {WITHOUT_SCRATCH}")
+        self._plan, self._pending = plan, local_ranks
         self.start_pending()
 
     def start_pending(self) -> None:
@@ -131,10 +131,10 @@ class NodeWorkers:
         plan = self._plan
         if plan is None or self._fork_server.is_preparing:
             return
-        held, self._held = self._held, frozenset()
-        workers = [each for each in plan.workers if each.local_rank in held]
-        if workers and self._fork_server.refusal:
-            ending = NotStarted("run in place", self._fork_server.refusal)
+        pending, self._pending = self._pending, frozenset()
+        workers = [each for each in plan.workers if each.local_rank in pending]
+        if workers and self._fork_server.start_error:
+            ending = NotStarted("run in place", self._fork_server.start_error)
             now = self._loop.clock()
             self._loop.add(WorkerEnded(it.local_rank, ending, now) for it in workers)
             return
@@ -142,12 +142,17 @@ class NodeWorkers:
             self._start(plan, worker)
 
     def perform(self, action: WorkersAction) -> None:
-        """Do what the policy has decided about the workers and their output."""
+        """Perform an action of the policy."""
         match action:
             case actions.SignalWorkers() | actions.ForwardSignal():
                 self._send(action)
-            case actions.StartWorkers() | actions.KillLeftovers() | actions.RestartWorker():
-                self._go_on_with_services(action)
+            case actions.StartWorkers(local_ranks):
+                self._pending |= local_ranks
+                self.start_pending()
+            case actions.KillLeftovers(local_ranks):
+                self._kill_leftovers(local_ranks)
+            case actions.RestartWorker(local_rank):
+                self._restart(local_rank)
             case actions.CollectOutput(local_rank):
                 self._collect_output(local_rank)
             case actions.CleanUp():
@@ -158,15 +163,11 @@ class NodeWorkers:
                 self._resume()
             case actions.ExpectNoStacks(local_ranks):
                 self._relay.send(messages.SkipStacks([*local_ranks]))
-            case actions.HoldRanks() if not self._pages:
-                # The ranks of other nodes may save; these are known not to.
-                self._loop.add([RanksHeld(0, self._loop.clock())])
             case actions.HoldRanks() | actions.ReleaseRanks() | actions.LetRanksExit():
-                for page in self._pages:
-                    self._write_to(page, action)
+                self._write_page(action)
             case actions.WatchActivity():
-                # Report workers that do nothing from now on, until the next attempt.
-                self._is_watched = True
+                # Until the next attempt.
+                self._is_watching = True
                 self._watch(self._hang_timeout)
             case actions.PrintNotice(text):
                 self._relay.notice(text)
@@ -174,8 +175,8 @@ class NodeWorkers:
                 assert_never(action)
 
     def _send(self, action: actions.SignalWorkers | actions.ForwardSignal) -> None:
-        """Send a signal to workers; those that have not been started are not, if it would end them."""
-        if not self._held:
+        """Send a signal to workers, or end pending workers in their place."""
+        if not self._pending:
             self._fork_server.send(action)
             return
         now = self._loop.clock()
@@ -183,45 +184,31 @@ class NodeWorkers:
             case actions.ForwardSignal(number):
                 self._loop.add([SignalNotHandled(number, self._local_ranks, now)])
             case actions.SignalWorkers(local_ranks, number) if number in ENDING_OR_KILL:
-                ended, self._held = sorted(self._held & local_ranks), self._held - local_ranks
+                ended = sorted(self._pending & local_ranks)
+                self._pending -= local_ranks
                 self._loop.add(WorkerEnded(rank, Killed(number), now) for rank in ended)
 
-    def _go_on_with_services(
-        self, action: actions.StartWorkers | actions.KillLeftovers | actions.RestartWorker
-    ) -> None:
-        match action:
-            case actions.StartWorkers(local_ranks):
-                self._held |= local_ranks
-                self.start_pending()
-            case actions.KillLeftovers(local_ranks):
-                for local_rank in local_ranks:
-                    self._end_left(local_rank)
-            case actions.RestartWorker(local_rank):
-                self._restart(local_rank)
-            case _:
-                assert_never(action)
-
-    def _end_left(self, local_rank: LocalRank) -> None:
-        """Kill what a worker of a service has left."""
-        if self._plan is not None:
-            own = self._plan.workers[local_rank].env
+    def _kill_leftovers(self, local_ranks: Collection[LocalRank]) -> None:
+        """Kill what ended workers of services left running."""
+        workers = () if self._plan is None else self._plan.workers
+        for own in (worker.env for worker in workers if worker.local_rank in local_ranks):
             # No other worker of this node has the same port.
             variables = ("ROLE_NAME", "ROLE_RANK", "PORT")
             self._fork_server.kill_leftovers({name: own[name] for name in variables})
 
     def _restart(self, local_rank: LocalRank) -> None:
-        """Start a worker of a service again, once nothing is left of it."""
+        """Restart a worker of a service, after what it left running was killed."""
         if self._plan is None:
             return
         worker = self._plan.workers[local_rank]
-        self._end_left(local_rank)
+        self._kill_leftovers([local_rank])
         if (file := _error_file(worker)) is not None:
             with suppress(OSError):
                 file.unlink()
         self._start(self._plan, worker)
 
     def _collect_output(self, local_rank: LocalRank) -> None:
-        """Have an ended worker's output read to its end; ``OutputEnded`` follows."""
+        """Have an ended worker's output read to the end; ``OutputEnded`` follows."""
         if self._terminal is not None:
             self._terminal.take_back_from(self._fork_server.pids.get(local_rank, 0))
         if self._relay.lost:
@@ -230,45 +217,51 @@ class NodeWorkers:
         else:
             self._relay.send(messages.DrainOutput(local_rank))
 
-    def _write_to(
-        self,
-        page: SuspendPage,
-        action: actions.HoldRanks | actions.ReleaseRanks | actions.LetRanksExit,
+    def _write_page(
+        self, action: actions.HoldRanks | actions.ReleaseRanks | actions.LetRanksExit
     ) -> None:
+        page, now = self._page, self._loop.clock()
+        if page is None:
+            if isinstance(action, actions.HoldRanks):
+                # The ranks of other nodes may save; these can't.
+                self._loop.add([RanksHeld(0, now)])
+            return
         match action:
             case actions.HoldRanks():
-                page.hold(self._loop.clock())
-            case actions.ReleaseRanks(mark):
-                page.release(mark)
+                page.hold(now)
+            case actions.ReleaseRanks(step_count):
+                page.release(step_count)
             case actions.LetRanksExit():
-                page.let_leave()
+                page.let_exit()
 
     def _open_page(self, plan: NodePlan) -> None:
         self.close()
-        self.fault = self._scratch.fault
+        self.scratch_error = self._scratch.fault
         path, _, _ = plan.workers[0].env.get(suspend.VARIABLE, "").rpartition(":")
-        if path and not self.fault:
-            match self._scratch.files.run(partial(_page, Path(path), plan)):
+        if path and not self.scratch_error:
+            match self._scratch.files.run(partial(_make_page, Path(path), plan)):
                 case SuspendPage() as page:
-                    self._pages = (page,)
+                    self._page = page
                     self._loop.watch(page.fileno(), page.events)
                     self._loop.time(page)
-                case fault:
-                    self.fault = fault or f"{path}: its file system does not answer"
+                case error:
+                    self.scratch_error = error or f"{path}: its file system does not answer"
 
     def close(self) -> None:
-        """Close what workers share with this process; the fork server's end is that of the workers."""
-        for page in self._pages:
-            self._loop.remove_timer(page)
-            self._loop.forget(page.fileno())
-            page.close()
-        self._pages = ()
+        """Close the page that workers share with this process; the fork server ends the workers."""
+        if self._page is not None:
+            self._loop.remove_timer(self._page)
+            self._loop.forget(self._page.fileno())
+            self._page.close()
+            self._page = None
 
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
         reads = worker.service is None and self._standard_input.is_read_by(worker.rank)
-        # 0: that of a process outside this container.
-        group = self._terminal.launcher_group or None if self._terminal is not None else None
-        direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
+        group, direct = None, Std.NONE
+        if self._terminal is not None:
+            # 0 means a group outside this container's PID namespace.
+            group = self._terminal.launcher_group or None
+            direct = ~self._routes.relayed(plan, worker)
         with streams_of_worker(reads=reads, direct=direct) as (streams, pipes):
             self._relay.open(self._output(plan, worker), pipes)
             if self._hang_timeout and len(pipes) < 2:
@@ -294,11 +287,11 @@ class NodeWorkers:
             error_file=_error_file(worker),
             log_dir=None if logs is None else logs.directory,
             style=self._routes.style,
-            is_watched=_is_watched(worker),
+            is_watched=_counts_for_hangs(worker),
         )
 
     def print_stacks(self, text: str) -> None:
-        """Print them, and keep them with the logs."""
+        """Print stacks, and append them to a file in the log folder."""
         self._relay.say(text)
         if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
@@ -306,26 +299,24 @@ class NodeWorkers:
             self._relay.send(messages.Append(str(path), f"{when}\n{text}", str(logs.directory)))
 
     def _watch(self, seconds: float) -> None:
-        if self._hang_timeout:
-            self._relay.send(messages.WatchOutput(seconds or None))
-            self._watch_main_threads(seconds)
-
-    def _watch_main_threads(self, seconds: float) -> None:
-        """Watch them as well, if that can tell a hang."""
+        """Report inactive workers after ``seconds``; 0: never."""
+        if not self._hang_timeout:
+            return
+        self._relay.send(messages.WatchOutput(seconds or None))
         if self._main_threads is None:
-            # Few jobs look for hangs.
+            # Few jobs have a --hang-timeout.
             from clusterrun.workers.main_threads import MainThreads
 
             self._main_threads = MainThreads(self._loop, self._watched_pids)
-        can_tell = self._plan is not None and self._main_threads_tell(self._plan)
-        self._main_threads.watch(seconds if can_tell else 0.0)
+        can_hang = self._plan is not None and self._can_main_threads_hang(self._plan)
+        self._main_threads.watch(seconds if can_hang else 0.0)
 
-    def _main_threads_tell(self, plan: NodePlan) -> bool:
-        """Return whether main threads that do not run may mean a hang, and stacks can be collected unseen."""
-        # That of another program may wait for its child; and one rank waits for no other.
-        of_python = all(each.runs_python for each in _watched(plan))
+    def _can_main_threads_hang(self, plan: NodePlan) -> bool:
+        """Return whether blocked main threads may mean a hang, and stacks can be taken unseen."""
+        # Another program's main thread may wait for its child, and a single rank waits for no peer.
+        runs_python = all(each.runs_python for each in _watched(plan))
         has_peers = plan.world.size > 1 or bool(plan.world.programs)
-        return of_python and has_peers and not self._routes.style.raw
+        return runs_python and has_peers and not self._routes.style.raw
 
     def _watched_pids(self) -> list[int]:
         plan, pids = self._plan, self._fork_server.pids
@@ -333,11 +324,11 @@ class NodeWorkers:
         return [pids[rank] for rank in ranks if rank in pids]
 
     def reap(self) -> None:
-        """Reap orphans of workers that have ended."""
+        """Reap orphans of ended workers."""
         self._fork_server.reap_orphans()
 
     def pause(self) -> None:
-        """Stop the workers, then this process; returns when it is continued."""
+        """Stop the workers, then this process; return when it is continued."""
         self._watch(0.0)
         if self._terminal is not None:
             self._pause_with_shell(self._terminal)
@@ -346,17 +337,17 @@ class NodeWorkers:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _pause_with_shell(self, terminal: Terminal) -> None:
-        """Stop our whole group as Ctrl-Z does: the shell sees its job stopped."""
+        """Stop the launcher's whole group as Ctrl-Z does, so the shell sees its job stopped."""
         terminal.take_back_from(self._fork_server.pids.get(LocalRank(0), 0))
-        ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.killpg(os.getpgrp(), signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, ours)
-        # Continued now; or never stopped, where no shell could continue us.
+        signal.signal(signal.SIGTSTP, handler)
+        # Continued by now. In an orphaned group, which no shell could continue, it never stopped.
         self._resume()
 
     def _resume(self) -> None:
-        """Continue the workers, the one in the foreground with the terminal."""
-        if self._is_watched:
+        """Continue the workers; a single worker gets the terminal back."""
+        if self._is_watching:
             self._watch(self._hang_timeout)
         if self._terminal is not None:
             self._terminal.give_to(self._fork_server.pids.get(LocalRank(0), 0))
@@ -364,12 +355,12 @@ class NodeWorkers:
         self._fork_server.send(actions.SignalWorkers(ranks, signal.SIGCONT, group=True))
 
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
-        """Return the file of each worker's standard error that is kept in one."""
-        ways = {it.local_rank: self._routes.destinations(plan, it)[1] for it in plan.workers}
-        return {local_rank: str(to.log) for local_rank, to in ways.items() if to.log}
+        """Return the log files of the workers' standard error."""
+        stderr = {it.local_rank: self._routes.destinations(plan, it)[1] for it in plan.workers}
+        return {local_rank: str(to.log) for local_rank, to in stderr.items() if to.log}
 
 
-def _page(path: Path, plan: NodePlan) -> SuspendPage | str:
+def _make_page(path: Path, plan: NodePlan) -> SuspendPage | str:
     """Return the page, or why it can't be made."""
     try:
         return SuspendPage(path, (worker.local_rank for worker in plan.workers))
@@ -377,13 +368,13 @@ def _page(path: Path, plan: NodePlan) -> SuspendPage | str:
         return f"{path}: {error.strerror}"
 
 
-def _is_watched(worker: WorkerPlan) -> bool:
-    """Return whether a worker's activity counts: a service may wait for requests for ever."""
+def _counts_for_hangs(worker: WorkerPlan) -> bool:
+    """Return whether inactivity may be a hang: a service may wait for requests forever."""
     return worker.service is None or worker.service.must_finish
 
 
 def _watched(plan: NodePlan) -> list[WorkerPlan]:
-    return [worker for worker in plan.workers if _is_watched(worker)]
+    return [worker for worker in plan.workers if _counts_for_hangs(worker)]
 
 
 def _error_file(worker: WorkerPlan) -> Path | None:
@@ -395,35 +386,33 @@ def _error_file(worker: WorkerPlan) -> Path | None:
 def streams_of_worker(
     *, reads: bool, direct: Std
 ) -> Iterator[tuple[tuple[int, int, int], dict[str, int]]]:
-    """Open what a worker reads and prints to; close it afterwards: worker and relay have duplicates.
+    """Open a worker's standard streams; close them afterwards, when worker and relay have duplicates.
 
     Args:
-        reads: it gets the launcher's standard input, not /dev/null.
-        direct: streams that it writes to the terminal itself, if the launcher's own are one.
+        reads: whether the worker gets the launcher's standard input instead of /dev/null.
+        direct: streams that the worker writes to the launcher's, where that is a terminal.
 
     Yields:
-        Its standard input, output and error; and for the relay, the read ends of "stdout" and
-        "stderr", without those that the worker writes to the terminal itself.
+        The worker's standard input, output and error; and the read ends of its pipes by "stdout" and
+        "stderr", for the relay.
 
     """
     with ExitStack() as opened:
-        stdin = 0 if reads else _own(os.open(os.devnull, os.O_RDONLY), opened)
-        stdout, from_stdout = _stream(1, opened, direct=Std.OUT in direct)
-        stderr, from_stderr = _stream(2, opened, direct=Std.ERR in direct)
-        pipes = {"stdout": from_stdout, "stderr": from_stderr}
-        relayed = {name: pipe for name, pipe in pipes.items() if pipe is not None}
-        yield (stdin, stdout, stderr), relayed
 
+        def closed_later(descriptor: int) -> int:
+            opened.callback(os.close, descriptor)
+            return descriptor
 
-def _stream(number: int, opened: ExitStack, *, direct: bool) -> tuple[int, int | None]:
-    if direct and os.isatty(number):
-        return number, None
-    read_end, write_end = (_own(end, opened) for end in os.pipe2(os.O_CLOEXEC))
-    with suppress(OSError):
-        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    return write_end, read_end
-
-
-def _own(descriptor: int, opened: ExitStack) -> int:
-    opened.callback(os.close, descriptor)
-    return descriptor
+        streams = [0 if reads else closed_later(os.open(os.devnull, os.O_RDONLY))]
+        pipes = {}
+        for number, stream, name in ((1, Std.OUT, "stdout"), (2, Std.ERR, "stderr")):
+            if stream in direct and os.isatty(number):
+                streams.append(number)
+                continue
+            read_end, write_end = map(closed_later, os.pipe2(os.O_CLOEXEC))
+            with suppress(OSError):
+                fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            streams.append(write_end)
+            pipes[name] = read_end
+        stdin, stdout, stderr = streams
+        yield (stdin, stdout, stderr), pipes

@@ -1,4 +1,4 @@
-"""py-spy, which reads the stacks of a process from outside: where it is, and one run of it."""
+"""py-spy, which reads the stacks of a process from outside: its path, and one run of it."""
 
 import time
 from collections.abc import Mapping
@@ -9,23 +9,22 @@ from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
 from clusterrun.processes import SECONDS_TO_DIE
 
-MISSING = "has no py-spy, on its agent's PATH or beside its Python: type pip install py-spy there"
+MISSING = "has no py-spy, on its agent's PATH or beside its Python: run pip install py-spy there"
 
 
 def py_spy_program(environ: Mapping[str, str], interpreter: Path) -> Path | None:
-    """Return the path of py-spy: on the agent's PATH, or beside its Python; None: there is none."""
+    """Return the path of py-spy, on the agent's PATH or beside its Python."""
     folders = (environ.get("PATH", ""), str(interpreter.parent))
     found = (which("py-spy", path=each) for each in folders)
     return next((Path(each) for each in found if each), None)
 
 
 class PySpy:
-    """A py-spy that runs, or could not be started."""
+    """One run of py-spy, which starts at once."""
 
     def __init__(self, program: Path, *arguments: str) -> None:
-        """Start it."""
         self.printed = self.errors = ""
-        """To standard output and error; ``errors`` is why, if it can't be started."""
+        """Its standard output and error; ``errors`` has the reason if it can't be started."""
         self.is_late = False
         self._process: Popen[bytes] | None = None
         try:
@@ -36,7 +35,7 @@ class PySpy:
             self.errors = f"py-spy can't be executed: {error.strerror}"
 
     def wait(self, until: float) -> None:
-        """Read what it prints until it ends; kill it at this monotonic time, then it ``is_late``."""
+        """Read what it prints until it ends; at a monotonic time, kill it and set ``is_late``."""
         if self._process is None:
             return
         printed = errors = b""
@@ -45,7 +44,7 @@ class PySpy:
         except TimeoutExpired:
             self.is_late = True
             self._process.kill()
-            # Unless it hangs in the kernel.
+            # A process that hangs in the kernel survives.
             with suppress(TimeoutExpired):
                 printed, errors = self._process.communicate(timeout=SECONDS_TO_DIE)
         self.printed = printed.decode(errors="replace")

@@ -112,7 +112,7 @@ class TimedRelay:
     def reports_at(self, now: float) -> "list[messages.FromRelay]":
         """Return what the agent has been told by this time."""
         self.now = now
-        self.relay.settle()
+        self.relay.prepare_to_wait()
         return [message for message, _ in self._agent.receive()]
 
     def close(self) -> None:

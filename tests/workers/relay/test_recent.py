@@ -1,11 +1,11 @@
 """What a worker has printed last: its last line, and how many it has printed."""
 
-from clusterrun.workers.relay import kept
+from clusterrun.workers.relay import recent_output
 
 
 def test_the_last_line_is_not_blank() -> None:
     """Scripts end with empty lines, in the same piece or in the next."""
-    recent = kept.Recent()
+    recent = recent_output.Recent()
     assert recent.last_line() == b""
     recent.add(b"one\ntwo\n\n")
     recent.add(b" \n\n")
@@ -17,9 +17,9 @@ def test_the_last_line_is_not_blank() -> None:
 
 def test_memory_is_bounded() -> None:
     """Also for a line that is longer, and comes in pieces."""
-    recent = kept.Recent()
+    recent = recent_output.Recent()
     recent.add(b"first\n" + b"x" * 1_000_000)
     recent.add(b"y" * 1_000_000)
 
-    assert recent.last_line() == b"y" * kept.RECENT_BYTES
+    assert recent.last_line() == b"y" * recent_output.RECENT_BYTES
     assert recent.lines == 1

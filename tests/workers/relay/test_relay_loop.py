@@ -253,7 +253,7 @@ def test_a_relay_that_does_not_say_goodbye(
 
     assert time.monotonic() - started < 10
     assert not Path(f"/proc/{relay.pid}").exists()
-    assert (relay.losses, relay.describe_wait_status) == (None, how)
+    assert (relay.losses, relay.exit_description) == (None, how)
     assert not scratch.exists()
 
 

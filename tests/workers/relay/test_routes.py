@@ -177,11 +177,11 @@ def test_ranks_that_there_are_not() -> None:
     """Otherwise nothing would be printed, without a reason."""
     routes = Routes(job(ranks=ranks(8), local_ranks_filter=ranks(4, 5)), None)
 
-    assert list(routes.remarks(plan(size=8, local_size=4))) == [
+    assert list(routes.warnings(plan(size=8, local_size=4))) == [
         "the test: there is no rank 8: no worker's lines are printed",
         "the test: there is no local rank 4,5 here: no worker's lines are printed",
     ]
-    assert list(routes.remarks(plan(size=9, local_size=5))) == []
+    assert list(routes.warnings(plan(size=9, local_size=5))) == []
 
 
 @pytest.mark.parametrize("option", ["redirects", "tee"])
@@ -189,10 +189,10 @@ def test_streams_of_local_ranks_that_there_are_not(option: str) -> None:
     """Otherwise nothing would be written, without a reason."""
     routes = Routes(job(**{option: some(r0=3, r5=3, r6=1)}), LOGS)
 
-    assert list(routes.remarks(plan(size=2, local_size=2))) == [
+    assert list(routes.warnings(plan(size=2, local_size=2))) == [
         "the test: there is no local rank 5-6 here, where they go from 0 to 1"
     ]
-    assert list(routes.remarks(plan(size=7, local_size=7))) == []
+    assert list(routes.warnings(plan(size=7, local_size=7))) == []
 
 
 def test_the_link_to_the_last_run_is_node_0s() -> None:

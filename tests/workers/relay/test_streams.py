@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.bounds import LocalRank
-from clusterrun.workers.relay import equal_tracebacks, screen, streams
+from clusterrun.workers.relay import duplicate_tracebacks, screen, streams
 from clusterrun.workers.relay.files import OutputFiles
 from clusterrun.workers.relay.lines import TextFilter
 from clusterrun.workers.relay.routes import Destination, LauncherOutput, LineStyle, WorkerOutput
@@ -38,7 +38,7 @@ class Node:
         self.style = LineStyle()
         self.files = OutputFiles(lambda: None)
         self.screen = screen.Screen(LauncherOutput(ours, ours), self.files.opened)
-        self.tracebacks = equal_tracebacks.Tracebacks(lambda: self.now)
+        self.tracebacks = duplicate_tracebacks.Tracebacks(lambda: self.now)
         self.to = Destination(None)
         self._reader = reader
         self._workers: dict[int, streams.RelayedWorker] = {}
@@ -71,7 +71,7 @@ class Node:
         stream = self.stream(rank, name)
         for at in range(0, len(text), 1 << 14):
             os.write(self._pipes[rank, name], text[at : at + (1 << 14)])
-            stream.pump(self.now)
+            stream.read(self.now)
 
     def at(self, now: float) -> None:
         """Let the time pass, and do what is due then."""
@@ -79,7 +79,7 @@ class Node:
         for worker in self._workers.values():
             for stream in worker.streams.values():
                 stream.show_due(now)
-        self.tracebacks.look(now)
+        self.tracebacks.update(now)
         self.screen.draw(now)
 
     def shows(self, text: bytes) -> None:
@@ -469,11 +469,11 @@ def test_it_is_a_search_line_by_line(lines: list[str], texts: list[str]) -> None
     """Torchrun also looks at each line for each text."""
     found = [line for line in lines if any(text in line for text in texts)]
 
-    text = TextFilter(b"", texts).picked("".join(f"{line}\n" for line in lines).encode())
+    text = TextFilter(b"", texts).matching("".join(f"{line}\n" for line in lines).encode())
 
     assert text.decode() == "".join(f"{line}\n" for line in found)
 
 
 def test_the_piece_of_a_long_line_is_ended() -> None:
     """Other ranks' lines follow it."""
-    assert TextFilter(b"", ["b"]).picked(b"a\nabc") == b"abc\n"
+    assert TextFilter(b"", ["b"]).matching(b"a\nabc") == b"abc\n"

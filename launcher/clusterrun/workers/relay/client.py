@@ -1,4 +1,4 @@
-"""The agent's half of the relay: starts it, sends it the workers' pipes, receives their ends."""
+"""The agent's side of the relay: starts it, sends it the workers' pipes, receives its reports."""
 
 import os
 import select
@@ -38,7 +38,7 @@ ReportedEvent = OutputEnded | OutputClosed | WorkersIdle | RelayAnswered
 RelayEvent = ReportedEvent | HelperLost
 
 _MARGIN = 1.0
-"""Seconds after its deadline at which a relay that has not ended is killed."""
+"""Seconds after its deadline when a relay that has not ended is killed."""
 
 
 class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
@@ -54,53 +54,54 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
     ) -> None:
         super().__init__(channel, pid)
         self.losses: tuple[LostOutput, ...] | None = None
-        """What it could not write; None before its end, and if it ended without reporting."""
+        """What it could not write; None until it has reported that."""
         self.output_closed = False
         """Whether the reader of standard output was gone before everything was written."""
-        self.describe_wait_status = ""
-        """"was killed by SIGKILL"; "" before its end."""
+        self.exit_description = ""
+        """For example "was killed by SIGKILL"; "" while it runs."""
         self._scratch = scratch
         self._is_closed = False
 
     @classmethod
-    def start(cls, place: LauncherOutput, *scratch: Path) -> Self:
-        """Fork the relay (the process must have one thread).
+    def start(cls, output: LauncherOutput, *scratch: Path) -> Self:
+        """Fork the relay; the process must have one thread.
 
         Args:
-            place: where lines are shown; the descriptors must stay open for this call only.
-            scratch: folders that the relay removes at its own end, however the agent ends.
+            output: where lines are shown; the descriptors may be closed after this call.
+            scratch: folders that the relay removes when it ends, however the agent ends.
 
         Raises:
             MachineError: a limit allows no more processes.
 
         """
         ours, theirs = socket.socketpair()
-        pid = fork(partial(_run_relay, theirs, place, scratch))
+        pid = fork(partial(_run_relay, theirs, output, scratch))
         theirs.close()
         return cls(HelperChannel(ours, messages.TO_RELAY, messages.FROM_RELAY), pid, scratch)
 
     def send(self, message: "messages.ToRelay") -> None:
-        """Ask for something; what the relay answers becomes an event."""
+        """Send a request; the relay's answer becomes an event."""
         self._send(message)
 
     def open(self, output: WorkerOutput, pipes: Mapping[str, int]) -> None:
         """Have the relay read a worker's pipes, by "stdout" and "stderr".
 
-        The caller closes its own descriptors. A stream without a pipe is the terminal's own.
+        The caller may close its descriptors at once. A stream that the worker writes to the terminal
+        itself has no pipe.
         """
         fields = to_builtins(output, enc_hook=str)
         self._send(messages.Open(fields, [*pipes]), [*pipes.values()])
 
     def say(self, text: str) -> None:
-        """Print ``text`` to stderr, between the workers' lines."""
+        """Print text to stderr between the workers' lines."""
         if text:
             self._send(messages.PrintText(text))
 
     def notice(self, text: str) -> None:
-        """Print one message, whose lines after the first are indented: what it quotes begins none."""
+        """Print one message. Continuation lines are indented, so quoted text can't begin a line."""
         self.say("\n ".join(map(printable, f"clusterrun: {text}".split("\n "))))
 
-    def _happened(self, now: float) -> Iterator[RelayEvent]:
+    def _handle(self, now: float) -> Iterator[RelayEvent]:
         yield from self._received(now)
         if self._channel.closed:
             self.lost = True
@@ -109,20 +110,20 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
     def _kill(self, how: str) -> None:
         os.kill(self.pid, signal.SIGKILL)
         status_of(self.pid, _MARGIN)
-        self.describe_wait_status = how
+        self.exit_description = how
 
     def close(self, seconds: float) -> None:
-        """Let the relay write what it holds for up to ``seconds``, then end it; only once."""
+        """Let the relay write what is left for at most ``seconds``, then end it; idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
         self._leave_loop()
-        if not self.describe_wait_status:
+        if not self.exit_description:
             self._send(messages.Close(seconds))
             self._end_within(seconds + _MARGIN)
         self._channel.close()
         if self._scratch:
-            # The relay has done so itself, unless it was killed or the folder was slow.
+            # The relay has removed it unless it was killed or the folder was slow.
             Scratch(*self._scratch).remove()
 
     def _end_within(self, seconds: float) -> None:
@@ -130,13 +131,13 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
             self._reap()
             return
         os.kill(self.pid, signal.SIGKILL)
-        # Not even SIGKILL ends a process that hangs in a file system; init reaps it later.
+        # SIGKILL does not end a process that hangs in a file system; init reaps it later.
         if self._await_end(_MARGIN):
             self._reap()
-        self.describe_wait_status = "stopped responding"
+        self.exit_description = "stopped responding"
 
     def _await_end(self, seconds: float) -> bool:
-        """Wait until the relay has closed its socket, which only its end does."""
+        """Wait until the relay ends, which closes its socket."""
         deadline = time.monotonic() + seconds
         while not self._channel.closed and (left := deadline - time.monotonic()) > 0:
             poll = select.poll()
@@ -170,30 +171,30 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
                     assert_never(message)
 
     def _reap(self) -> tuple[str, int]:
-        """Reap the relay, which has ended; return how, in words and by which signal."""
+        """Reap the ended relay; return how it ended, and the signal or 0."""
         try:
             status = os.waitpid(self.pid, 0)[1]
         except ChildProcessError:
             # It was reaped before.
             status = 0
-        self.describe_wait_status, number = describe_wait_status(status)
-        return self.describe_wait_status, number
+        self.exit_description, number = describe_wait_status(status)
+        return self.exit_description, number
 
 
-def _run_relay(control: socket.socket, place: LauncherOutput, scratch: Sequence[Path]) -> NoReturn:
+def _run_relay(control: socket.socket, output: LauncherOutput, scratch: Sequence[Path]) -> NoReturn:
     try:
-        # Imported while the agent goes on, which does not need it.
+        # Imported after the fork, while the agent continues without it.
         from clusterrun.workers.relay.loop import run_relay
 
-        run_relay(control, place, scratch)
+        run_relay(control, output, scratch)
     except BaseException as error:  # noqa: BLE001 - the user must see it
-        # The terminal may be stopped, and the agent waits for the end of this process.
+        # The agent waits for the end of this process, which a stopped terminal could block.
         signal.alarm(1)
         if isinstance(error, LauncherError):
             os.write(2, f"{error.explain()}\n".encode())
         else:
-            # Not that of a debugger of the agent.
+            # ``sys.excepthook`` may be that of the agent's debugger.
             sys.__excepthook__(*sys.exc_info())
     finally:
-        # Never back into the agent's own code.
+        # Never return into the agent's code.
         os._exit(ExitCode.INTERNAL)

@@ -1,4 +1,4 @@
-"""Lines of a worker's bytes, and what is looked for in them. Pure."""
+"""Turns a worker's bytes into lines, and finds progress bars, stacks and chosen texts. Pure."""
 
 import os
 import re
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from clusterrun.loop import NEVER
 from clusterrun.policy.stacks import LONGEST
-from clusterrun.workers.relay.kept import plain
+from clusterrun.workers.relay.recent_output import plain
 from clusterrun.workers.relay.screen import MAX_LINE_LENGTH, with_prefix
 
 SECONDS_OF_A_BAR = 10.0
-"""Between lines with the state of a progress bar that is not drawn."""
+"""Between printed states of a progress bar that is not drawn."""
 
 SECONDS_ON_A_TERMINAL = 2.0
-"""As above, where several workers draw one."""
+"""The same on a terminal, where several workers draw a bar."""
 
 _UP_AND_DOWN = rb"(?:\x1b\[A){3}\n{3}|(?:\x1b\[A){2}\n{2}|\x1b\[A\n"
-"""Back to the beginning of the same line: tqdm draws a bar below another like this."""
+"""Returns to the beginning of the same line: tqdm draws nested bars like this."""
 
 _FIRST_STATE = rb"[^\r\n]*"
 _OVERWRITTEN = rb"(?m)^[^\n]*\r(?=[^\r\n])"
@@ -25,64 +25,65 @@ _RETURNS_BEFORE_NEWLINE = rb"\r+\n"
 _MOVEMENTS = (
     rb"\x1b\[[0-?]*[ -/]*[@-ln-~]"
     rb"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # titles, links
-    rb"|\x1b[ -/]*[0-Z\\^-~]"  # the short ones
+    rb"|\x1b[ -/]*[0-Z\\^-~]"  # short sequences
 )
-"""Control sequences, but for those that set colours."""
+"""Control sequences except those that set colours."""
 
 _HEADER = rb"(Current thread|Thread) 0x[0-9a-f]+( .*)?\(most recent call first\):\s*$"
 _FRAME = rb"  (File .*, line (\d+|\?\?\?) in |<|\.\.\.|Garbage-collecting)"
 _ADDRESS = r"(?m)^((?:Current thread|Thread)) 0x[0-9a-f]+"
-_BENEATH_THE_SCRIPT = (
+_LAUNCHER_FRAME = (
     r'(?m)^  File "(?:.*/fork_server/__main__\.py|<python -m>)", line \d+ in <module>\n?'
 )
-"""The launcher's own frames, which every forked worker has."""
+"""The launcher's frames, which every forked worker has."""
 
-_ALONE = r"\A(?:Current thread|Thread)[^\n]*\n"
+_ONLY_THREAD = r"\A(?:Current thread|Thread)[^\n]*\n"
 
 
 class LineBuffer:
-    r"""Turns the bytes of a stream into lines, whatever they are and however they are cut.
+    r"""Turns the bytes of a stream into lines, however the bytes are cut.
 
-    A progress bar redraws its line after ``\r``; of such a line only the last state is kept.
+    A progress bar redraws its line after ``\r``; only the last state of such a line is kept.
     """
 
     def __init__(self, longest: int = MAX_LINE_LENGTH) -> None:
         self._longest = longest
         self._pending = b""
-        self._passing_on = False
+        self._in_long_line = False
+        """Whether the pieces of a line that is too long are returned as they come."""
         self._is_redrawn = False
 
     @property
     def bar(self) -> bytes:
-        """The unfinished line if it is a progress bar's, which has been drawn more than once."""
+        """The unfinished line if it is a progress bar, which was drawn more than once."""
         return self.unfinished if self._is_redrawn else b""
 
     @property
     def unfinished(self) -> bytes:
-        """The last line so far, in its last state; empty if it was finished or is passed on."""
+        """The incomplete last line, in its latest state; empty within a line that is too long."""
         return self._pending.rstrip(b"\r")
 
     def feed(self, data: bytes) -> bytes:
-        """Return the lines that ``data`` makes whole, and the pieces of one that is too long."""
+        """Take bytes; return the lines that are complete now, and pieces of a line that is too long."""
         size = self._longest
         if len(data) <= size:
             return self._feed(data)
         return b"".join(self._feed(data[at : at + size]) for at in range(0, len(data), size))
 
     def finish(self) -> bytes:
-        """Return the unfinished line with the newline it lacks; nothing if there is none."""
-        lacking = self._passing_on or self.unfinished
-        rest = self.unfinished + b"\n" if lacking else b""
-        self._pending, self._passing_on, self._is_redrawn = b"", False, False
+        """Return the incomplete line with a newline; b"" if there is none."""
+        is_incomplete = self._in_long_line or self.unfinished
+        rest = self.unfinished + b"\n" if is_incomplete else b""
+        self._pending, self._in_long_line, self._is_redrawn = b"", False, False
         return rest
 
     def _feed(self, data: bytes) -> bytes:
-        if not self._passing_on:
+        if not self._in_long_line:
             return self._whole_lines(data)
         end = data.find(b"\n") + 1
         if not end:
             return data
-        self._passing_on = False
+        self._in_long_line = False
         return data[:end] + self._whole_lines(data[end:])
 
     def _whole_lines(self, data: bytes) -> bytes:
@@ -90,7 +91,7 @@ class LineBuffer:
         if b"\x1b[A" in text:
             text = re.sub(_UP_AND_DOWN, b"\r", text)
         if len(text) > self._longest and self._begins_too_long(text):
-            self._pending, self._passing_on = b"", True
+            self._pending, self._in_long_line = b"", True
             return self._feed(text)
         end = text.rfind(b"\n") + 1
         lines, self._pending = text[:end], text[end:]
@@ -107,21 +108,21 @@ class LineBuffer:
 
 
 def _last_state(line: bytes) -> bytes:
-    r"""Return what counts of an unfinished line; a ``\r`` at its end may still become ``\r\n``."""
+    r"""Return the latest state of an incomplete line; a ``\r`` at its end may still become ``\r\n``."""
     state = re.sub(_OVERWRITTEN, b"", line)
     text = state.rstrip(b"\r")
     return text if len(text) == len(state) else text + b"\r"
 
 
 def without_movements(text: bytes) -> bytes:
-    """Return ``text`` with its colours and without what else a terminal would obey."""
+    """Return ``text`` without control sequences except colours."""
     return re.sub(_MOVEMENTS, b"", text) if b"\x1b" in text else text
 
 
 class StackDumpFilter:
-    """Takes the stacks that faulthandler prints out of a stream's lines, while it is armed.
+    """While armed, takes faulthandler's stacks out of a stream's lines.
 
-    Other threads may print in between, so that each line is judged by itself.
+    Other threads may print in between, so each line is judged by itself.
     """
 
     def __init__(self) -> None:
@@ -129,7 +130,7 @@ class StackDumpFilter:
         self.lines = 0
         """Number of faulthandler's lines since it was armed."""
         self.found_own_lines = False
-        """Whether what was fed last had whole lines of the worker's own."""
+        """Whether the last ``feed`` had complete lines of the worker itself."""
         self._dump = bytearray()
         self._blank = b""
 
@@ -138,7 +139,7 @@ class StackDumpFilter:
         self._dump.clear()
 
     def disarm(self) -> bytes:
-        """Take out no more; return what was held back and belongs to the worker's own lines."""
+        """Stop taking out stacks; return what was held back of the worker's own lines."""
         self.armed = False
         return self.finish()
 
@@ -154,11 +155,13 @@ class StackDumpFilter:
 
     @property
     def stack(self) -> str:
-        """What has been taken out: the stacks of all threads, without what differs by process."""
-        text = re.sub(_BENEATH_THE_SCRIPT, "", plain(bytes(self._dump)))
+        """The stacks of all threads, without what differs between processes."""
+        text = re.sub(_LAUNCHER_FRAME, "", plain(bytes(self._dump)))
         text = re.sub(_ADDRESS, r"\1", text).rstrip("\n")
-        # The name of the only thread is left out.
-        return text if text.count(" (most recent call first):") > 1 else re.sub(_ALONE, "", text)
+        # The heading of the only thread is omitted.
+        return (
+            text if text.count(" (most recent call first):") > 1 else re.sub(_ONLY_THREAD, "", text)
+        )
 
     def _feed_line(self, line: bytes) -> bytes:
         before = self.finish()
@@ -182,17 +185,16 @@ class StackDumpFilter:
 
 
 class TextFilter:
-    """Picks lines that contain one of ``texts``, each with the ``prefix`` of its worker.
+    """Selects lines that contain one of ``texts``, and puts the worker's ``prefix`` before each.
 
-    No text has a line break in it. Of a line that comes in pieces, those pieces that contain a text
-    are picked, as lines.
+    Texts have no line breaks. A line that is too long comes in pieces, each of which counts as a line.
     """
 
     def __init__(self, prefix: bytes, texts: Sequence[str]) -> None:
         self._prefix = prefix
         self._pattern = re.compile(b"|".join(re.escape(os.fsencode(text)) for text in texts))
 
-    def picked(self, lines: bytes) -> bytes:
+    def matching(self, lines: bytes) -> bytes:
         found, end = b"", 0
         while match := self._pattern.search(lines, end):
             begin = lines.rfind(b"\n", end, match.start()) + 1 or end
@@ -203,10 +205,12 @@ class TextFilter:
 
 
 class ProgressBar:
-    """The bar of one stream, if it draws one; its last state is a line anyway."""
+    """Prints states of one stream's progress bar as lines; its last state is a line anyway.
+
+    ``seconds`` is the time between two lines of one bar.
+    """
 
     def __init__(self, seconds: float) -> None:
-        """Take the seconds between two lines of one bar."""
         self._seconds = seconds
         self._since: float | None = None
         self._printed = b""
@@ -214,13 +218,13 @@ class ProgressBar:
 
     @property
     def due(self) -> float:
-        """When to ``look`` at a bar that is not redrawn meanwhile; NEVER: not before it is redrawn."""
+        """When to call ``update`` even if the bar is not redrawn; NEVER: only when it is redrawn."""
         if self._since is None or self._state == self._printed:
             return NEVER
         return self._since + self._seconds
 
-    def look(self, state: bytes, now: float) -> bytes:
-        """Take the bar's state, b"" if there is no bar; return it if it is due."""
+    def update(self, state: bytes, now: float) -> bytes:
+        """Take the bar's state, b"" if there is no bar; return it if it is to be printed now."""
         if not state.strip():
             self._since, self._state, self._printed = None, b"", b""
             return b""

@@ -1,7 +1,7 @@
 """Where each worker's output goes, and how its lines look.
 
-Log files are DIR/RUN/attempt-A/HOST-N/rank-R.out and .err, or one rank-R.log; as torchrun has it,
-DIR/RUN_RANDOM/attempt_A/LOCALRANK/stdout.log and stderr.log.
+Log files are DIR/RUN/attempt-A/HOST-N/rank-R.out and .err, or one rank-R.log. In torchrun's layout they
+are DIR/RUN_RANDOM/attempt_A/LOCALRANK/stdout.log and stderr.log.
 """
 
 import errno
@@ -20,31 +20,25 @@ from clusterrun.job.output import absolute
 from clusterrun.job.values import Std
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
-"""Errors of a full disk."""
+DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 
 
 class LauncherOutput(Struct, frozen=True):
-    """Lines are shown on the launcher's own outputs: a terminal, pipe, socket or file each."""
+    """The launcher's descriptors on which lines are shown: each a terminal, pipe, socket or file."""
 
     stdout: int = 1
     stderr: int = 2
-
-    @property
-    def descriptors(self) -> set[int]:
-        """What the relay needs of the launcher's."""
-        return {self.stdout, self.stderr}
 
 
 class LineStyle(Struct, frozen=True):
     """How the lines of this node's workers look on the screen."""
 
     raw: bool = False
-    """The bytes of the only worker are written as they come, without a prefix."""
+    """Whether the bytes of a single worker are written as they come, without a prefix."""
     colour: bool = False
-    """Prefixes are coloured on a terminal."""
+    """Whether prefixes are coloured on a terminal."""
     merged: bool = False
-    """Other processes print to the same place: no colours and no live line, even on a terminal."""
+    """Whether other processes print to the same terminal, so it gets no colours and no live line."""
 
 
 class Destination(Struct, frozen=True):
@@ -53,52 +47,52 @@ class Destination(Struct, frozen=True):
     log: Path | None
     shown: bool = True
     shown_if_log_fails: bool = False
-    """Shown only if the log file can't be written."""
+    """Whether it is shown once the log file can't be written."""
     filtered: Path | None = None
-    """Shown lines that contain one of ``filters`` go to this file, too."""
+    """A file for shown lines that contain one of ``filters``."""
     filters: tuple[str, ...] = ()
 
 
 class WorkerOutput(Struct, frozen=True):
-    """One worker, and where its output goes."""
+    """Where the output of one worker goes."""
 
     local_rank: LocalRank
     label: str
     """Its name in messages: "rank 3"."""
     prefix: str
-    """What its lines begin with: "[rank 3] "."""
+    """Printed before its lines: "[rank 3] "."""
     stdout_to: Destination
     stderr_to: Destination
     error_file: Path | None
     """Its TORCHELASTIC_ERROR_FILE."""
     log_dir: Path | None = None
-    """The folder that the user has named, above its log files."""
+    """The folder of ``--log-dir``, above its log files."""
     style: LineStyle = LineStyle()
     is_watched: bool = True
-    """Its output says that the job goes on (``--hang-timeout``): that of a service does not."""
+    """Whether its output counts as progress (``--hang-timeout``); a service's output does not."""
 
 
 class LogLayout(Struct, frozen=True):
-    """The files of one run, below ``--log-dir``."""
+    """The log files of one run, below ``--log-dir``."""
 
     directory: Path
     run_id: str
     one_file: bool = False
-    """Both streams of a worker go to one file, to which ``workerlog`` is a link."""
+    """Whether both streams of a worker go to one file, to which ``workerlog`` is a link."""
     torchrun_folder: str = ""
     """RUN_RANDOM, which differs by node and run; "" for clusterrun's own layout."""
     kept_attempts: int = 0
-    """Attempts of earlier jobs of the run, whose folders come first."""
+    """Number of attempts of earlier jobs of the run, whose folders come first."""
 
     @property
     def run(self) -> Path:
-        """The folder of this run; in our own layout, ``directory/latest`` is a link to it."""
+        """The folder of this run; in clusterrun's layout, ``directory/latest`` is a link to it."""
         return self.directory / (self.torchrun_folder or self.run_id)
 
     def attempt(self, number: int) -> Path:
         """Return the folder of the n-th attempt of this job."""
-        place = self.kept_attempts + number
-        return self.run / f"attempt{'_' if self.torchrun_folder else '-'}{place}"
+        separator = "_" if self.torchrun_folder else "-"
+        return self.run / f"attempt{separator}{self.kept_attempts + number}"
 
     def files(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Path, Path]:
         folder = self._folder(plan)
@@ -113,40 +107,41 @@ class LogLayout(Struct, frozen=True):
         return folder / f"{name}.out", folder / f"{name}.err"
 
     def filtered_files(self, plan: NodePlan) -> tuple[Path, Path]:
-        """Return this node's files for lines of standard output and error with certain texts."""
+        """Return this node's files for filtered lines of standard output and error."""
         folder = self._folder(plan)
         return folder / "filtered_stdout.log", folder / "filtered_stderr.log"
 
     def workerlog(self, local_rank: int) -> Path:
-        """Return where Paddle's launcher writes what the worker of one device prints."""
+        """Return the log file of one device's worker, as Paddle's launcher names it."""
         return self.directory / f"workerlog.{local_rank}"
 
     def _folder(self, plan: NodePlan) -> Path:
         attempt = self.attempt(plan.world.attempt)
-        # torchrun's folder differs by node already.
+        # torchrun's folder already differs by node.
         return attempt if self.torchrun_folder else attempt / f"{plan.host}-{plan.world.node_rank}"
 
 
 class Routes(Struct, frozen=True):
-    """Where a job's output goes; ``logs``: the layout of its files, None: there are none."""
+    """Where a job's output goes."""
 
     job: Job
     logs: LogLayout | None
+    """None: there are no log files."""
     style: LineStyle = LineStyle()
 
     def destinations(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Destination, Destination]:
         """Return where standard output and standard error of ``worker`` go."""
         local_rank = self._local_rank(worker)
         hidden = worker.service is None and self.hidden_by(worker.rank, local_rank) != ""
-        texts = (
-            self.job.output.duplicate_stdout_filters,
-            self.job.output.duplicate_stderr_filters,
-        )
+        output = self.job.output
+        texts = (output.duplicate_stdout_filters, output.duplicate_stderr_filters)
         files = self.logs.files(plan, worker) if self.logs else (None, None)
         filtered_files = self.logs.filtered_files(plan) if self.logs else (None, None)
 
-        def of(number: int) -> Destination:
-            is_logged, is_printed = self.ways((Std.OUT, Std.ERR)[number], local_rank)
+        def destination(number: int) -> Destination:
+            is_logged, is_printed = self.is_logged_and_printed(
+                (Std.OUT, Std.ERR)[number], local_rank
+            )
             is_filtered = texts[number] and is_logged and is_printed and not hidden
             return Destination(
                 log=files[number] if is_logged else None,
@@ -156,10 +151,10 @@ class Routes(Struct, frozen=True):
                 filters=texts[number],
             )
 
-        return of(0), of(1)
+        return destination(0), destination(1)
 
     def relayed(self, plan: NodePlan, worker: WorkerPlan) -> Std:
-        """Return the streams that must go through the relay even if the worker could have the terminal."""
+        """Return the streams of ``worker`` that must go through the relay, even if it has the terminal."""
         if self.job.output.log_line_prefix_template:
             return Std.ALL
         relayed = Std.NONE
@@ -169,11 +164,11 @@ class Routes(Struct, frozen=True):
         return relayed
 
     def prefix(self, plan: NodePlan, worker: WorkerPlan) -> str:
-        """Return the prefix of the lines of ``worker``, by the user's template or ours."""
+        """Return the prefix of the lines of ``worker``, by the user's template or the default."""
         template = self.job.output.log_line_prefix_template
         if template is None:
             return f"[{label_of(plan, worker)}] "
-        # Its import takes long, as it compiles a pattern.
+        # This import is slow, because it compiles a pattern.
         from string import Template
 
         values = {
@@ -181,16 +176,16 @@ class Routes(Struct, frozen=True):
             "local_rank": self._local_rank(worker),
             "role_name": {**plan.env, **worker.env}.get("ROLE_NAME", ""),
             "host": plan.host.partition(".")[0],
-            # torch 2.15's: socket.gethostname().
+            # Since torch 2.15: socket.gethostname().
             "hostname": plan.host,
             "node_rank": plan.world.node_rank,
         }
         return Template(template).safe_substitute(values)
 
     def hidden_by(self, rank: int, local_rank: int | None) -> str:
-        """Return what keeps a worker's lines off the screen, "--ranks 0"; "" if nothing does.
+        """Return the option that hides a worker's lines, "--ranks 0"; "" if none does.
 
-        ``local_rank``: None if it is unknown; then only --ranks counts.
+        ``local_rank`` is None if it is unknown; then only --ranks counts.
         """
         for name, number in (("ranks", rank), ("local_ranks_filter", local_rank)):
             chosen = self.job.setting(name)
@@ -198,7 +193,7 @@ class Routes(Struct, frozen=True):
                 return f"{chosen.origin} {chosen.value}"
         return ""
 
-    def remarks(self, plan: NodePlan) -> Iterator[str]:
+    def warnings(self, plan: NodePlan) -> Iterator[str]:
         """Yield warnings about options that name ranks which do not exist."""
         world = plan.world
         ranks, local = self.job.setting("ranks"), self.job.setting("local_ranks_filter")
@@ -210,26 +205,23 @@ class Routes(Struct, frozen=True):
                 " printed"
             )
 
-        yield from self._unknown_local_ranks(plan)
-
-    def _unknown_local_ranks(self, plan: NodePlan) -> Iterator[str]:
         if self.job.tasks is not None:
             return
         for option in (self.job.setting("redirects"), self.job.setting("tee")):
             named = () if option.value is None else option.value.by_local_rank
-            if missing := [rank for rank in named if rank >= plan.world.local_size]:
-                ranks = ",".join(runs(missing))
+            if missing := [rank for rank in named if rank >= world.local_size]:
                 yield (
-                    f"{option.origin}: there is no local rank {ranks} here, where they go from 0 to"
-                    f" {plan.world.local_size - 1}"
+                    f"{option.origin}: there is no local rank {','.join(runs(missing))} here, where"
+                    f" they go from 0 to {world.local_size - 1}"
                 )
 
     def links(self, plan: NodePlan) -> Iterator[tuple[Path, str]]:
+        """Yield the symbolic links to make, each with its target."""
         if self.logs is None:
             return
-        # A run that could not start leaves the link to the run before it.
+        # Made by the first attempt: a run that can't start leaves the link to the previous run.
         first = plan.world.attempt == 0 and plan.world.node_rank == 0
-        # Programs that look for torchrun's files take each folder for a run.
+        # Not in torchrun's layout, where programs take each folder for a run.
         if first and not self.logs.torchrun_folder:
             yield self.logs.directory / "latest", self.logs.run_id
         for worker in plan.workers if self.logs.one_file else ():
@@ -237,10 +229,10 @@ class Routes(Struct, frozen=True):
             link = self.logs.workerlog(self._local_rank(worker))
             yield link, str(log.relative_to(self.logs.directory))
 
-    def ways(self, stream: Std, local_rank: int) -> tuple[bool, bool]:
+    def is_logged_and_printed(self, stream: Std, local_rank: int) -> tuple[bool, bool]:
         """Return whether a worker's stream goes to a log file, and whether it is printed.
 
-        Without --redirects and --tee it does both, if there are log files.
+        Without --redirects and --tee both are true, if there are log files.
         """
         redirects, tee = self.job.files.redirects, self.job.files.tee
         if self.logs is None:
@@ -253,22 +245,22 @@ class Routes(Struct, frozen=True):
         return is_redirected, not is_redirected
 
     def _local_rank(self, worker: WorkerPlan) -> int:
-        # LOCAL_RANK itself may be 0 in every task, where each sees one GPU.
+        # LOCAL_RANK may be 0 in every task, if each task sees one GPU.
         tasks = self.job.tasks
         return worker.local_rank if tasks is None else tasks.local_rank
 
 
 def label_of(plan: NodePlan, worker: WorkerPlan) -> str:
-    """Return the name of a worker, "rank 3" or "server 0", with the host where there are several."""
+    """Return the name of a worker, "rank 3" or "server 0", with the host if there are several nodes."""
     host = f" {plan.host.partition('.')[0]}" if plan.world.nodes > 1 else ""
     program = "rank" if worker.service is None else worker.service.name
     return f"{program} {worker.rank_in_program}{host}"
 
 
 def check_log_folder(log_dir: Setting[str | None]) -> None:
-    """Return if no log files are wanted, or the folder for them can be written or made.
+    """Check that the folder for log files, if any, can be made and written.
 
-    It is made with the first file: a job that can't start leaves nothing.
+    It is made with the first file, so a job that can't start leaves nothing.
 
     Raises:
         MachineError: it can't be made, or nothing can be written in it.
@@ -287,19 +279,19 @@ def check_log_folder(log_dir: Setting[str | None]) -> None:
 
 
 def _error_of_writing(folder: Path) -> int:
-    """Return the error that making a folder in ``folder`` meets; 0 for none."""
-    # Rights alone don't tell: root may write to no /proc, and on a file server not everywhere.
+    """Try to make a folder in ``folder``; return the error number or 0."""
+    # Permissions alone don't tell: root can't write to /proc, nor everywhere on a file server.
     trial = folder / f".clusterrun-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         trial.mkdir()
         trial.rmdir()
     except OSError as error:
-        # A full disk ends no job: its output is shown, and that files lack lines.
-        return 0 if error.errno in NO_ROOM else error.errno or errno.EIO
+        # A full disk is not an error: the output is printed, and so is that log files lack lines.
+        return 0 if error.errno in DISK_FULL_ERRORS else error.errno or errno.EIO
     return 0
 
 
 def _hint(folder: Path, error: int) -> str:
     if error == errno.EACCES and folder.stat().st_uid == os.geteuid():
-        return f"name another folder with --log-dir DIR, or type: chmod u+wx {folder}"
+        return f"name another folder with --log-dir DIR, or run: chmod u+wx {folder}"
     return "name another folder with --log-dir DIR"

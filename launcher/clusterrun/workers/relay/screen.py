@@ -1,6 +1,6 @@
-"""Where lines are shown: the launcher's standard output and error, or those of its caller.
+"""The launcher's standard output and error, on which whole lines of many workers are printed.
 
-Whole lines of many workers share them; on a terminal, one live line stands below.
+On a terminal, one live line is drawn below them.
 """
 
 import math
@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import zip_longest
 
 from msgspec import Struct
@@ -15,96 +16,101 @@ from msgspec import Struct
 from clusterrun.descriptor_output import DescriptorOutput, LineOutput, open_output
 from clusterrun.errors import printable
 from clusterrun.loop import NEVER
-from clusterrun.workers.relay.kept import plain
+from clusterrun.workers.relay.recent_output import plain
 from clusterrun.workers.relay.routes import LauncherOutput
 
 MAX_LINE_LENGTH = 64 << 10
-"""Bytes of an unfinished line that are held back; a longer one is passed on piece by piece."""
+"""Bytes of an unfinished line that are held back; a longer line is printed in pieces."""
 
 COLOURS = rb"\x1b\[[0-9;:]*m"
-"""Sequences that set colours and styles, and move nothing."""
+"""Control sequences that set colours and styles, and move no cursor."""
 
 _CLEAR_LINE = b"\r\x1b[K"
 _NO_COLOUR = b"\x1b[0m"
 _REDRAW_SECONDS = 0.1
 _DEFAULT_COLUMNS = 80
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-"""Of the prefixes, by turns; red is for errors."""
+"""Of the prefixes, in turn; red is for errors."""
 
 
 class Source(Struct, frozen=True):
-    """A stream that prints; the live line belongs to the one with the lowest ``order``."""
+    """A stream of a worker; the live line shows the source with the lowest ``order``."""
 
     order: tuple[int, int]
-    """The local rank, and which of its streams."""
+    """The local rank, and the number of its stream."""
     prefix: bytes
 
 
 class Unfinished(Struct, frozen=True):
-    """The last line of a stream, in its last state."""
+    """The last, incomplete line of a stream, in its latest state."""
 
     text: bytes = b""
     is_bar: bool = False
-    """A progress bar's: it was drawn more than once."""
+    """Whether it is a progress bar, which was drawn more than once."""
 
 
 class Display:
-    """One terminal, pipe, file or stream of the caller, which all sources share line by line.
+    """A terminal, pipe or file, which all sources share line by line.
 
-    ``terminal`` is its descriptor if it is one; there is no live line on anything else, and it shows no
-    progress bar if several workers draw one.
+    Args:
+        output: takes the bytes.
+        terminal: the descriptor if it is a terminal. Only a terminal has a live line, which shows no
+            progress bar if several workers draw one.
+
     """
 
     def __init__(self, output: LineOutput, terminal: int | None) -> None:
         self.output = output
         self.terminal = terminal
         self.has_unlogged_lines = False
-        """Whether something was shown that no log file has."""
+        """Whether something was printed that is in no log file."""
         self.shows_bars = terminal is not None
         """Whether a progress bar is on the live line."""
-        self._in_line_of: Source | None = None
+        self._unterminated: Source | None = None
+        """The source whose last text was printed without a newline."""
         self._live: dict[Source, Unfinished] = {}
         self._drawn = b""
-        """The live line that the terminal shows."""
+        """The live line that is on the terminal."""
         self._stale = False
         self._drawn_at = -math.inf
 
     @property
     def due(self) -> float:
-        """When to ``redraw`` (monotonic seconds); NEVER: nothing to draw, or the output is busy."""
-        if not self._stale or self._in_line_of or self.output.waiting:
+        """When to ``redraw`` (monotonic seconds); NEVER if there is no need, or the output is busy."""
+        if not self._stale or self._unterminated or self.output.waiting:
             return NEVER
         return self._drawn_at + _REDRAW_SECONDS
 
     def show(self, source: Source, text: bytes, *, is_logged: bool = False) -> None:
-        """Print ``text`` of ``source``: whole lines, or a piece of one too long to be held back.
+        """Print whole lines of ``source``, or a piece of a line that is too long to be held back.
 
-        If another source prints before that one is whole, it is broken there.
+        If another source prints before that line is complete, the line is broken.
         """
         if not text:
             return
         self.has_unlogged_lines |= not is_logged
-        continues = self._in_line_of == source
-        self._make_room(breaking=not continues)
+        continues = self._unterminated == source
+        self._end_line(breaking=not continues)
         self.output.write(with_prefix(source.prefix, text, continues=continues))
-        self._in_line_of = None if text.endswith(b"\n") else source
+        self._unterminated = None if text.endswith(b"\n") else source
 
     def notice(self, text: bytes) -> None:
-        self._make_room(breaking=True)
+        self._end_line(breaking=True)
         self.output.write(text)
 
     def update(self, source: Source, unfinished: Unfinished) -> None:
-        """Take the unfinished line of ``source``; its text is empty if there is none."""
+        """Set the unfinished line of ``source``; an empty text means none."""
         if self.terminal is None or self._live.get(source, Unfinished()) == unfinished:
             return
         self._live.pop(source, None)
         if unfinished.text:
             self._live[source] = unfinished
-        self.shows_bars = len({it.order[0] for it, line in self._live.items() if line.is_bar}) <= 1
+        drawing_ranks = {it.order[0] for it, line in self._live.items() if line.is_bar}
+        self.shows_bars = len(drawing_ranks) <= 1
         self._stale = True
 
     def redraw(self, now: float) -> None:
-        """Draw the live line, or remove it, if that is due."""
+        """Draw or remove the live line if that is due."""
         if self.due > now:
             return
         line = self._live_line()
@@ -115,13 +121,13 @@ class Display:
     def clear(self) -> None:
         """Remove the live line for good."""
         self._live.clear()
-        self._make_room(breaking=False)
+        self._end_line(breaking=False)
         self._stale = False
 
-    def _make_room(self, *, breaking: bool) -> None:
-        if self._in_line_of and breaking:
+    def _end_line(self, *, breaking: bool) -> None:
+        if self._unterminated and breaking:
             self.output.write(b"\n")
-            self._in_line_of = None
+            self._unterminated = None
         if self._drawn:
             self.output.write(_CLEAR_LINE)
             self._drawn, self._stale = b"", bool(self._live)
@@ -131,19 +137,19 @@ class Display:
         if not live:
             return b""
         source = min(live, key=lambda source: source.order)
-        return source.prefix + _cut_coloured(self._live[source].text, self._room(source.prefix))
+        # The last column stays empty, because terminals wrap there.
+        columns = self._columns() - 1 - len(plain(source.prefix))
+        return source.prefix + _cut_coloured(self._live[source].text, columns)
 
-    def _room(self, prefix: bytes) -> int:
-        """Return the columns beside a prefix; the last one stays empty, as terminals wrap there."""
-        try:
+    def _columns(self) -> int:
+        columns = 0
+        with suppress(OSError):
             columns = os.get_terminal_size(self.terminal or 0).columns
-        except OSError:
-            columns = 0
-        return (columns or _DEFAULT_COLUMNS) - 1 - len(plain(prefix))
+        return columns or _DEFAULT_COLUMNS
 
 
 def with_prefix(prefix: bytes, text: bytes, *, continues: bool) -> bytes:
-    """Return ``text`` with ``prefix`` before each line; ``continues``: not before the first."""
+    """Return ``text`` with ``prefix`` before each line, but not before the first if it ``continues``."""
     if not prefix or not text:
         return text
     body = text.replace(b"\n", b"\n" + prefix)
@@ -153,9 +159,9 @@ def with_prefix(prefix: bytes, text: bytes, *, continues: bool) -> bytes:
 
 
 def coloured(prefix: str, colour: int) -> str:
-    """Return ``prefix`` in the colour with this number, without the spaces at its end.
+    """Return ``prefix`` in the colour with this number; spaces at its end stay uncoloured.
 
-    A prefix with colours of its own stays as it is.
+    A prefix with its own colours stays as it is.
     """
     text = prefix.rstrip(" ")
     if not text or "\x1b" in text:
@@ -164,18 +170,18 @@ def coloured(prefix: str, colour: int) -> str:
 
 
 def _cut_coloured(line: bytes, columns: int) -> bytes:
-    """Return what of a line fits into ``columns``, with its colours and no other sequences."""
-    parts, colours = re.split(COLOURS, line), re.findall(COLOURS, line)
-    kept = b""
-    for part, colour in zip_longest(parts, colours, fillvalue=b""):
-        text = _cut(plain(part), columns)
-        columns -= sum(map(_width, text))
-        kept += text.encode() + colour
-    return kept + _NO_COLOUR if colours else kept
+    """Return the beginning of a line that fits into ``columns``, with colours but no other sequences."""
+    texts, colours = re.split(COLOURS, line), re.findall(COLOURS, line)
+    fitting = b""
+    for text, colour in zip_longest(texts, colours, fillvalue=b""):
+        cut = _cut(plain(text), columns)
+        columns -= sum(map(_width, cut))
+        fitting += cut.encode() + colour
+    return fitting + _NO_COLOUR if colours else fitting
 
 
 def _cut(text: str, columns: int) -> str:
-    """Return what of ``text`` fits into ``columns``, so that the terminal doesn't wrap the line."""
+    """Return the beginning of ``text`` that fits into ``columns``."""
     used = 0
     for index, character in enumerate(text := text.replace("\t", " ")):
         used += _width(character)
@@ -185,7 +191,7 @@ def _cut(text: str, columns: int) -> str:
 
 
 def _width(character: str) -> int:
-    # Only a terminal's live line needs it.
+    # Only the live line of a terminal needs it.
     import unicodedata
 
     if unicodedata.combining(character):
@@ -194,24 +200,27 @@ def _width(character: str) -> int:
 
 
 class Screen:
-    """Standard output and standard error, wherever lines are shown.
+    """The launcher's standard output and standard error.
 
     Args:
-        place: where that is.
-        open_file: returns an output to a regular file, which is open; the text is its name.
+        launcher: their descriptors.
+        open_file: returns the output for the descriptor of a regular file; the text is its name.
 
     """
 
-    def __init__(self, place: LauncherOutput, open_file: Callable[[int, str], LineOutput]) -> None:
+    def __init__(
+        self, launcher: LauncherOutput, open_file: Callable[[int, str], LineOutput]
+    ) -> None:
         self.outputs: list[DescriptorOutput] = []
-        """To be flushed whenever they are writable."""
+        """Outputs to be flushed whenever they are writable."""
         self._unreported: list[Display] = []
-        """Our own outputs, of which no failure was reported."""
-        self.stdout = self.stderr = self._own(place, 1, open_file)
-        if not os.path.sameopenfile(place.stdout, place.stderr):
-            self.stderr = self._own(place, 2, open_file)
+        """Displays on ``outputs`` whose failure was not reported."""
+        self.stdout = self._display(launcher.stdout, "standard output", open_file)
+        self.stderr = self.stdout
+        if not os.path.sameopenfile(launcher.stdout, launcher.stderr):
+            self.stderr = self._display(launcher.stderr, "standard error", open_file)
         self.displays = tuple(dict.fromkeys((self.stdout, self.stderr)))
-        """Both; one if they are the same file."""
+        """Both, or one if they are the same file."""
 
     @property
     def waits(self) -> bool:
@@ -219,7 +228,7 @@ class Screen:
         return any(output.waiting for output in self.outputs)
 
     def say(self, text: str) -> None:
-        """Print lines of the launcher's own."""
+        """Print lines of the launcher itself."""
         self.stderr.notice(printable(text.rstrip("\n"), "\t\n").encode() + b"\n")
 
     @property
@@ -239,28 +248,24 @@ class Screen:
             output.flush()
 
     def failed(self) -> Iterator[tuple[Display, OSError]]:
-        """Yield each output that can't be written any more, once."""
+        """Yield, once, each display that can't be written any more."""
         for display in list(self._unreported):
             if display.output.failure is not None:
                 self._unreported.remove(display)
                 yield display, display.output.failure
 
     def finish(self) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         for display in self.displays:
             display.clear()
 
-    def _own(
-        self, place: LauncherOutput, stream: int, open_file: Callable[[int, str], LineOutput]
+    def _display(
+        self, descriptor: int, name: str, open_file: Callable[[int, str], LineOutput]
     ) -> Display:
-        descriptor, name = (
-            (place.stdout, "standard output") if stream == 1 else (place.stderr, "standard error")
-        )
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return Display(open_file(descriptor, name), None)
         output = open_output(descriptor, name)
         self.outputs.append(output)
-        terminal = descriptor if os.isatty(descriptor) else None
-        display = Display(output, terminal)
+        display = Display(output, descriptor if os.isatty(descriptor) else None)
         self._unreported.append(display)
         return display

@@ -1,9 +1,9 @@
-"""One pipe of a worker: its bytes become lines, which go to the places that take them.
+"""One pipe of a worker: its bytes become lines, which go to several outputs.
 
 pipe -> LineBuffer -> the log file
--> StackDumpFilter -> Tail, Recent
--> TextFilter -> the file of lines with certain texts
--> TracebackBuffer -> the screen
+                   -> StackDumpFilter -> Tail, Recent
+                                      -> TextFilter -> the file of lines with certain texts
+                                      -> TracebackBuffer -> the screen
 """
 
 import os
@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from clusterrun.descriptor_output import HIGH_WATER_MARK, LOW_WATER_MARK
 from clusterrun.loop import NEVER
-from clusterrun.workers.relay.equal_tracebacks import TracebackBuffer, Tracebacks
+from clusterrun.workers.relay.duplicate_tracebacks import TracebackBuffer, Tracebacks
 from clusterrun.workers.relay.files import FileOutput, OutputFiles
-from clusterrun.workers.relay.kept import Recent, Tail
 from clusterrun.workers.relay.lines import (
     SECONDS_OF_A_BAR,
     SECONDS_ON_A_TERMINAL,
@@ -25,50 +24,51 @@ from clusterrun.workers.relay.lines import (
     TextFilter,
     without_movements,
 )
+from clusterrun.workers.relay.recent_output import Recent, Tail
 from clusterrun.workers.relay.routes import WorkerOutput
 from clusterrun.workers.relay.screen import Display, Source, Unfinished, coloured
 
 READ_BYTES = 64 << 10
-"""Bytes of one read: all that a pipe of the default size holds."""
+"""Bytes of one read; a pipe of the default size holds as much."""
 
 _DRAINED_BYTES = 2 << 20
-"""Bytes read at once when a worker has ended: all that the largest pipe holds, but no endless output."""
+"""Bytes read at once when a worker has ended; the largest pipe holds less."""
 
 _ERROR_FILE_BYTES = 256 << 10
 
 
 class RelayedWorker(Struct, eq=False):
-    """One worker: where its output goes, and what is kept of it."""
+    """One worker: where its output goes, and its last lines."""
 
     output: WorkerOutput
     tracebacks: Tracebacks
-    """Of all workers of this node."""
+    """The tracebacks of all workers of this node."""
     tail: Tail = field(default_factory=Tail)
-    """Of its standard error."""
+    """The end of its standard error."""
     recent: Recent = field(default_factory=Recent)
-    """Of both streams."""
+    """The last output on both streams."""
     streams: "dict[str, Stream]" = field(default_factory=dict)
-    """By "stdout" and "stderr"; neither where it is the terminal's own."""
+    """By "stdout" and "stderr", without streams that the worker writes to the terminal itself."""
     has_ended: bool = False
 
     @property
     def unfinished(self) -> bytes:
-        """The line that it has begun; b"" if there is none."""
+        """Its incomplete line; b"" if there is none."""
         begun = (stream.unfinished for stream in self.streams.values())
         return next(filter(None, begun), b"")
 
     @property
     def is_shown(self) -> bool:
-        """Whether its standard error is on the screen."""
+        """Whether its standard error is printed."""
         stream = self.streams.get("stderr")
         return stream is None or stream.shown
 
     def error(self) -> str:
-        """Return what it wrote to its TORCHELASTIC_ERROR_FILE, "" if nothing."""
+        """Return the content of its TORCHELASTIC_ERROR_FILE; "" if there is none."""
         if self.output.error_file is None:
             return ""
         try:
-            # A worker may put anything there, also a FIFO, which would block.
+            # Non-blocking, because a worker may put anything there, even a FIFO.
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
             with os.fdopen(os.open(self.output.error_file, flags), "rb") as file:
                 return (file.read(_ERROR_FILE_BYTES) or b"").decode(errors="replace")
@@ -82,9 +82,9 @@ class Stream:
     Args:
         descriptor: the read end of its pipe.
         name: "stdout" or "stderr".
-        worker: whose it is.
+        worker: the worker that prints.
         display: where it is shown.
-        files: has the files that it goes to.
+        files: opens its log files.
 
     """
 
@@ -103,16 +103,17 @@ class Stream:
         self.display = display
         self.shown = to.shown
         self.shown_if_log_fails = to.shown_if_log_fails
-        """Shown only if the log file can't be written."""
+        """Whether it is shown once the log file can't be written."""
         self.ended = False
         self.is_active = False
-        """What was read last says that the job goes on: it is more than the stacks that were asked for."""
+        """Whether the last read shows that the job makes progress: it is more than requested stacks."""
         self.dumps = StackDumpFilter()
         self.log: FileOutput | None = None
         self._filtered: FileOutput | None = None
         if to.log is not None:
-            otherwise = to.shown_if_log_fails
-            self.log = files.log(to.log, output.label, output.log_dir, print_on_failure=otherwise)
+            self.log = files.log(
+                to.log, output.label, output.log_dir, print_on_failure=to.shown_if_log_fails
+            )
         if to.filtered is not None:
             self._filtered = files.log(to.filtered, output.label, output.log_dir)
         on_terminal = display.terminal is not None and not style.merged
@@ -129,10 +130,10 @@ class Stream:
         prefix = output.prefix
         if style.colour and on_terminal:
             prefix = coloured(prefix, output.local_rank)
-        # Standard error comes first on the live line: progress bars are printed there.
+        # Standard error has priority on the live line, because progress bars are printed there.
         self._source = Source((output.local_rank, int(is_stdout)), os.fsencode(prefix))
         if style.raw:
-            # One source: a line that one stream leaves unfinished is not broken for the other.
+            # Both streams are one source: the one may continue the other's incomplete line.
             self._source = Source((0, 0), b"")
 
         self._tail = None if is_stdout else worker.tail
@@ -149,17 +150,17 @@ class Stream:
 
     @property
     def unfinished(self) -> bytes:
-        """The line that it has begun, in its last state: a progress bar, for instance."""
+        """The incomplete line in its latest state, for example a progress bar."""
         return self._lines.unfinished
 
     @property
     def due(self) -> float:
         """When to ``show_due``."""
-        held = NEVER if self._tracebacks is None else self._tracebacks.due
-        return min(held, self._logged_bar.due, self._shown_bar.due)
+        traceback_due = NEVER if self._tracebacks is None else self._tracebacks.due
+        return min(traceback_due, self._logged_bar.due, self._shown_bar.due)
 
     def congested(self) -> bool:
-        """Return whether too much waits for the screen or a file to read more."""
+        """Return whether too many bytes wait for the screen or a file to read more."""
         waiting = max(
             self.display.output.waiting if self.shown else 0,
             self.log.waiting if self.log else 0,
@@ -169,28 +170,28 @@ class Stream:
         return self._congested
 
     def show_unwritten(self) -> None:
-        """If the log file has failed, show what it lacks and all that follows."""
+        """If the log file has failed, show what it lacks and everything that follows."""
         if self.log and self.log.failure and self.shown_if_log_fails:
             unwritten = self.log.take_unwritten()
             self.shown, self.shown_if_log_fails = True, False
             self._show(unwritten)
 
     def show_due(self, now: float) -> None:
-        """Show a traceback that is whole by now, and the last state of a progress bar as a line."""
+        """Show a complete traceback, and the latest state of a progress bar as a line, if due."""
         if self._tracebacks is not None:
-            self._tracebacks.look(now)
+            self._tracebacks.update(now)
         bar = self._lines.bar
-        if (self.log or self._filtered) and (state := self._logged_bar.look(bar, now)):
+        if (self.log or self._filtered) and (state := self._logged_bar.update(bar, now)):
             if self.log:
                 self.log.write(state + b"\n")
-            self._pick(state + b"\n")
-        # The terminal, ours or the reader's, shows it already.
+            self._write_filtered(state + b"\n")
+        # A terminal, the launcher's or the reader's, draws the bar itself.
         is_drawn = self._is_raw or (self._has_live_line and self.display.shows_bars)
-        if state := self._shown_bar.look(b"" if is_drawn else bar, now):
+        if state := self._shown_bar.update(b"" if is_drawn else bar, now):
             self._show(state + b"\n")
 
-    def pump(self, now: float) -> int:
-        """Read once, pass on what was read, and return its length in bytes."""
+    def read(self, now: float) -> int:
+        """Read once, distribute the bytes, and return their number."""
         if self.ended:
             return 0
         try:
@@ -202,8 +203,8 @@ class Stream:
             return 0
         if self._is_raw:
             self._show(data)
-        self._pass_on(self._lines.feed(data))
-        # Stacks that were asked for are not a sign that a rank goes on.
+        self._distribute(self._lines.feed(data))
+        # Requested stacks don't show that a rank makes progress.
         has_own_lines = self.dumps.found_own_lines or not self.dumps.armed
         self.is_active = has_own_lines and self._worker.output.is_watched
         if has_own_lines:
@@ -211,66 +212,67 @@ class Stream:
         return len(data)
 
     def drain(self, now: float) -> None:
-        """Pass on what can be read now, the unfinished line included.
+        """Read all that is in the pipe, and finish the incomplete line.
 
-        The pipe stays open: what the worker has left running may still print.
+        The pipe stays open, because the worker's descendants may still print.
         """
         total = 0
-        while total < _DRAINED_BYTES and (count := self.pump(now)):
+        while total < _DRAINED_BYTES and (count := self.read(now)):
             total += count
         if not self.ended:
-            self._pass_on_unfinished()
+            self._finish_line()
 
     def close(self, now: float) -> None:
-        """Pass on what can be read now, then end, even if another process still holds the pipe."""
+        """Drain the pipe and end, even if another process still has the pipe open."""
         self.drain(now)
         self.end()
 
     def end(self) -> None:
-        """Pass on the unfinished last line, and close the files."""
+        """Finish the incomplete last line, and close the files."""
         if self.ended:
             return
         self.ended = True
-        self._pass_on_unfinished()
+        self._finish_line()
         for file in (self.log, self._filtered):
             if file:
                 file.close()
 
     def end_dumps(self) -> None:
-        """Take out no more stacks."""
-        self._feed(self.dumps.disarm())
+        """Stop taking out stacks."""
+        self._distribute_own(self.dumps.disarm())
 
-    def _pass_on_unfinished(self) -> None:
-        self._pass_on(self._lines.finish())
-        self._feed(self.dumps.finish())
+    def _finish_line(self) -> None:
+        self._distribute(self._lines.finish())
+        self._distribute_own(self.dumps.finish())
         if self._tracebacks is not None:
-            self._tracebacks.finish()
+            self._tracebacks.flush()
 
-    def _pass_on(self, lines: bytes) -> None:
+    def _distribute(self, lines: bytes) -> None:
         if self.log:
             self.log.write(lines)
-        self._feed(self.dumps.feed(lines))
+        self._distribute_own(self.dumps.feed(lines))
         if self.shown and self._has_live_line:
             text, is_bar = without_movements(self.unfinished), bool(self._lines.bar)
             self.display.update(self._source, Unfinished(text, is_bar))
 
-    def _feed(self, lines: bytes) -> None:
+    def _distribute_own(self, lines: bytes) -> None:
+        """Distribute lines of the worker itself, not of requested stacks."""
         self._worker.recent.add(lines)
         if self._tail is not None:
             self._tail.add(lines)
-        self._pick(lines)
+        self._write_filtered(lines)
         if not self._is_raw:
             self._show(lines if self._tracebacks is None else self._tracebacks.feed(lines))
 
-    def _pick(self, lines: bytes) -> None:
+    def _write_filtered(self, lines: bytes) -> None:
         if self._filtered:
-            self._filtered.write(self._texts.picked(lines))
+            self._filtered.write(self._texts.matching(lines))
 
     def _show(self, text: bytes) -> None:
         self._print(self._source, text)
 
     def _show_as(self, prefix: bytes, text: bytes) -> None:
-        """Show lines of a traceback, or that several workers have printed it."""
+        """Show lines of a traceback, or which workers have printed it."""
         self._print(replace(self._source, prefix=prefix), text)
 
     def _print(self, source: Source, text: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What is kept of a worker's lines: the end of its standard error, and what it has printed last. Pure."""
+"""The last lines of a worker: the end of its standard error, and its last line of output. Pure."""
 
 import re
 
@@ -14,17 +14,17 @@ TAIL_BYTES = 16 << 10
 TAIL_LINES = 60
 
 RECENT_BYTES = 4 << 10
-"""Kept of what a worker has printed last: its last line, unless that is longer."""
+"""Kept of a worker's last output; a longer last line loses its beginning."""
 
-_LONGEST_LINE = 400
-"""Characters of a line at a traceback's beginning."""
+_MAX_LINE_LENGTH = 400
+"""Characters kept of each line at the beginning of a traceback."""
 _HEADER = TRACEBACK.encode()
 _HARMLESS = tuple(line.encode() for line in HARMLESS)
 
 _ESCAPES = (
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links
-    r"|\x1b[ -/]*[0-~]"  # the short ones
+    r"|\x1b[ -/]*[0-~]"  # short sequences
 )
 _CONTROLS = {code: None for code in [*range(0x20), *range(0x7F, 0xA0)] if chr(code) not in "\n\t"}
 
@@ -32,7 +32,7 @@ _CONTROLS = {code: None for code in [*range(0x20), *range(0x7F, 0xA0)] if chr(co
 class Tail:
     """The last lines of a worker's standard error, for the report, in bounded memory.
 
-    If they are the end of a longer traceback, its beginning is kept, too.
+    If they are the end of a longer traceback, its beginning is kept as well.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Tail:
         self._is_cut = False
         """Whether the first line of ``_kept`` has lost its beginning."""
         self._beginning: list[str] = []
-        """Of the last traceback, if it began before ``_kept``."""
+        """The beginning of the last traceback, if it is before ``_kept``."""
 
     def add(self, lines: bytes) -> None:
         """Take whole lines, or the next piece of a long one."""
@@ -49,9 +49,9 @@ class Tail:
             self._shorten()
 
     def text(self) -> str:
-        """Return at most ``TAIL_LINES`` lines and about ``TAIL_BYTES``, without escape sequences.
+        """Return the last lines, at most ``TAIL_LINES`` and about ``TAIL_BYTES``.
 
-        Where they are the end of a traceback, its beginning stands before them.
+        Escape sequences are removed. If the lines are the end of a traceback, its beginning comes first.
         """
         self._shorten()
         lines = bytes(self._kept).splitlines()
@@ -79,36 +79,36 @@ class Tail:
         del self._kept[:end]
 
     def _beginning_within(self, dropped: list[bytes]) -> list[str]:
-        """Return the beginning of the last traceback, if it is before what is still kept."""
+        """Return the beginning of the last traceback, if that is before the kept lines."""
         text = b"\n".join(dropped)
         if not self._beginning and _HEADER not in text:
             return []
         lines = [*self._beginning, *plain_lines(plain(text))]
-        return [line[:_LONGEST_LINE] for line in beginning_of_traceback(lines)]
+        return [line[:_MAX_LINE_LENGTH] for line in beginning_of_traceback(lines)]
 
 
 def _is_harmless(line: bytes | bytearray) -> bool:
-    """Tell whether the traceback after ``line`` ends nothing: the two must stay together."""
+    """Return whether this line says that the traceback after it is ignored; keep the two together."""
     return line.startswith(_HARMLESS)
 
 
 class Recent:
-    """What a worker has printed last on both streams, for ``clusterrun status``."""
+    """A worker's last output on both streams, for ``clusterrun status``."""
 
     def __init__(self) -> None:
         self._last = b""
         self._read_at = 0.0
         self.has_printed = False
         self.lines = 0
-        """Whole lines that it has printed."""
+        """Number of whole lines printed."""
 
     def touch(self, now: float) -> None:
-        """Take note that it has printed something, perhaps no whole line."""
+        """Note that it has printed something, perhaps less than a line."""
         self._read_at = now
         self.has_printed = True
 
     def quiet_for(self, now: float) -> float:
-        """Return the seconds since it printed something."""
+        """Return the seconds since it last printed."""
         return max(0.0, now - self._read_at)
 
     def add(self, lines: bytes) -> None:
@@ -118,7 +118,7 @@ class Recent:
             self._last = lines[-RECENT_BYTES:]
 
     def last_line(self) -> bytes:
-        """Return the last whole line that is not blank, without its end."""
+        """Return the last whole line that is not blank, without its newline."""
         lines = self._last.rstrip()
         return lines[lines.rfind(b"\n") + 1 :]
 
@@ -126,5 +126,6 @@ class Recent:
 def plain(text: bytes) -> str:
     """Return ``text`` decoded, undecodable bytes replaced, control characters and escapes removed."""
     decoded = text.decode(errors="replace")
-    shown = re.sub(_ESCAPES, "", decoded) if "\x1b" in decoded else decoded
-    return shown.translate(_CONTROLS)
+    if "\x1b" in decoded:
+        decoded = re.sub(_ESCAPES, "", decoded)
+    return decoded.translate(_CONTROLS)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from clusterrun.workers.relay import equal_tracebacks
+from clusterrun.workers.relay import duplicate_tracebacks
 
 FRAMES = (
     b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step(batch)\n'
@@ -21,9 +21,9 @@ class Shown:
         self.now = 0.0
         self.text = ""
         self.is_shown = True
-        self.shared = equal_tracebacks.Tracebacks(lambda: self.now)
+        self.shared = duplicate_tracebacks.Tracebacks(lambda: self.now)
         self.ranks = [
-            equal_tracebacks.TracebackBuffer(
+            duplicate_tracebacks.TracebackBuffer(
                 self.shared,
                 f"rank {rank}",
                 prefix.format(rank).encode(),
@@ -50,8 +50,8 @@ class Shown:
         for _ in range(round(seconds * 100)):
             self.now += 0.01
             for each in self.ranks:
-                each.look(self.now)
-            self.shared.look(self.now)
+                each.update(self.now)
+            self.shared.update(self.now)
 
     def shows(self, *lines: str) -> None:
         """Assert that this was shown since the last time."""
@@ -192,9 +192,9 @@ def test_the_end_of_a_rank_waits_for_nothing() -> None:
 
     for rank in (0, 1):
         node.prints(rank, text)
-        node.ranks[rank].finish()
+        node.ranks[rank].flush()
     node.shows_whole(0, text)
-    node.shared.say()
+    node.shared.report_duplicates()
 
     node.shows("[rank 1] the same traceback as rank 0")
 
@@ -239,10 +239,10 @@ def test_any_number_of_them_needs_no_memory() -> None:
 
     for number in range(1000):
         node.prints(0, FRAMES + b'  File "%d.py"\nValueError: no\n' % number)
-        node.ranks[0].finish()
+        node.ranks[0].flush()
         node.prints(1, FRAMES + b'  File "%d.py"\nValueError: %d\n' % (number, number))
-        node.ranks[1].finish()
-        node.shared.look(node.now)
+        node.ranks[1].flush()
+        node.shared.update(node.now)
 
     assert node.text.count("Traceback") == 1000
     assert node.text.count("but:") > 900

@@ -1,4 +1,4 @@
-"""What the launcher's own process does of a worker's start: ``--numa-strict`` and ``--exec`` have no server."""
+"""Binding and exec without a fork server, in the launcher's own process: ``--numa-strict``, ``--exec``."""
 
 import os
 import signal
@@ -15,35 +15,35 @@ from clusterrun.workers.fork_server.kernel import describe_exec_error
 from clusterrun.workers.fork_server_client import binding_of
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-"""The program must not inherit that our interpreter ignores these."""
+"""Signals that our interpreter ignores, which the program must not inherit."""
 
 
 def binding_failures(plan: NodePlan) -> list[str]:
     """Return why the kernel does not bind workers as planned, a line each; [] if it binds all.
 
-    A child tries it, as this process must not be bound.
+    A child process tries it, because this process must not be bound.
 
     Raises:
         MachineError: a limit allows no more processes.
 
     """
-    reading, writing = os.pipe()
-    child = fork(partial(_try_all, plan, writing))
-    os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as report:
+    read_end, write_end = os.pipe()
+    child = fork(partial(_bind_all, plan, write_end))
+    os.close(write_end)
+    with os.fdopen(read_end, encoding="utf-8") as report:
         failures = report.read().splitlines()
     _, status = os.waitpid(child, 0)
     return [f"the process that tried it {describe_wait_status(status)[0]}"] if status else failures
 
 
-def _try_all(plan: NodePlan, writing: int) -> None:
-    tried = [(worker.local_rank, _bind(worker)) for worker in plan.workers]
-    lines = [f"local rank {local_rank}: {failure}" for local_rank, failure in tried if failure]
-    os.write(writing, "\n".join(lines).encode())
+def _bind_all(plan: NodePlan, report: int) -> None:
+    results = [(worker.local_rank, _bind(worker)) for worker in plan.workers]
+    lines = [f"local rank {local_rank}: {failure}" for local_rank, failure in results if failure]
+    os.write(report, "\n".join(lines).encode())
 
 
 def exec_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
-    """Execute the plan's one worker in place of this process, in the job's ``environment``.
+    """Execute the plan's only worker in place of this process, in the job's ``environment``.
 
     Raises:
         OSError: the program can't be executed.
@@ -55,7 +55,7 @@ def exec_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
     (worker,) = plan.workers
     command = worker.command
     if worker.runs_python and is_fork_patched():
-        # A debugger goes on in it.
+        # The debugger continues in the program.
         command = (command[0], python_options(command[1]), *command[2:])
     variables = {**environment, **plan.env, **worker.env}
     try:
@@ -66,7 +66,7 @@ def exec_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
 
 
 def bind_to_worker(plan: NodePlan) -> str:
-    """Bind this process as planned for its one worker; return a remark if that failed, or ""."""
+    """Bind this process as planned for its only worker; return a warning if that failed, or ""."""
     (worker,) = plan.workers
     return _bind(worker)
 

@@ -10,7 +10,7 @@ import pytest
 from clusterrun.cpuset import CpuSet
 from clusterrun.planning.plan import MemoryPolicy, NodePlan
 from clusterrun.workers import fork_server
-from clusterrun.workers.in_this_process import binding_failures
+from clusterrun.workers.exec_worker import binding_failures
 from msgspec.structs import replace
 
 from tests.plans import plan_of, worker_of
