@@ -94,10 +94,10 @@ class Bench:
         return self.spawn(local_rank, sys.executable, "-u", "-c", code, **options)  # type: ignore[arg-type]
 
     def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
-        self.server.send(actions.SignalWorkers(frozenset(local_ranks), number, group))
+        self.server.send_signal(actions.SignalWorkers(frozenset(local_ranks), number, group))
 
     def forward(self, number: int) -> None:
-        self.server.send(actions.ForwardSignal(number))
+        self.server.send_signal(actions.ForwardSignal(number))
 
     def event(self) -> events.Event:
         return self.loop.next_event()

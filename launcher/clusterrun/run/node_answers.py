@@ -177,7 +177,7 @@ class NodeAnswers:
         def ask(number: int) -> None:
             # The relay first, because it must expect the stacks that the workers print.
             self._relay.send(messages.CaptureStacks(number, seconds))
-            self._fork_server.send(ForwardSignal(signal.SIGQUIT))
+            self._fork_server.send_signal(ForwardSignal(signal.SIGQUIT))
 
         def answer(seen: Seen | None, _: float) -> Iterable[Event]:
             body = self._stacks(query, seen) if isinstance(seen, WorkerStacks) else SILENT_RELAY

@@ -223,7 +223,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
     def prepare(self, preparation: Preparation) -> None:
         """Have the server import what the script imports first; ``ForkServerPrepared`` follows."""
         self._imports = ImportProgress(preparation)
-        self._send(messages.Prepare(**to_builtins(preparation)))
+        self.send(messages.Prepare(**to_builtins(preparation)))
 
     def _replace(self, *, imports: bool = False) -> tuple[int | None, tuple[str, ...]]:
         """Replace the server; return the ``wait`` status of the old one, and what survives of it.
@@ -270,9 +270,9 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
             self.on_prepared(prepared)
         # The server reads no other message while it prepares, and a new one has received none.
         if self._lease_ends is not None:
-            self._send(messages.RenewLease(self._lease_ends))
+            self.send(messages.RenewLease(self._lease_ends))
         if self._connection is not None:
-            self._send(messages.KeepConnection(), (self._connection,))
+            self.send(messages.KeepConnection(), (self._connection,))
         yield ForkServerPrepared(now)
 
     def _imports_failed(self, preparation: Preparation, why: str, now: float) -> Iterable[Event]:
@@ -317,17 +317,17 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
             open_files=self._open_files,
             foreground_group=foreground_group,
         )
-        self._send(request, streams)
+        self.send(request, streams)
 
-    def send(self, action: SignalWorkers | ForwardSignal) -> None:
+    def send_signal(self, action: SignalWorkers | ForwardSignal) -> None:
         """Have the server send a signal; ``SignalNotHandled`` answers ``ForwardSignal``."""
         if self.is_preparing:
             return
         match action:
             case SignalWorkers(ranks, number, group, except_failing):
-                self._send(messages.SendSignal(sorted(ranks), int(number), group, except_failing))
+                self.send(messages.SendSignal(sorted(ranks), int(number), group, except_failing))
             case ForwardSignal(number):
-                self._send(messages.Forward(int(number)))
+                self.send(messages.Forward(int(number)))
             case _:
                 assert_never(action)
 
@@ -341,12 +341,12 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
             _, survivors = self._replace(imports=True)
             self.prepare(preparation)
             return [CleanedUp(survivors, now)]
-        self._send(messages.KillAll())
+        self.send(messages.KillAll())
         return []
 
     def kill_leftovers(self, variables: Mapping[str, str]) -> None:
         """Kill what an ended worker left running: all that has these variables in its environment."""
-        self._send(messages.KillChildrenByEnvironment(variables))
+        self.send(messages.KillChildrenByEnvironment(variables))
 
     def handle_leftovers(self, action: AwaitLeftovers | NameLeftovers | SignalLeftovers) -> None:
         """Wait for, list or signal the processes that ended workers left running.
@@ -355,11 +355,11 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         """
         match action:
             case AwaitLeftovers():
-                self._send(messages.WaitForChildren())
+                self.send(messages.WaitForChildren())
             case NameLeftovers():
-                self._send(messages.ListChildren())
+                self.send(messages.ListChildren())
             case SignalLeftovers(number):
-                self._send(messages.SignalChildren(int(number)))
+                self.send(messages.SignalChildren(int(number)))
             case _:
                 assert_never(action)
 
@@ -384,7 +384,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         if ends is not None and self._loop is not None:
             self._lease_due = self._loop.clock() + max(0.0, ends - boot_clock())
         if not (self.lost or self.is_preparing):
-            self._send(messages.RenewLease(ends))
+            self.send(messages.RenewLease(ends))
 
     def keep_connection(self, descriptor: int) -> None:
         """Have the server keep a duplicate of a connection, in place of the previous one.
@@ -395,7 +395,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
         self._close_connection()
         self._connection = os.dup(descriptor)
         if not (self.lost or self.is_preparing):
-            self._send(messages.KeepConnection(), (self._connection,))
+            self.send(messages.KeepConnection(), (self._connection,))
 
     def _close_connection(self) -> None:
         if self._connection is not None:
@@ -447,7 +447,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
     def _ping(self) -> bool:
         if not self._process.is_ready or self.is_preparing:
             return False
-        self._send(messages.Ping())
+        self.send(messages.Ping())
         return True
 
     def _kill(self, _how: str) -> None:

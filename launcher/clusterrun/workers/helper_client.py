@@ -142,7 +142,7 @@ class HelperClient(Generic[SentT, TakenT]):
         """Handle what the process has sent; set ``lost`` if it has ended."""
         raise NotImplementedError
 
-    def _send(self, message: SentT, descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: SentT, descriptors: Sequence[int] = ()) -> None:
         self._channel.send(message, descriptors)
         if self._channel.wants_write:
             self._watch()

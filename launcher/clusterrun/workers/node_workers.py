@@ -145,7 +145,7 @@ class NodeWorkers:
         """Perform an action of the policy."""
         match action:
             case actions.SignalWorkers() | actions.ForwardSignal():
-                self._send(action)
+                self._send_signal(action)
             case actions.StartWorkers(local_ranks):
                 self._pending |= local_ranks
                 self.start_pending()
@@ -174,10 +174,10 @@ class NodeWorkers:
             case _:
                 assert_never(action)
 
-    def _send(self, action: actions.SignalWorkers | actions.ForwardSignal) -> None:
+    def _send_signal(self, action: actions.SignalWorkers | actions.ForwardSignal) -> None:
         """Send a signal to workers, or end pending workers in their place."""
         if not self._pending:
-            self._fork_server.send(action)
+            self._fork_server.send_signal(action)
             return
         now = self._loop.clock()
         match action:
@@ -333,7 +333,9 @@ class NodeWorkers:
         if self._terminal is not None:
             self._pause_with_shell(self._terminal)
             return
-        self._send(actions.SignalWorkers(frozenset(self._local_ranks), signal.SIGSTOP, group=True))
+        self._send_signal(
+            actions.SignalWorkers(frozenset(self._local_ranks), signal.SIGSTOP, group=True)
+        )
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _pause_with_shell(self, terminal: Terminal) -> None:
@@ -352,7 +354,7 @@ class NodeWorkers:
         if self._terminal is not None:
             self._terminal.give_to(self._fork_server.pids.get(LocalRank(0), 0))
         ranks = frozenset(self._local_ranks)
-        self._fork_server.send(actions.SignalWorkers(ranks, signal.SIGCONT, group=True))
+        self._fork_server.send_signal(actions.SignalWorkers(ranks, signal.SIGCONT, group=True))
 
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
         """Return the log files of the workers' standard error."""

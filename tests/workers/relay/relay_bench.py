@@ -25,7 +25,7 @@ PATIENCE = 10.0
 
 @dataclass
 class Printer:
-    """What a worker prints to."""
+    """The write ends of a worker's pipes."""
 
     stdout: int
     stderr: int
@@ -46,7 +46,7 @@ class RelayBench:
         self.relay = relay
         self.loop = Loop[events.Event](lambda: 1.0)
         relay.run_in(self.loop)
-        # The clock stands still: a turn waits for what the relay sends, and looks at nothing.
+        # The clock stands still, so no timer may fire: a turn only waits for messages of the relay.
         self.loop.remove_timer(relay)
         self.style = style or LineStyle()
         self.printers: list[Printer] = []
@@ -82,17 +82,16 @@ class RelayBench:
         return self.printers[-1]
 
     def event(self, seconds: float = PATIENCE) -> events.Event:
-        """Return the next event."""
         self.loop.turn(until=1.0 + seconds)
         silence = events.OutputClosed(1.0)
         self.loop.at("silence", 1.0, lambda _now: silence)
         event = self.loop.next_event()
         self.loop.at("silence", NEVER, lambda _now: silence)
-        assert event is not silence, "the relay says nothing"
+        assert event is not silence, "the relay sends nothing"
         return event
 
     def finish(self, rank: int) -> events.OutputEnded:
-        """Have a worker's output ended and return the answer."""
+        """End a worker's output, and return the answer."""
         self.relay.send(messages.DrainOutput(rank))
         event = self.event(PATIENCE)
         assert isinstance(event, events.OutputEnded)
@@ -100,17 +99,17 @@ class RelayBench:
 
 
 class TimedRelay:
-    """A relay in this process, on a clock of the test's."""
+    """A relay in this process; the test sets the time."""
 
-    def __init__(self, place: LauncherOutput) -> None:
+    def __init__(self, output: LauncherOutput) -> None:
         self.now = 100.0
         agent, relay = socket.socketpair()
         self._agent = HelperChannel(agent, messages.TO_RELAY, messages.FROM_RELAY)
         self._channel = HelperChannel(relay, messages.FROM_RELAY, messages.TO_RELAY)
-        self.relay = Relay(self._channel, place, lambda: self.now, processes.TimeLimitedCalls(1.0))
+        self.relay = Relay(self._channel, output, lambda: self.now, processes.TimeLimitedCalls(1.0))
 
     def reports_at(self, now: float) -> "list[messages.FromRelay]":
-        """Return what the agent has been told by this time."""
+        """Return the messages to the agent by this time."""
         self.now = now
         self.relay.prepare_to_wait()
         return [message for message, _ in self._agent.receive()]
@@ -122,15 +121,15 @@ class TimedRelay:
 
 @contextmanager
 def relay_on(stdout: int, stderr: int, *, colour: bool = False) -> Iterator[RelayBench]:
-    """Start a relay that prints to the two descriptors; end it and all its workers' pipes."""
+    """Start a relay that prints to the two descriptors; end it, and close all pipes."""
     with relay_at(LauncherOutput(stdout, stderr), LineStyle(colour=colour)) as bench:
         yield bench
 
 
 @contextmanager
-def relay_at(place: LauncherOutput, style: LineStyle) -> Iterator[RelayBench]:
-    """Start a relay that prints there; end it and all its workers' pipes."""
-    bench = RelayBench(RelayClient.start(place), style)
+def relay_at(output: LauncherOutput, style: LineStyle) -> Iterator[RelayBench]:
+    """Start a relay that prints to ``output``; end it, and close all pipes."""
+    bench = RelayBench(RelayClient.start(output), style)
     try:
         yield bench
     finally:
@@ -140,7 +139,7 @@ def relay_at(place: LauncherOutput, style: LineStyle) -> Iterator[RelayBench]:
 
 
 def socket_pair() -> tuple[int, int]:
-    """Return two ends of a connection, as a service manager gives them."""
+    """Return the two ends of a connection, which a service manager gives as standard output."""
     left, right = socket.socketpair()
     return left.detach(), right.detach()
 

@@ -1,4 +1,4 @@
-"""What a terminal shows of ranks that would move its cursor."""
+"""Control sequences of ranks that share one terminal."""
 
 import pytest
 from clusterrun.workers.relay.lines import without_movements
@@ -14,6 +14,5 @@ from clusterrun.workers.relay.lines import without_movements
         (b"a\x1bcb\x1b(B\x1bMc\n", b"abc\n"),
     ],
 )
-def test_colours_stay_and_movements_go(text: bytes, shown: bytes) -> None:
-    """The lines of all ranks share one screen."""
+def test_colours_stay_and_cursor_movements_are_removed(text: bytes, shown: bytes) -> None:
     assert without_movements(text) == shown

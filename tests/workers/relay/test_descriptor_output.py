@@ -1,4 +1,4 @@
-"""Writing to what others share, without blocking them or us."""
+"""Writes to shared outputs, which block neither the launcher nor other writers."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ Ends = tuple[int, int]
 
 
 def raw_terminal() -> Ends:
-    """Return a terminal that passes all bytes unchanged, from its reader's side and ours."""
+    """Return a terminal that passes all bytes unchanged: the reader's side, and the launcher's."""
     reader, writer = pty.openpty()
     tty.setraw(writer)
     return reader, writer
@@ -28,7 +28,7 @@ def raw_terminal() -> Ends:
 
 @pytest.fixture(params=[os.pipe, socket_pair, raw_terminal])
 def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
-    """Return an end to read and an end to write of each kind of standard output."""
+    """Return a read end and a write end of each kind of standard output."""
     reader, writer = request.param()
     yield reader, writer
     os.close(reader)
@@ -47,8 +47,7 @@ def read_all(reader: int, output: descriptor_output.DescriptorOutput) -> bytes:
     return received
 
 
-def test_no_writer_is_blocked_and_nothing_lost(ends: Ends) -> None:
-    """What the reader does not take waits, and arrives when the reader continues."""
+def test_slow_reader_blocks_no_writer_and_loses_nothing(ends: Ends) -> None:
     reader, writer = ends
     output = descriptor_output.open_output(writer)
 
@@ -60,7 +59,7 @@ def test_no_writer_is_blocked_and_nothing_lost(ends: Ends) -> None:
     assert read_all(reader, output) == MUCH
 
 
-def test_the_users_own_description_stays_blocking(ends: Ends) -> None:
+def test_open_file_description_stays_blocking(ends: Ends) -> None:
     """A shell whose terminal were non-blocking would fail at its next command."""
     _, writer = ends
 
@@ -69,8 +68,8 @@ def test_the_users_own_description_stays_blocking(ends: Ends) -> None:
     assert not fcntl.fcntl(writer, fcntl.F_GETFL) & os.O_NONBLOCK
 
 
-def test_a_pipe_that_cannot_be_opened_again_blocks_no_writer() -> None:
-    """To the pipe of another user (sudo) only small pieces are written, when there is room."""
+def test_pipe_of_another_user_blocks_no_writer() -> None:
+    """It can not be opened again (sudo), so small pieces are written when there is room."""
     reader, writer = os.pipe()
     os.fchmod(writer, 0)
     output = open_output_as_nobody(writer)
@@ -86,7 +85,7 @@ def test_a_pipe_that_cannot_be_opened_again_blocks_no_writer() -> None:
 
 
 def open_output_as_nobody(writer: int) -> descriptor_output.DescriptorOutput:
-    """Open the output as a user without the right to open that pipe."""
+    """Open the output as a user without permission to open that pipe."""
     if os.geteuid() != 0:
         return descriptor_output.open_output(writer)
     os.seteuid(65534)
@@ -96,8 +95,8 @@ def open_output_as_nobody(writer: int) -> descriptor_output.DescriptorOutput:
         os.seteuid(0)
 
 
-def test_a_closed_reader_is_reported_as_a_failure() -> None:
-    """Later output is dropped, without waiting."""
+def test_closed_reader_is_a_failure() -> None:
+    """Later output is dropped."""
     reader, writer = os.pipe()
     output = descriptor_output.open_output(writer)
     os.close(reader)
@@ -111,8 +110,8 @@ def test_a_closed_reader_is_reported_as_a_failure() -> None:
     os.close(writer)
 
 
-def test_a_pipe_whose_reader_has_left_before_is_reported() -> None:
-    """Such a pipe can't even be opened again."""
+def test_reader_closed_before_opening_is_a_failure() -> None:
+    """Such a pipe can not even be opened again."""
     reader, writer = os.pipe()
     os.close(reader)
     output = descriptor_output.open_output(writer)
@@ -124,8 +123,7 @@ def test_a_pipe_whose_reader_has_left_before_is_reported() -> None:
     os.close(writer)
 
 
-def test_what_was_written_in_part_is_not_repeated() -> None:
-    """The kernel may take any part."""
+def test_partial_write_is_not_repeated() -> None:
     received = bytearray()
 
     def write_a_bit(data: bytearray) -> int:
@@ -142,8 +140,8 @@ def test_what_was_written_in_part_is_not_repeated() -> None:
     assert bytes(received) == b"hello world, hello moon"
 
 
-def test_a_reader_that_has_stopped_is_waited_for_so_long(ends: Ends) -> None:
-    """Then the line is dropped; a reader that continues in time gets it whole."""
+def test_write_within_waits_for_a_stopped_reader(ends: Ends) -> None:
+    """After that time the line is dropped; a reader that continues in time gets it whole."""
     reader, writer = ends
     full = descriptor_output.open_output(writer)
     full.write(MUCH)
@@ -162,8 +160,8 @@ def test_a_reader_that_has_stopped_is_waited_for_so_long(ends: Ends) -> None:
     assert os.read(reader, 100) == b"in time"
 
 
-def test_a_file_is_written_where_its_owner_stands(tmp_path: Path) -> None:
-    """``2> file``: what the shell wrote before and writes after is kept."""
+def test_file_is_written_at_the_offset_of_its_owner(tmp_path: Path) -> None:
+    """``2> file``: what the shell writes before and after stays."""
     path = tmp_path / "err.txt"
     with path.open("wb", buffering=0) as file:
         file.write(b"before\n")

@@ -1,4 +1,4 @@
-"""Equal tracebacks of several ranks, which the screen shows once."""
+"""Equal tracebacks of several ranks are printed once."""
 
 import re
 
@@ -14,8 +14,8 @@ CAUSE = (
 )
 
 
-class Shown:
-    """Ranks that print to one screen, while a test sets the time."""
+class Ranks:
+    """Ranks that print to one screen; the test sets the time."""
 
     def __init__(self, ranks: int = 8, prefix: str = "[rank {}] ") -> None:
         self.now = 0.0
@@ -33,58 +33,57 @@ class Shown:
             for rank in range(ranks)
         ]
 
-    def _show(self, prefix: bytes, text: bytes) -> None:
+    def _show(self, text: bytes, prefix: bytes) -> None:
         for line in text.splitlines(keepends=True):
             self.text += (prefix + line).decode()
 
-    def prints(self, rank: int, text: bytes) -> None:
+    def print(self, rank: int, text: bytes) -> None:
         if passed := self.ranks[rank].feed(text):
-            self._show(self.ranks[rank].prefix, passed)
+            self._show(passed, self.ranks[rank].prefix)
 
-    def all_print(self, text: bytes) -> None:
+    def print_by_all(self, text: bytes) -> None:
         for rank in range(len(self.ranks)):
-            self.prints(rank, text)
+            self.print(rank, text)
 
-    def passes(self, seconds: float) -> None:
-        """Let the time pass in steps of 10 ms."""
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass in steps of 10 ms."""
         for _ in range(round(seconds * 100)):
             self.now += 0.01
             for each in self.ranks:
                 each.update(self.now)
             self.shared.update(self.now)
 
-    def shows(self, *lines: str) -> None:
-        """Assert that this was shown since the last time."""
+    def assert_shown(self, *lines: str) -> None:
+        """Assert that exactly this was shown since the last call."""
         shown, self.text = self.text, ""
         assert shown.splitlines() == list(lines)
 
-    def shows_whole(self, rank: int, text: bytes, *more: str) -> None:
-        self.shows(*(f"[rank {rank}] {line}" for line in text.decode().splitlines()), *more)
+    def assert_shown_whole(self, rank: int, text: bytes, *more: str) -> None:
+        self.assert_shown(*(f"[rank {rank}] {line}" for line in text.decode().splitlines()), *more)
 
 
 @pytest.mark.parametrize("message", [b"ValueError: no\n", b"ValueError: no\n  twice\nmore\n"])
 @pytest.mark.parametrize("before", [FRAMES, CAUSE + FRAMES])
-def test_eight_equal_ones(before: bytes, message: bytes) -> None:
-    """Causes, and all lines of a message, belong to it."""
-    node = Shown()
+def test_same_traceback_of_eight_ranks_is_printed_once(before: bytes, message: bytes) -> None:
+    """Chained causes and multi-line messages belong to the traceback."""
+    node = Ranks()
 
-    node.all_print(before + message)
-    node.shows()
-    node.passes(1)
+    node.print_by_all(before + message)
+    node.assert_shown()
+    node.pass_time(1)
 
-    node.shows_whole(0, before + message, "[ranks 1-7] the same traceback as rank 0")
+    node.assert_shown_whole(0, before + message, "[ranks 1-7] the same traceback as rank 0")
 
 
-def test_one_with_another_message() -> None:
-    """It has the same frames: the message alone is new."""
-    node = Shown()
+def test_same_frames_with_another_message_print_the_message() -> None:
+    node = Ranks()
 
     for rank in range(8):
         number = 3 if rank == 3 else 0
-        node.prints(rank, FRAMES + b"ValueError: of %d\nmore\n" % number)
-    node.passes(1)
+        node.print(rank, FRAMES + b"ValueError: of %d\nmore\n" % number)
+    node.pass_time(1)
 
-    node.shows_whole(
+    node.assert_shown_whole(
         0,
         FRAMES + b"ValueError: of 0\nmore\n",
         "[ranks 1-2,4-7] the same traceback as rank 0",
@@ -94,17 +93,17 @@ def test_one_with_another_message() -> None:
     )
 
 
-def test_other_frames_are_printed() -> None:
-    """A rank that fails elsewhere is what people look for."""
-    node = Shown(2)
+def test_other_frames_are_printed_whole() -> None:
+    """A rank that fails elsewhere is often the cause."""
+    node = Ranks(2)
     other = FRAMES.replace(b"line 3", b"line 4") + b"ValueError: no\n"
 
-    node.prints(0, FRAMES + b"ValueError: no\n")
-    node.prints(1, other)
-    node.passes(0.5)
+    node.print(0, FRAMES + b"ValueError: no\n")
+    node.print(1, other)
+    node.pass_time(0.5)
 
     whole = (FRAMES + b"ValueError: no\n").decode().splitlines()
-    node.shows(
+    node.assert_shown(
         *(f"[rank 0] {line}" for line in whole),
         *(f"[rank 1] {line}" for line in other.decode().splitlines()),
     )
@@ -118,98 +117,97 @@ def test_other_frames_are_printed() -> None:
     ],
     ids=["torch's rank", "colours"],
 )
-def test_what_differs_by_rank_in_each_line(put_in) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    """An excepthook of torch puts the rank before each line."""
-    node = Shown(2)
+def test_ranks_in_each_line_are_ignored(put_in) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    """Torch's excepthook puts the rank before each line."""
+    node = Ranks(2)
 
     for rank in (0, 1):
         for line in (FRAMES + b"ValueError: no").splitlines():
-            node.prints(rank, put_in(rank, line) + b"\n")
-    node.passes(1)
+            node.print(rank, put_in(rank, line) + b"\n")
+    node.pass_time(1)
 
     assert node.text.count("Traceback") == 1
     assert node.text.endswith("\n[rank 1] the same traceback as rank 0\n")
 
 
-def test_one_that_comes_slowly_is_whole() -> None:
-    """On a busy machine Python takes long to read the sources; after the exception it is quiet."""
-    node = Shown(1)
+def test_traceback_printed_slowly_is_whole() -> None:
+    """On a busy machine, Python takes long to read the source lines; nothing follows the exception."""
+    node = Ranks(1)
 
     for line in FRAMES.splitlines(keepends=True):
-        node.prints(0, line)
-        node.passes(0.6)
-    node.shows()
-    node.prints(0, b"ValueError: no\n")
-    node.passes(0.15)
-    node.shows()
-    node.passes(0.06)
+        node.print(0, line)
+        node.pass_time(0.6)
+    node.assert_shown()
+    node.print(0, b"ValueError: no\n")
+    node.pass_time(0.15)
+    node.assert_shown()
+    node.pass_time(0.06)
 
-    node.shows_whole(0, FRAMES + b"ValueError: no\n")
+    node.assert_shown_whole(0, FRAMES + b"ValueError: no\n")
 
 
-def test_one_that_never_ends_is_shown_after_two_seconds() -> None:
-    """So is one of which much is printed; what follows is not held."""
-    node = Shown(1)
+def test_endless_traceback_is_printed_after_two_seconds() -> None:
+    """So is a very long one; lines after it are not buffered."""
+    node = Ranks(1)
     deep = b'  File "train.py", line 9, in f\n' * 3000
 
-    node.prints(0, FRAMES)
-    node.passes(1.98)
-    node.shows()
-    node.passes(0.03)
-    node.shows_whole(0, FRAMES)
-    node.prints(0, b"    more\n")
-    node.shows("[rank 0]     more")
+    node.print(0, FRAMES)
+    node.pass_time(1.98)
+    node.assert_shown()
+    node.pass_time(0.03)
+    node.assert_shown_whole(0, FRAMES)
+    node.print(0, b"    more\n")
+    node.assert_shown("[rank 0]     more")
 
-    node.prints(0, b"before\n" + FRAMES + deep + b"ValueError: no\n")
+    node.print(0, b"before\n" + FRAMES + deep + b"ValueError: no\n")
 
-    node.shows_whole(0, b"before\n" + FRAMES + deep + b"ValueError: no\n")
+    node.assert_shown_whole(0, b"before\n" + FRAMES + deep + b"ValueError: no\n")
 
 
-def test_only_while_the_first_is_in_sight() -> None:
-    """After ten seconds, in another attempt, and of the rank itself, it is printed again."""
-    node = Shown(2)
+def test_traceback_is_repeated_once_the_first_is_out_of_sight() -> None:
+    """It is also repeated in another attempt, and by the same rank."""
+    node = Ranks(2)
     text = FRAMES + b"ValueError: no\n"
 
     for seconds in (0.5, 10.1, 0.0):
-        node.passes(seconds)
-        node.prints(0, text)
-        node.passes(0.5)
-        node.shows_whole(0, text)
-    node.passes(10.1)
-    node.prints(1, text)
-    node.passes(0.5)
-    node.shows_whole(1, text)
+        node.pass_time(seconds)
+        node.print(0, text)
+        node.pass_time(0.5)
+        node.assert_shown_whole(0, text)
+    node.pass_time(10.1)
+    node.print(1, text)
+    node.pass_time(0.5)
+    node.assert_shown_whole(1, text)
     node.shared.forget()
-    node.prints(0, text)
-    node.passes(0.5)
-    node.shows_whole(0, text)
+    node.print(0, text)
+    node.pass_time(0.5)
+    node.assert_shown_whole(0, text)
 
 
-def test_the_end_of_a_rank_waits_for_nothing() -> None:
-    """Its traceback is whole then; who has printed the same is said before the next notice."""
-    node = Shown(2)
+def test_traceback_is_printed_when_the_rank_ends() -> None:
+    """Duplicates are reported before the next notice."""
+    node = Ranks(2)
     text = FRAMES + b"ValueError: no\n"
 
     for rank in (0, 1):
-        node.prints(rank, text)
+        node.print(rank, text)
         node.ranks[rank].flush()
-    node.shows_whole(0, text)
+    node.assert_shown_whole(0, text)
     node.shared.report_duplicates()
 
-    node.shows("[rank 1] the same traceback as rank 0")
+    node.assert_shown("[rank 1] the same traceback as rank 0")
 
 
-def test_ranks_that_are_not_shown() -> None:
-    """Nothing is like what nobody has seen."""
-    node = Shown(2)
+def test_hidden_rank_does_not_count_as_first() -> None:
+    node = Ranks(2)
     node.is_shown = False
 
     assert node.ranks[0].feed(FRAMES) == FRAMES
     node.is_shown = True
-    node.prints(1, FRAMES + b"ValueError: no\n")
-    node.passes(0.5)
+    node.print(1, FRAMES + b"ValueError: no\n")
+    node.pass_time(0.5)
 
-    node.shows_whole(1, FRAMES + b"ValueError: no\n")
+    node.assert_shown_whole(1, FRAMES + b"ValueError: no\n")
 
 
 @pytest.mark.parametrize(
@@ -222,25 +220,24 @@ def test_ranks_that_are_not_shown() -> None:
         ("[rank {0} of {0}] ", ["[rank 1 of 1] ", "[rank 2 of 2] "]),
     ],
 )
-def test_one_prefix_for_several(prefix: str, expected: list[str]) -> None:
-    """Where they differ in one number, which is the rank."""
-    node = Shown(3, prefix)
+def test_prefixes_that_differ_in_one_number_are_joined(prefix: str, expected: list[str]) -> None:
+    node = Ranks(3, prefix)
 
-    node.all_print(FRAMES + b"ValueError: no\n")
-    node.passes(1)
+    node.print_by_all(FRAMES + b"ValueError: no\n")
+    node.pass_time(1)
 
     same = re.findall("(?m)^(.*)the same traceback as rank 0$", node.text)
     assert same == expected
 
 
-def test_any_number_of_them_needs_no_memory() -> None:
-    """Each may differ, and each message, too."""
-    node = Shown(2)
+def test_many_tracebacks_need_bounded_memory() -> None:
+    """Frames and messages may all differ."""
+    node = Ranks(2)
 
     for number in range(1000):
-        node.prints(0, FRAMES + b'  File "%d.py"\nValueError: no\n' % number)
+        node.print(0, FRAMES + b'  File "%d.py"\nValueError: no\n' % number)
         node.ranks[0].flush()
-        node.prints(1, FRAMES + b'  File "%d.py"\nValueError: %d\n' % (number, number))
+        node.print(1, FRAMES + b'  File "%d.py"\nValueError: %d\n' % (number, number))
         node.ranks[1].flush()
         node.shared.update(node.now)
 

@@ -1,4 +1,4 @@
-"""Bytes become lines, whatever the bytes are and however they were cut."""
+"""Bytes become lines, whatever the bytes are and however reads cut them."""
 
 import random
 import re
@@ -24,13 +24,13 @@ def collect(chunks: list[bytes], longest: int = screen.MAX_LINE_LENGTH) -> bytes
     return b"".join(buffer.feed(chunk) for chunk in chunks) + buffer.finish()
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+def cut(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     return [data[low:high] for low, high in pairwise(edges)]
 
 
 def expected(data: bytes, longest: int) -> bytes:
-    """Return what must be passed on, found slowly, line by line."""
+    """Return the expected output, computed line by line."""
     *lines, last = data.split(b"\n")
     whole = b"".join(state_of(line, longest) + b"\n" for line in lines)
     rest = state_of(last, longest)
@@ -38,7 +38,7 @@ def expected(data: bytes, longest: int) -> bytes:
 
 
 def state_of(line: bytes, longest: int) -> bytes:
-    """Return the last state of a line, or all from its first state that is too long."""
+    """Return the last state of a line, or everything from its first state that is too long."""
     states = line.split(b"\r")
     for index, state in enumerate(states):
         if len(state) > longest:
@@ -46,27 +46,26 @@ def state_of(line: bytes, longest: int) -> bytes:
     return next((state for state in reversed(states) if state), b"")
 
 
-@given(data=ANY_BYTES, places=st.lists(st.integers(0, 10_000), max_size=12))
-def test_any_cut_of_any_bytes_gives_the_same_lines(data: bytes, places: list[int]) -> None:
-    """It does not matter how the bytes were cut into reads."""
-    assert collect(cut(data, places), LONGEST) == expected(data, LONGEST)
+@given(data=ANY_BYTES, cuts=st.lists(st.integers(0, 10_000), max_size=12))
+def test_lines_do_not_depend_on_how_reads_cut_the_bytes(data: bytes, cuts: list[int]) -> None:
+    assert collect(cut(data, cuts), LONGEST) == expected(data, LONGEST)
 
 
 @given(data=st.binary(max_size=300).map(lambda data: data.replace(b"\r", b"?")))
-def test_without_returns_no_byte_is_lost(data: bytes) -> None:
-    """The same bytes are passed on, and a newline if the last line lacked one."""
+def test_bytes_without_carriage_returns_are_unchanged(data: bytes) -> None:
+    """A newline is added if the last line has none."""
     assert collect([data]) == data + (b"\n" if data and not data.endswith(b"\n") else b"")
 
 
-def test_a_progress_bar_becomes_its_last_state() -> None:
-    """Only the last of several states is kept; CR LF is a newline."""
+def test_progress_bar_becomes_its_last_state() -> None:
+    """CR LF is a newline."""
     bar = b"".join(b"\r%3d%%" % done for done in range(101))
 
     assert collect([b"start\n", bar, b"\r\nnext\r\n"]) == b"start\n100%\nnext\n"
 
 
-def test_a_bar_below_another_is_a_bar() -> None:
-    """Tqdm moves down and up again to draw it, two lines for a third bar: each drawing is no line."""
+def test_nested_progress_bars_are_bars() -> None:
+    """Tqdm moves down and up again to draw a nested bar, two lines for a third bar."""
     buffer = LineBuffer()
     up = b"\x1b[A"
     drawn = [b"\router 0%", b"\n\rinner 0%" + up, b"\n\rinner 50%" + up]
@@ -77,8 +76,8 @@ def test_a_bar_below_another_is_a_bar() -> None:
     assert lines == b"outer 0%\ninner 50%\nouter 50%\n"
 
 
-def test_the_unfinished_line_shows_its_last_state() -> None:
-    """A live line shows it, before and after the carriage return."""
+def test_unfinished_line_has_its_last_state() -> None:
+    """Before and after the carriage return."""
     buffer = LineBuffer()
     seen = []
 
@@ -89,8 +88,8 @@ def test_the_unfinished_line_shows_its_last_state() -> None:
     assert seen == [b" 10%", b" 20%", b" 20%", b" 30%", b""]
 
 
-def test_a_bar_is_an_unfinished_line_that_was_drawn_again() -> None:
-    """A prompt is none, nor is what follows the line that ended a bar."""
+def test_only_a_redrawn_unfinished_line_is_a_bar() -> None:
+    """A prompt is not one, nor is the text after a finished bar."""
     buffer = LineBuffer()
     seen = []
 
@@ -109,8 +108,7 @@ def test_a_bar_is_an_unfinished_line_that_was_drawn_again() -> None:
     assert seen == [b"", b" 10%", b" 20%", b" 20% of 5", b"", b"1%", b""]
 
 
-def test_hours_of_progress_take_no_memory() -> None:
-    """Of an endless progress bar one state is held back, not all."""
+def test_endless_progress_bar_needs_bounded_memory() -> None:
     buffer = LineBuffer()
 
     for done in range(10_000):
@@ -119,8 +117,8 @@ def test_hours_of_progress_take_no_memory() -> None:
     assert buffer.finish() == b"9999 of 10000\n"
 
 
-def test_a_line_too_long_is_passed_on_in_pieces_as_it_is() -> None:
-    """No byte of it waits for an end that may never come, and none is lost."""
+def test_too_long_line_is_returned_in_pieces() -> None:
+    """None of its bytes waits for a newline, and none is lost."""
     buffer = LineBuffer()
     piece = random.Random(0).randbytes(1000).replace(b"\n", b"?").replace(b"\r", b"?")
 
@@ -133,7 +131,7 @@ def test_a_line_too_long_is_passed_on_in_pieces_as_it_is() -> None:
 
 @pytest.mark.parametrize("filling", [b"x", b"\r", b"\r\r\r\n", b"\rx", b" \r\r"])
 def test_hostile_input_takes_linear_time(filling: bytes) -> None:
-    """This holds for megabytes without a newline, or full of returns."""
+    """Megabytes without a newline, or full of carriage returns."""
     data = filling * (4_000_000 // len(filling))
     start = time.process_time()
 
@@ -143,8 +141,8 @@ def test_hostile_input_takes_linear_time(filling: bytes) -> None:
 
 
 @given(text=ANY_BYTES, continues=st.booleans())
-def test_the_prefix_stands_before_each_line(text: bytes, *, continues: bool) -> None:
-    """It is printed once per line, and not before the rest of a line that was begun."""
+def test_prefix_comes_before_each_line(text: bytes, *, continues: bool) -> None:
+    """Not before the rest of a line that was begun."""
     lines = re.findall(rb"[^\n]*\n|[^\n]+", text)
     wanted = b"".join(b"[r] " + line for line in lines)
 

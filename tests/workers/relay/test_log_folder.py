@@ -1,4 +1,4 @@
-"""The folder for log files, checked before a job."""
+"""The check of the folder for log files before a job."""
 
 import os
 from pathlib import Path
@@ -21,23 +21,21 @@ check_log_folder(Setting(sys.argv[1], '--log-dir'))
 
 
 @pytest.mark.needs("root", "setpriv")
-def test_capabilities_count(tmp_path: Path) -> None:
-    """A process that may write anywhere may use another user's folder."""
+def test_folder_of_another_user_is_usable_with_capabilities(tmp_path: Path) -> None:
     ended = run_as_another_user(CHECK, str(tmp_path / "logs"), capabilities=MAY_WRITE)
 
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_folder_that_takes_no_files() -> None:
-    """Rights alone do not tell: /proc lets root in."""
+def test_folder_in_proc_is_an_error() -> None:
+    """Permissions do not tell: root may enter /proc."""
     with pytest.raises(MachineError, match="log files can't be written there: /proc: "):
         check_log_folder(Setting("/proc/logs", "--log-dir"))
 
 
-def test_a_current_folder_that_has_been_deleted(
+def test_relative_folder_in_a_deleted_current_folder_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A relative name leads nowhere."""
     deleted = tmp_path / "deleted"
     deleted.mkdir()
     monkeypatch.chdir(deleted)
@@ -48,8 +46,8 @@ def test_a_current_folder_that_has_been_deleted(
 
 
 @pytest.mark.needs("root", "setpriv")
-def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
-    """The error names the option, its value, and the folder that refuses."""
+def test_unwritable_folder_is_named_with_its_option(tmp_path: Path) -> None:
+    """The error names the option, its value, and the folder without write permission."""
     ended = run_as_another_user(CHECK, str(tmp_path / "logs"), capabilities=MAY_READ)
 
     assert ended.stderr.splitlines()[-2] == (
@@ -58,8 +56,8 @@ def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
     )
 
 
-def test_a_name_that_a_stranger_could_foresee_is_not_needed(tmp_path: Path) -> None:
-    """What is made to see whether that is possible."""
+def test_trial_folder_has_an_unpredictable_name(tmp_path: Path) -> None:
+    """Another user could create a predictable name first."""
     (tmp_path / f".clusterrun-{os.uname().nodename}-{os.getpid()}").touch()
 
     check_log_folder(Setting(str(tmp_path), "--log-dir"))

@@ -1,10 +1,10 @@
-"""What a worker has printed last: its last line, and how many it has printed."""
+"""The last line of a worker, and the number of its lines."""
 
 from clusterrun.workers.relay import recent_output
 
 
-def test_the_last_line_is_not_blank() -> None:
-    """Scripts end with empty lines, in the same piece or in the next."""
+def test_last_line_is_not_blank() -> None:
+    """Scripts end with empty lines, in the same read or in the next one."""
     recent = recent_output.Recent()
     assert recent.last_line() == b""
     recent.add(b"one\ntwo\n\n")
@@ -15,8 +15,7 @@ def test_the_last_line_is_not_blank() -> None:
     assert recent.lines == 5
 
 
-def test_memory_is_bounded() -> None:
-    """Also for a line that is longer, and comes in pieces."""
+def test_long_line_in_pieces_needs_bounded_memory() -> None:
     recent = recent_output.Recent()
     recent.add(b"first\n" + b"x" * 1_000_000)
     recent.add(b"y" * 1_000_000)

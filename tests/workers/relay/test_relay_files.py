@@ -1,4 +1,4 @@
-"""The relay's files: logs, the link to the latest run, and a stdout that is a file."""
+"""The relay's files: logs, the link to the latest run, and a standard output that is a file."""
 
 import fcntl
 import os
@@ -21,7 +21,7 @@ from tests.workers.relay.relay_bench import RelayBench, fill, read_until, read_w
 
 @pytest.fixture
 def screen() -> Iterator[tuple[int, int]]:
-    """Return the pipe that is standard error, the reader's end first."""
+    """Return the pipe that is standard error, the read end first."""
     ends = os.pipe()
     yield ends
     for end in ends:
@@ -30,7 +30,7 @@ def screen() -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def leased(path: Path) -> Iterator[Callable[[], object]]:
-    """Hold a lease of a new file (fcntl(2)): who opens it to write waits until it is released."""
+    """Hold a lease on a new file (fcntl(2)): opening it for writing blocks until the lease is released."""
     # The kernel asks for it by SIGIO.
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     descriptor = os.open(path, os.O_RDONLY | os.O_CREAT)
@@ -51,8 +51,8 @@ def bench(screen: tuple[int, int]) -> Iterator[RelayBench]:
         yield bench
 
 
-def test_files_that_are_there_are_appended_to(bench: RelayBench, tmp_path: Path) -> None:
-    """A run id that is used twice loses nothing."""
+def test_existing_log_file_is_appended_to(bench: RelayBench, tmp_path: Path) -> None:
+    """A run id may be used twice."""
     (tmp_path / "rank-0.out").write_bytes(b"before\n")
     printer = bench.open(0, logs=tmp_path)
 
@@ -63,7 +63,7 @@ def test_files_that_are_there_are_appended_to(bench: RelayBench, tmp_path: Path)
     assert (tmp_path / "rank-0.out").read_bytes() == b"before\nafter\n"
 
 
-def test_latest_points_to_the_run(bench: RelayBench, tmp_path: Path) -> None:
+def test_latest_is_a_link_to_the_run(bench: RelayBench, tmp_path: Path) -> None:
     """An older link is replaced, and nothing else is left in the folder."""
     (tmp_path / "latest").symlink_to("old")
 
@@ -74,10 +74,10 @@ def test_latest_points_to_the_run(bench: RelayBench, tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["latest"]
 
 
-def test_a_link_that_cannot_be_is_reported(
+def test_folder_in_place_of_a_link_is_reported(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """A folder with the name ``latest`` stays."""
+    """The folder stays."""
     (tmp_path / "latest" / "mine").mkdir(parents=True)
 
     bench.relay.send(messages.Link(str(tmp_path / "latest"), "run-1"))
@@ -87,7 +87,7 @@ def test_a_link_that_cannot_be_is_reported(
     assert (tmp_path / "latest" / "mine").is_dir()
 
 
-def test_a_file_that_cannot_be_opened_is_reported_once(
+def test_unopenable_file_is_reported_once(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
     """The worker continues without it, and the other file is written."""
@@ -131,10 +131,10 @@ def test_all_lost_output_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_what_a_redirected_stream_cannot_write_is_printed(
+def test_redirected_output_is_printed_if_its_file_fails(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path, *, late: bool
 ) -> None:
-    """All of it is printed, from before the failure and after it; otherwise it would be lost."""
+    """All of it, from before the failure and after it."""
     log = tmp_path / "rank-0.err"
     log.mkdir()
     only_there = Destination(log, shown=False, shown_if_log_fails=True)
@@ -154,7 +154,7 @@ def test_what_a_redirected_stream_cannot_write_is_printed(
     assert bench.relay.losses == ()
 
 
-def test_a_file_in_a_links_place_stays(
+def test_file_in_place_of_a_link_stays(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
     """It may be the log of another launcher."""
@@ -168,10 +168,10 @@ def test_a_file_in_a_links_place_stays(
     assert path.read_text() == "mine"
 
 
-def test_a_hung_file_system_stops_the_worker_not_the_relay(
+def test_hung_file_system_blocks_its_worker_only(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """A file whose lease another process keeps hangs in open, as one on a dead server does."""
+    """Opening a leased file hangs, as on a dead file server."""
     log = tmp_path / "rank-0.out"
     with leased(log):
         printer = bench.open(0, logs=tmp_path)
@@ -188,8 +188,8 @@ def test_a_hung_file_system_stops_the_worker_not_the_relay(
     assert log.read_bytes() == b"y\n" * (written // 2)
 
 
-def test_the_end_comes_as_soon_as_the_files_are_complete(bench: RelayBench, tmp_path: Path) -> None:
-    """However much time the relay has: here, a server answers after half a second."""
+def test_relay_ends_when_files_are_complete(bench: RelayBench, tmp_path: Path) -> None:
+    """Not later: here a file server answers after half a second."""
     log = tmp_path / "rank-0.out"
     with leased(log) as release:
         printer = bench.open(0, logs=tmp_path)
@@ -207,8 +207,7 @@ def test_the_end_comes_as_soon_as_the_files_are_complete(bench: RelayBench, tmp_
     assert log.read_bytes() == b"y\n"
 
 
-def test_a_standard_output_that_takes_nothing_is_not_a_loss(tmp_path: Path) -> None:
-    """Log files have the same."""
+def test_full_stdout_is_no_loss_with_log_files(tmp_path: Path) -> None:
     full, nowhere = os.open("/dev/full", os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
     with relay_on(full, nowhere) as bench:
         os.close(full)
@@ -221,8 +220,8 @@ def test_a_standard_output_that_takes_nothing_is_not_a_loss(tmp_path: Path) -> N
     assert bench.relay.losses == ()
 
 
-def test_a_stdout_that_is_a_file_is_shared_with_others(tmp_path: Path) -> None:
-    """``> file``: what the shell wrote before and writes after is kept; the offset is one."""
+def test_stdout_file_is_shared_with_the_shell(tmp_path: Path) -> None:
+    """``> file``: what the shell writes before and after stays, at one common offset."""
     path = tmp_path / "out.txt"
     with path.open("wb", buffering=0) as file:
         file.write(b"$ clusterrun train.py\n")
@@ -236,10 +235,10 @@ def test_a_stdout_that_is_a_file_is_shared_with_others(tmp_path: Path) -> None:
     assert path.read_bytes() == b"$ clusterrun train.py\n[rank 0] hello\n$\n"
 
 
-def test_no_link_is_followed_to_a_log_file(
+def test_planted_link_to_a_file_is_not_followed(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """Another user may have put it there, where many may write to the folder of logs."""
+    """Another user may have created it, if others may write to the log folder."""
     mine, log = tmp_path / "mine", tmp_path / "rank-0.err"
     mine.write_text("precious\n")
     log.symlink_to(mine)
@@ -257,10 +256,10 @@ def test_no_link_is_followed_to_a_log_file(
 
 @pytest.mark.parametrize("planted", ["run", "run/attempt-0", "run/attempt-0/n1-0"])
 @pytest.mark.parametrize("kind", ["link", "file", "pipe"])
-def test_a_folder_of_logs_that_a_stranger_has_planted(
+def test_planted_log_folder_is_not_used(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path, planted: str, kind: str
 ) -> None:
-    """Nothing is written to another place; one line reports it for all files, and lines are printed."""
+    """Nothing is written elsewhere; one line reports it for all files, and the output is printed."""
     top, mine = tmp_path / "logs", tmp_path / "mine"
     mine.mkdir()
     bad = top / planted
@@ -294,9 +293,7 @@ def test_a_folder_of_logs_that_a_stranger_has_planted(
     assert bench.relay.losses == ()
 
 
-def test_the_folder_that_the_user_has_named_may_be_a_link(
-    bench: RelayBench, tmp_path: Path
-) -> None:
+def test_named_log_folder_may_be_a_link(bench: RelayBench, tmp_path: Path) -> None:
     """A folder below it that is removed between two files is made again."""
     (tmp_path / "disk").mkdir()
     top = tmp_path / "logs"
@@ -317,10 +314,10 @@ def test_the_folder_that_the_user_has_named_may_be_a_link(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "pipe with a reader", "hard link"])
-def test_a_log_file_that_a_stranger_has_planted(
+def test_planted_log_file_is_not_written(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path, kind: str
 ) -> None:
-    """It is neither written nor waited for, and other files are written."""
+    """Nor is it waited for, and other files are written."""
     log, mine = tmp_path / "rank-0.err", tmp_path / "mine"
     mine.write_text("precious\n")
     why = "it is not a regular file"
@@ -350,12 +347,12 @@ def test_a_log_file_that_a_stranger_has_planted(
         os.close(reader)
 
 
-STRANGER = 54321
+OTHER_USER = 54321
 
 
 @pytest.fixture
 def common(tmp_path: Path) -> Path:
-    """Return a folder where all users may make files, as in /tmp."""
+    """Return a folder in which all users may create files, like /tmp."""
     folder = tmp_path / "common"
     folder.mkdir()
     folder.chmod(0o1777)
@@ -363,21 +360,21 @@ def common(tmp_path: Path) -> Path:
 
 
 PLANTED = {
-    "link": f"it is a symbolic link of user {STRANGER}, not of yours",
-    "own link to a link": f"it is a symbolic link of user {STRANGER}, not of yours",
-    "file": f"user {STRANGER} has put it there",
-    "pipe": f"user {STRANGER} has put it there",
+    "link": f"it is a symbolic link of user {OTHER_USER}, not of yours",
+    "own link to a link": f"it is a symbolic link of user {OTHER_USER}, not of yours",
+    "file": f"user {OTHER_USER} has put it there",
+    "pipe": f"user {OTHER_USER} has put it there",
     "hard link": "it has another name as well (a hard link)",
 }
-"""What is in the place of a file, and why it is not written."""
+"""What was planted in place of a file, and why it is not written."""
 
 
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("kind", PLANTED)
-def test_a_named_file_that_a_stranger_has_planted(
+def test_planted_named_file_is_not_written(
     bench: RelayBench, screen: tuple[int, int], common: Path, tmp_path: Path, kind: str
 ) -> None:
-    """The kernel refuses some of it, where fs.protected_symlinks and the like are set; not everywhere."""
+    """The kernel refuses some of these only if fs.protected_symlinks and its kin are set."""
     path, mine = common / "events", tmp_path / "mine"
     mine.write_text("precious\n")
     planted = common / "planted" if kind.startswith("own") else path
@@ -393,7 +390,7 @@ def test_a_named_file_that_a_stranger_has_planted(
     if planted != path:
         path.symlink_to(planted)
     if kind != "hard link":
-        os.chown(planted, STRANGER, STRANGER, follow_symlinks=False)
+        os.chown(planted, OTHER_USER, OTHER_USER, follow_symlinks=False)
 
     bench.relay.send(messages.Append(str(path), "secret"))
     seen = read_until(screen[0], b"\n")
@@ -406,10 +403,10 @@ def test_a_named_file_that_a_stranger_has_planted(
 
 
 @pytest.mark.parametrize("kind", ["link", "link to nothing", "pipe"])
-def test_a_named_file_that_the_user_has_prepared(
+def test_named_file_may_be_a_link_or_pipe_of_the_user(
     bench: RelayBench, common: Path, tmp_path: Path, kind: str
 ) -> None:
-    """Also where other users may make files."""
+    """Even in a folder where other users may create files."""
     path, mine = common / "events", tmp_path / "mine"
     if kind == "pipe":
         os.mkfifo(path)

@@ -24,7 +24,7 @@ from tests.workers.relay.relay_bench import RelayBench, fill, read_until, relay_
 
 @dataclass
 class Reader:
-    """Two pipes that are the launcher's stdout and stderr, and their readers' ends."""
+    """Two pipes, the launcher's stdout and stderr, and their read ends."""
 
     stdout: int
     stderr: int
@@ -48,10 +48,8 @@ def bench(reader: Reader) -> Iterator[RelayBench]:
         yield bench
 
 
-def test_a_reader_that_has_stopped_does_not_hold_up_a_hidden_worker(
-    bench: RelayBench, tmp_path: Path
-) -> None:
-    """That worker's output does not go there; its file gets all."""
+def test_stopped_reader_does_not_block_a_hidden_worker(bench: RelayBench, tmp_path: Path) -> None:
+    """Its output goes to a file only, which gets all of it."""
     log = tmp_path / "rank-1.out"
     shown, hidden = bench.open(0), bench.open(1, stdout_to=Destination(log, shown=False))
 
@@ -65,8 +63,8 @@ def test_a_reader_that_has_stopped_does_not_hold_up_a_hidden_worker(
     bench.relay.close(seconds=0)
 
 
-def test_the_error_file_comes_with_it(bench: RelayBench, tmp_path: Path) -> None:
-    """It is not decoded; a directory or a named pipe in its place causes no error and no wait."""
+def test_output_ended_has_the_error_file(bench: RelayBench, tmp_path: Path) -> None:
+    """As text; a directory or a named pipe in its place causes neither an error nor a wait."""
     file, fifo = tmp_path / "error.json", tmp_path / "fifo"
     file.write_text('{"message": "no"}', encoding="utf-8")
     os.mkfifo(fifo)
@@ -78,10 +76,10 @@ def test_the_error_file_comes_with_it(bench: RelayBench, tmp_path: Path) -> None
     assert errors == ['{"message": "no"}', "", "", ""]
 
 
-def test_a_grandchild_that_holds_the_pipe_holds_up_nothing(
+def test_pipe_held_by_a_grandchild_does_not_delay_output_ended(
     bench: RelayBench, reader: Reader
 ) -> None:
-    """The end is answered though the pipe stays open, with all that was printed before."""
+    """All that was printed before is in it."""
     printer = bench.open(0)
     os.write(printer.stderr, b"last words")
 
@@ -91,10 +89,10 @@ def test_a_grandchild_that_holds_the_pipe_holds_up_nothing(
     assert read_until(reader.stderr, b"words\n") == b"[rank 0] last words\n"
 
 
-def test_what_a_grandchild_prints_then_is_shown_and_logged(
+def test_later_output_of_a_grandchild_is_shown_and_logged(
     bench: RelayBench, reader: Reader, tmp_path: Path
 ) -> None:
-    """An upload goes on when its rank has ended: a closed pipe would kill it."""
+    """An upload may outlive its rank: a closed pipe would kill it."""
     printer = bench.open(0, tmp_path)
     os.write(printer.stdout, b"saved")
     bench.finish(0)
@@ -108,8 +106,8 @@ def test_what_a_grandchild_prints_then_is_shown_and_logged(
     assert (tmp_path / "rank-0.out").read_text() == "saved\nuploading\nuploaded\n"
 
 
-def test_a_grandchild_that_lives_on_does_not_hold_up_the_end(bench: RelayBench) -> None:
-    """Not even SIGKILL has ended it: the relay closes the pipe, and waits for nothing."""
+def test_grandchild_does_not_delay_the_end_of_the_relay(bench: RelayBench) -> None:
+    """The relay closes the pipe, even if SIGKILL has not ended the grandchild."""
     printer = bench.open(0)
     bench.finish(0)
     began = time.monotonic()
@@ -120,7 +118,7 @@ def test_a_grandchild_that_lives_on_does_not_hold_up_the_end(bench: RelayBench) 
     assert has_no_reader(printer.stdout)
 
 
-def test_the_pipes_of_an_attempt_are_closed_when_the_next_begins(bench: RelayBench) -> None:
+def test_next_attempt_closes_the_pipes_of_the_last(bench: RelayBench) -> None:
     """A job may restart a thousand times."""
     printer = bench.open(0)
     bench.finish(0)
@@ -137,15 +135,13 @@ def has_no_reader(descriptor: int) -> bool:
     return poll.poll(5000) == [(descriptor, select.POLLERR)]
 
 
-def test_a_worker_without_pipes_has_an_empty_end(bench: RelayBench) -> None:
-    """Its streams are the terminal's own, or there never was such a worker."""
+def test_output_ended_of_a_worker_without_pipes_is_empty(bench: RelayBench) -> None:
+    """It prints to the terminal itself, or there never was such a worker."""
     assert bench.finish(5) == events.OutputEnded(LocalRank(5), "", "", 1.0)
 
 
-def test_the_launcher_prints_before_it_knows_how_workers_look(
-    bench: RelayBench, reader: Reader
-) -> None:
-    """The relay learns that with the first worker: here, that there is only one."""
+def test_notice_is_printed_before_the_style_is_known(bench: RelayBench, reader: Reader) -> None:
+    """The first worker brings the style; here it is a single worker."""
     bench.relay.notice("the driver is slow")
     seen = read_until(reader.stderr, b"slow\n")
     bench.style = LineStyle(raw=True)
@@ -155,8 +151,8 @@ def test_the_launcher_prints_before_it_knows_how_workers_look(
     assert read_until(reader.stdout, b"? ") == b"name? "
 
 
-def test_what_a_notice_quotes_begins_no_line(bench: RelayBench, reader: Reader) -> None:
-    """Nor does a terminal obey it; lines of ours after the first are indented."""
+def test_quoted_text_in_a_notice_begins_no_line(bench: RelayBench, reader: Reader) -> None:
+    """Control characters are escaped; continuation lines are indented."""
     bench.relay.notice("no a\nclusterrun: b\x1b[31m\u202e:\n    its last line")
 
     assert read_until(reader.stderr, b"line\n") == (
@@ -164,7 +160,7 @@ def test_what_a_notice_quotes_begins_no_line(bench: RelayBench, reader: Reader) 
     )
 
 
-def test_a_closed_stderr_does_not_matter(bench: RelayBench, reader: Reader) -> None:
+def test_closed_stderr_is_tolerated(bench: RelayBench, reader: Reader) -> None:
     """Its lines are dropped, and the tail is kept."""
     printer = bench.open(0)
     os.close(reader.stderr)
@@ -177,7 +173,7 @@ def test_a_closed_stderr_does_not_matter(bench: RelayBench, reader: Reader) -> N
 
 
 def test_both_streams_to_one_pipe_are_one_output(reader: Reader) -> None:
-    """``2>&1`` keeps lines of both apart and whole, in the order in which they were read."""
+    """``2>&1``: lines of both stay whole, in the order in which they were read."""
     with relay_on(reader.to_stdout, reader.to_stdout) as bench:
         printer = bench.open(0)
 
@@ -190,8 +186,8 @@ def test_both_streams_to_one_pipe_are_one_output(reader: Reader) -> None:
         assert text.endswith(b"\n[rank 0] oops\n")
 
 
-def test_idle_means_asleep(bench: RelayBench, reader: Reader) -> None:
-    """Nothing wakes a relay that has nothing to do, even if half a line waits."""
+def test_idle_relay_sleeps(bench: RelayBench, reader: Reader) -> None:
+    """Even if half a line waits."""
     printer = bench.open(0)
     os.write(printer.stdout, b"hello\nhalf a line")
     read_until(reader.stdout, b"hello\n")
@@ -206,7 +202,7 @@ def test_idle_means_asleep(bench: RelayBench, reader: Reader) -> None:
 
 
 def switches(pid: int) -> int:
-    """Return how often a process went to sleep by itself."""
+    """Return how often a process has gone to sleep."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     [line] = [line for line in status.splitlines() if line.startswith("voluntary")]
     return int(line.split()[1])
@@ -218,9 +214,9 @@ def ran_for(pid: int) -> float:
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_signals_and_the_agents_descriptors_stay_outside(reader: Reader) -> None:
-    """It has its own group and name, only the descriptors that it needs, and ignores signals."""
-    stranger, kept_open = os.pipe()
+def test_relay_ignores_signals_and_closes_the_agents_descriptors(reader: Reader) -> None:
+    """It has its own process group and name."""
+    read_end, kept_open = os.pipe()
     with relay_on(reader.to_stdout, reader.to_stderr) as bench:
         process = Path(f"/proc/{bench.relay.pid}")
         os.close(kept_open)
@@ -231,18 +227,18 @@ def test_signals_and_the_agents_descriptors_stay_outside(reader: Reader) -> None
         bench.finish(0)
 
         assert os.getpgid(bench.relay.pid) == bench.relay.pid
-        assert select.select([stranger], [], [], 5)[0], "the relay holds the agent's descriptors"
-    os.close(stranger)
+        assert select.select([read_end], [], [], 5)[0], "the relay holds the agent's descriptors"
+    os.close(read_end)
 
 
 @pytest.mark.parametrize(
     ("number", "how"),
     [(signal.SIGSTOP, "stopped responding"), (signal.SIGKILL, "was killed by SIGKILL")],
 )
-def test_a_relay_that_does_not_say_goodbye(
+def test_relay_that_is_stopped_or_killed_is_closed(
     reader: Reader, tmp_path: Path, number: int, how: str
 ) -> None:
-    """The launcher ends a second later than announced at most, and prints the rest."""
+    """The launcher waits for at most one more second, and removes the scratch folder."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     relay = RelayClient.start(LauncherOutput(reader.to_stdout, reader.to_stderr), scratch)
@@ -257,7 +253,7 @@ def test_a_relay_that_does_not_say_goodbye(
     assert not scratch.exists()
 
 
-def test_a_relay_with_a_bug_is_an_event(reader: Reader) -> None:
+def test_exception_in_the_relay_is_helper_lost(reader: Reader) -> None:
     """It exits with its own code, and never continues as a second agent."""
     not_open = 9999
     with relay_on(reader.to_stdout, not_open) as bench:
@@ -287,8 +283,8 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_the_relay_outlives_a_killed_agent_by_a_moment(tmp_path: Path, *, stopped: bool) -> None:
-    """It reads what is left and exits at once, even if its output is not read."""
+def test_relay_of_a_killed_agent_drains_and_exits(tmp_path: Path, *, stopped: bool) -> None:
+    """Even if its output is not read."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     agent = subprocess.Popen(

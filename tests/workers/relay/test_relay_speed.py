@@ -12,7 +12,7 @@ BENCHMARK = Path(__file__).parents[3] / "scripts" / "bench_output.py"
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_much_output_is_whole_and_no_slower_than_torchruns() -> None:
+def test_much_output_is_whole_and_no_slower_than_torchrun() -> None:
     """Two ranks that print 300,000 lines each; the benchmark fails if one is torn or lost."""
     command = [sys.executable, str(BENCHMARK), "--runs", "3"]
 

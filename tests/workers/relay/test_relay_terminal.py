@@ -41,10 +41,9 @@ def bench(terminal: tuple[int, int]) -> Iterator[RelayBench]:
         yield bench
 
 
-def test_a_bar_that_is_drawn_becomes_lines_in_its_log(
+def test_drawn_progress_bar_becomes_lines_in_the_log(
     terminal: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The terminal shows the bar."""
     user, ours = terminal
     monkeypatch.setattr(streams, "SECONDS_OF_A_BAR", 0.1)
     with relay_on(ours, ours) as bench:
@@ -62,10 +61,10 @@ def test_a_bar_that_is_drawn_becomes_lines_in_its_log(
 
 
 @pytest.mark.parametrize("how", ["not read", "Ctrl-S"])
-def test_a_stopped_terminal_stops_the_worker_not_the_relay(
+def test_stopped_terminal_blocks_the_worker_only(
     bench: RelayBench, terminal: tuple[int, int], how: str
 ) -> None:
-    """The worker blocks, the agent is answered, and everything arrives once the terminal continues."""
+    """The relay answers the agent, and all output arrives once the terminal continues."""
     user, _ = terminal
     if how == "Ctrl-S":
         os.write(user, STOP)
@@ -81,10 +80,10 @@ def test_a_stopped_terminal_stops_the_worker_not_the_relay(
     assert text.count(b"[rank 0]\x1b[0m y\n") == written // 2
 
 
-def test_a_terminal_that_is_gone_leaves_the_files(
+def test_log_is_written_after_the_terminal_is_gone(
     bench: RelayBench, terminal: tuple[int, int], tmp_path: Path
 ) -> None:
-    """The window was closed under nohup: the log is still written."""
+    """The window was closed under nohup."""
     user, _ = terminal
     printer = bench.open(0, logs=tmp_path)
     log = tmp_path / "rank-0.out"

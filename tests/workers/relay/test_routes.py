@@ -46,8 +46,8 @@ def plan(**world: object) -> NodePlan:
     return replace(usual, world=replace(usual.world, **world))
 
 
-def ways(routes: Routes, worker: WorkerPlan) -> list[str]:
-    """Return in a word where standard output and error go."""
+def destinations(routes: Routes, worker: WorkerPlan) -> list[str]:
+    """Return in words where standard output and error go."""
     return [_word(to) for to in routes.destinations(plan(), worker)]
 
 
@@ -75,24 +75,24 @@ def _word(to: Destination) -> str:
         ({"ranks": ranks(0), "local_ranks_filter": ranks(12)}, [FILE, FILE], [FILE, FILE]),
     ],
 )
-def test_streams_go_where_torchrun_has_them_go(
+def test_destinations_are_those_of_torchrun(
     options: dict[str, object], of_rank_0: list[str], of_rank_12: list[str]
 ) -> None:
-    """Redirected: to the file only; teed: printed as well; hidden: not printed, whatever else."""
+    """Redirected: to the file only; teed: also printed; hidden: never printed."""
     routes = Routes(job(**options), LOGS)
 
-    assert ways(routes, worker(0)) == of_rank_0
-    assert ways(routes, worker(12)) == of_rank_12
+    assert destinations(routes, worker(0)) == of_rank_0
+    assert destinations(routes, worker(12)) == of_rank_12
 
 
 @pytest.mark.parametrize("options", [{}, {"redirects": all_of(3)}, {"tee": all_of(3)}])
 def test_without_a_folder_everything_is_printed(options: dict[str, object]) -> None:
     """``--log-dir /dev/null``: there is no file to redirect to."""
-    assert ways(Routes(job(**options), None), worker(0)) == [SCREEN, SCREEN]
+    assert destinations(Routes(job(**options), None), worker(0)) == [SCREEN, SCREEN]
 
 
-def test_what_a_log_cannot_take_is_printed_where_it_may_be() -> None:
-    """It is printed if the file is the only place, unless the rank is hidden."""
+def test_redirected_stream_is_printed_if_its_file_fails() -> None:
+    """Unless the rank is hidden."""
     routes = Routes(job(redirects=all_of(1), ranks=ranks(0)), LOGS)
 
     shown = [routes.destinations(plan(), worker(rank))[0].shown_if_log_fails for rank in (0, 1)]
@@ -101,8 +101,8 @@ def test_what_a_log_cannot_take_is_printed_where_it_may_be() -> None:
     assert not routes.destinations(plan(), worker(0))[1].shown_if_log_fails
 
 
-def test_files_of_lines_with_certain_texts() -> None:
-    """They have printed streams that are teed; torchrun has one on each node for all of its ranks."""
+def test_filtered_files_of_teed_streams() -> None:
+    """For printed streams; like torchrun, one file on each node for all of its ranks."""
     options = {"duplicate_stdout_filters": ("loss",), "tee": some(r0=3, r1=2), "ranks": ranks(0, 1)}
     routes = Routes(job(**options), LOGS)
     node = plan(attempt=2, node_rank=NodeRank(3))
@@ -121,14 +121,15 @@ def test_files_of_lines_with_certain_texts() -> None:
         ({"log_line_prefix_template": "${rank}: "}, values.Std.ALL),
     ],
 )
-def test_what_must_not_bypass_the_relay(options: dict[str, object], relayed: values.Std) -> None:
+def test_streams_that_must_go_through_the_relay(
+    options: dict[str, object], relayed: values.Std
+) -> None:
     """A single worker writes to the terminal itself unless an option needs the relay."""
     assert Routes(job(**options), None).relayed(plan(), worker(0)) == relayed
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_only_what_is_redirected_is_kept_off_the_terminal(number: int) -> None:
-    """The other stream of a single worker still is the terminal's own."""
+def test_redirecting_one_stream_leaves_the_other_on_the_terminal(number: int) -> None:
     routes = Routes(job(redirects=all_of(number)), LOGS)
 
     assert routes.relayed(plan(), worker(0)) == values.Std(number)
@@ -143,8 +144,8 @@ def test_only_what_is_redirected_is_kept_off_the_terminal(number: int) -> None:
         ("$5 ${nothing} $", "$5 ${nothing} $"),
     ],
 )
-def test_what_stands_before_a_line(template: str, prefix: str) -> None:
-    """Torchrun's template, in which other names stay as they are."""
+def test_prefix_by_template(template: str, prefix: str) -> None:
+    """Torchrun's template; unknown names stay as they are."""
     node = replace(plan(node_rank=NodeRank(0)), host="node7.cluster", env={"ROLE_NAME": "trainer"})
 
     routes = Routes(job(log_line_prefix_template=template), None)
@@ -152,19 +153,19 @@ def test_what_stands_before_a_line(template: str, prefix: str) -> None:
     assert routes.prefix(node, worker(1, rank=9)) == prefix
 
 
-def test_in_tasks_the_local_rank_is_that_among_the_tasks_of_the_node() -> None:
-    """Each clusterrun has one worker, and LOCAL_RANK may be 0 in all."""
+def test_local_rank_counts_the_tasks_of_the_node() -> None:
+    """Each task has one worker, and LOCAL_RANK may be 0 in all."""
     tasks = TaskLayout(GlobalRank(5), 8, LocalRank(1), 4, NodeRank(1), 2)
     options = {"tasks": tasks, "log_line_prefix_template": "${local_rank}"}
 
     routes = Routes(job(local_ranks_filter=ranks(1), **options), LOGS)
 
-    assert ways(routes, worker(0, rank=5)) == [EVERYWHERE, EVERYWHERE]
+    assert destinations(routes, worker(0, rank=5)) == [EVERYWHERE, EVERYWHERE]
     assert routes.prefix(plan(), worker(0, rank=5)) == "1"
 
 
-def test_who_is_hidden_by_what() -> None:
-    """The report names it for a worker whose lines were not printed."""
+def test_hidden_by_names_the_option() -> None:
+    """The report quotes it."""
     routes = Routes(job(ranks=ranks(0, 9), local_ranks_filter=values.RankSet(((0, 1),))), None)
 
     assert routes.hidden_by(0, 0) == routes.hidden_by(9, 1) == ""
@@ -173,7 +174,7 @@ def test_who_is_hidden_by_what() -> None:
     assert routes.hidden_by(9, None) == ""
 
 
-def test_ranks_that_there_are_not() -> None:
+def test_warning_for_ranks_that_do_not_exist() -> None:
     """Otherwise nothing would be printed, without a reason."""
     routes = Routes(job(ranks=ranks(8), local_ranks_filter=ranks(4, 5)), None)
 
@@ -185,7 +186,7 @@ def test_ranks_that_there_are_not() -> None:
 
 
 @pytest.mark.parametrize("option", ["redirects", "tee"])
-def test_streams_of_local_ranks_that_there_are_not(option: str) -> None:
+def test_warning_for_streams_of_local_ranks_that_do_not_exist(option: str) -> None:
     """Otherwise nothing would be written, without a reason."""
     routes = Routes(job(**{option: some(r0=3, r5=3, r6=1)}), LOGS)
 
@@ -195,8 +196,8 @@ def test_streams_of_local_ranks_that_there_are_not(option: str) -> None:
     assert list(routes.warnings(plan(size=7, local_size=7))) == []
 
 
-def test_the_link_to_the_last_run_is_node_0s() -> None:
-    """It is made when the first attempt starts."""
+def test_node_0_links_to_the_last_run() -> None:
+    """When the first attempt starts."""
     routes = Routes(job(), LOGS)
 
     assert list(routes.links(plan(node_rank=NodeRank(0)))) == [(Path("/logs/latest"), "run-7")]

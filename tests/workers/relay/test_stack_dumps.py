@@ -1,4 +1,4 @@
-"""What faulthandler prints, separated from a worker's own lines; real dumps, however they are cut."""
+"""faulthandler's stacks are separated from a worker's own lines."""
 
 import subprocess
 import sys
@@ -48,8 +48,8 @@ def armed() -> StackDumpFilter:
     return dumps
 
 
-def test_the_frame_beneath_a_script_is_left_out() -> None:
-    """Each forked worker has it, and it helps no reader."""
+def test_launcher_frame_is_omitted() -> None:
+    """Each forked worker has it."""
     dumps = armed()
 
     kept = dumps.feed(DUMP + OURS)
@@ -57,8 +57,8 @@ def test_the_frame_beneath_a_script_is_left_out() -> None:
     assert (kept, dumps.stack) == (b"", STACK)
 
 
-def test_a_dump_is_taken_out() -> None:
-    """All of it is, and no address that differs by process is left; nothing else is taken out."""
+def test_dump_is_taken_out() -> None:
+    """Without addresses, which differ by process; nothing else is taken out."""
     dumps = armed()
 
     assert dumps.feed(b"before\n" + DUMP + b"after\n") == b"before\nafter\n"
@@ -66,8 +66,7 @@ def test_a_dump_is_taken_out() -> None:
     assert dumps.found_own_lines
 
 
-def test_an_only_thread_has_no_heading() -> None:
-    """There is no other thread to tell it from."""
+def test_single_thread_has_no_heading() -> None:
     dumps = armed()
 
     assert dumps.feed(DUMP.partition(b"\n\n")[2]) == b""
@@ -76,8 +75,8 @@ def test_an_only_thread_has_no_heading() -> None:
 
 
 @pytest.mark.parametrize("own", [b"\n", b"  indented\n", b"Thread 7 starts\n", TRACEBACK])
-def test_what_only_looks_like_it(own: bytes) -> None:
-    """The worker's own lines stay, before a dump and after it, empty ones too."""
+def test_similar_lines_of_the_worker_stay(own: bytes) -> None:
+    """Before a dump and after it, empty ones too."""
     dumps = armed()
 
     shown = dumps.feed(own) + dumps.feed(DUMP) + dumps.feed(own) + dumps.disarm()
@@ -86,8 +85,8 @@ def test_what_only_looks_like_it(own: bytes) -> None:
     assert dumps.stack == STACK
 
 
-def test_other_threads_print_meanwhile() -> None:
-    """The frames after their lines are part of the stack as well."""
+def test_lines_of_other_threads_stay() -> None:
+    """Frames after such lines still belong to the stack."""
     first, second = DUMP.split(b"  File", 1)
     dumps = armed()
 
@@ -95,8 +94,8 @@ def test_other_threads_print_meanwhile() -> None:
     assert dumps.stack == STACK
 
 
-def test_a_progress_bar_stands_before_it() -> None:
-    """It has no end of line, and does not count as activity: it was printed before."""
+def test_progress_bar_before_a_dump_stays() -> None:
+    """It has no newline, and does not count as activity because it was printed before."""
     dumps = armed()
 
     assert dumps.feed(b" 50%|#####     |" + DUMP) == b" 50%|#####     |\n"
@@ -104,13 +103,13 @@ def test_a_progress_bar_stands_before_it() -> None:
     assert not dumps.found_own_lines
 
 
-def test_nothing_is_taken_out_unasked() -> None:
-    """Another program may have asked for it."""
+def test_dump_stays_unless_armed() -> None:
+    """Another program may have requested it."""
     assert StackDumpFilter().feed(DUMP) == DUMP
 
 
-def test_a_stack_without_end() -> None:
-    """It is cut, and still not shown."""
+def test_endless_stack_is_cut() -> None:
+    """None of it is shown."""
     dumps = armed()
 
     shown = dumps.feed(DUMP + b'  File "/x/deep.py", line 3 in again\n' * 10_000)
@@ -121,8 +120,9 @@ def test_a_stack_without_end() -> None:
 
 
 @given(st.lists(st.sampled_from([DUMP, TRACEBACK, b"loss\n", b"\n"]), max_size=6), st.data())
-def test_however_it_is_cut(parts: list[bytes], data: st.DataObject) -> None:
-    """Fed line by line or as a whole, the same is shown."""
+def test_result_does_not_depend_on_how_lines_are_fed(
+    parts: list[bytes], data: st.DataObject
+) -> None:
     text = b"".join(parts)
     lines = text.splitlines(keepends=True)
     whole, pieces = armed(), armed()
@@ -135,8 +135,8 @@ def test_however_it_is_cut(parts: list[bytes], data: st.DataObject) -> None:
     assert pieces.stack == whole.stack
 
 
-def test_what_this_python_prints() -> None:
-    """This is a real dump, with a thread that has ended and one that runs."""
+def test_real_dump_of_this_python() -> None:
+    """With a thread that has ended and one that runs."""
     program = """
         import faulthandler, signal, threading
         threading.Thread(target=threading.Event().wait, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Stacks and idle workers, as a relay reports them from what workers print."""
+"""Stacks and idle workers, as a relay reports them."""
 
 import os
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def dump(process: int) -> bytes:
 
 @pytest.fixture
 def printed() -> Iterator[tuple[int, int]]:
-    """Return a pipe, reader first: what stands for the launcher's standard error."""
+    """Return a pipe that is the launcher's standard error, the read end first."""
     reader, writer = os.pipe()
     yield reader, writer
     os.close(reader)
@@ -40,22 +40,22 @@ def bench(printed: tuple[int, int]) -> Iterator[RelayBench]:
         yield bench
 
 
-def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> None:
-    """They are not shown; what else is printed meanwhile is."""
+def test_equal_stacks_are_grouped(bench: RelayBench, printed: tuple[int, int]) -> None:
+    """They are not shown; other output is."""
     first, second, third = bench.open(0), bench.open(1), bench.open(2)
     bench.relay.send(messages.CaptureStacks(7, 2.0))
     os.write(third.stderr, dump(3).replace(b" in f", b" in g") + b"loss 0.5\n")
     os.write(first.stderr, dump(1))
     os.write(second.stderr, dump(2))
 
-    assert bench.event() == saw(
+    assert bench.event() == answer(
         7, StackGroup((0, 1), FRAME), StackGroup((2,), '  File "t.py", line 1 in g')
     )
     os.write(first.stderr, b"on\n")
     assert read_until(printed[0], b"on\n") == b"[rank 2] loss 0.5\n[rank 0] on\n"
 
 
-def test_those_without_a_stack(bench: RelayBench) -> None:
+def test_ranks_without_a_stack_have_a_reason(bench: RelayBench) -> None:
     """One has no handler, one does not answer, and one ends meanwhile."""
     printers = [bench.open(rank) for rank in range(3)]
     bench.relay.send(messages.CaptureStacks(1, 2.0))
@@ -63,7 +63,7 @@ def test_those_without_a_stack(bench: RelayBench) -> None:
     os.write(printers[2].stderr, dump(2))
     bench.finish(2)
 
-    assert bench.event() == saw(
+    assert bench.event() == answer(
         1,
         StackGroup((2,), FRAME),
         StackGroup((0,), NOT_HANDLED, found=False),
@@ -71,11 +71,10 @@ def test_those_without_a_stack(bench: RelayBench) -> None:
     )
 
 
-def test_no_program_listens(bench: RelayBench) -> None:
-    """The answer comes at once."""
+def test_stacks_without_workers_come_at_once(bench: RelayBench) -> None:
     bench.relay.send(messages.CaptureStacks(1, 2.0))
 
-    assert bench.event(1.0) == saw(1)
+    assert bench.event(1.0) == answer(1)
 
 
 @pytest.fixture
@@ -90,15 +89,14 @@ IDLE = messages.Quiet(10.0)
 ENDED = messages.OutputDrained(0, "", None)
 
 
-def test_idle_workers_are_reported_when_it_is_due(watched: TimedRelay) -> None:
-    """Once."""
+def test_idle_workers_are_reported_once(watched: TimedRelay) -> None:
     reported = [watched.reports_at(now) for now in (109.9, 110.0, 200.0)]
 
     assert reported == [[], [IDLE], []]
 
 
-def test_what_moves_begins_the_time_again(watched: TimedRelay) -> None:
-    """The end of a worker moves, too."""
+def test_activity_resets_the_idle_time(watched: TimedRelay) -> None:
+    """The end of a worker counts."""
     watched.now = 105.0
     watched.relay.perform(messages.DrainOutput(0))
 
@@ -107,7 +105,7 @@ def test_what_moves_begins_the_time_again(watched: TimedRelay) -> None:
     assert reported == [[ENDED], [IDLE]]
 
 
-def test_what_moves_again_is_reported_once(watched: TimedRelay) -> None:
+def test_activity_after_a_report_is_reported_once(watched: TimedRelay) -> None:
     watched.reports_at(110.0)
     watched.now = 120.0
     for _ in range(2):
@@ -119,14 +117,14 @@ def test_what_moves_again_is_reported_once(watched: TimedRelay) -> None:
     assert reported == [[ENDED, messages.Quiet(None), ENDED], [IDLE]]
 
 
-def test_idle_workers_of_a_job_that_is_not_watched(watched: TimedRelay) -> None:
+def test_idle_workers_are_not_reported_if_not_watched(watched: TimedRelay) -> None:
     watched.relay.perform(messages.WatchOutput(None))
 
     assert watched.reports_at(1000.0) == []
 
 
-def test_a_worker_that_printed_just_before_its_end(watched: TimedRelay) -> None:
-    """Its last line is known, though it was read only because the worker had ended."""
+def test_last_line_printed_just_before_the_end_is_known(watched: TimedRelay) -> None:
+    """It is read only because the worker has ended."""
     to, (reader, writer) = Destination(None), os.pipe()
     output = WorkerOutput(LocalRank(0), "rank 0", "", to, to, None)
     watched.relay.perform(messages.Open(to_builtins(output, enc_hook=str), ["stdout"]), [reader])
@@ -140,8 +138,7 @@ def test_a_worker_that_printed_just_before_its_end(watched: TimedRelay) -> None:
     assert reported == [ENDED, messages.LastLines(7, [(0, ("the end", 0.0, 1))])]
 
 
-def test_stacks_that_were_asked_for_are_not_output(watched: TimedRelay) -> None:
-    """A worker has been quiet for as long as before."""
+def test_requested_stacks_do_not_count_as_output(watched: TimedRelay) -> None:
     to, (reader, writer) = Destination(None), os.pipe()
     output = WorkerOutput(LocalRank(0), "rank 0", "", to, to, None)
     watched.relay.perform(messages.Open(to_builtins(output, enc_hook=str), ["stderr"]), [reader])
@@ -154,32 +151,32 @@ def test_stacks_that_were_asked_for_are_not_output(watched: TimedRelay) -> None:
     assert messages.LastLines(7, []) in watched.reports_at(103.0)
 
 
-def test_all_that_ask_meanwhile_get_the_same_stacks(bench: RelayBench) -> None:
-    """A command waits less long for a rank that is stopped, unless node 0 asks for longer."""
+def test_concurrent_requests_get_the_same_stacks(bench: RelayBench) -> None:
+    """A command waits less long for a stopped rank, unless node 0 asks for longer."""
     printer = bench.open(0)
     for number, seconds in ((7, 2.0), (8, 0.8), (9, 2.0)):
         bench.relay.send(messages.CaptureStacks(number, seconds))
     os.write(printer.stderr, dump(1))
-    all_three = events_of(bench, 3)
+    all_three = next_events(bench, 3)
     bench.relay.send(messages.CaptureStacks(10, 0.8))
     silent = bench.event()
 
-    assert all_three == [saw(number, StackGroup((0,), FRAME)) for number in (7, 8, 9)]
-    assert silent == saw(10, StackGroup((0,), NOTHING_PRINTED.format(0.8), found=False))
+    assert all_three == [answer(number, StackGroup((0,), FRAME)) for number in (7, 8, 9)]
+    assert silent == answer(10, StackGroup((0,), NOTHING_PRINTED.format(0.8), found=False))
 
 
-def test_who_asks_for_longer_gets_longer_than_the_command_before(bench: RelayBench) -> None:
-    """SIGQUIT comes while a command asks: both are answered, with what there is after 2 s."""
+def test_longer_request_extends_the_shorter_one(bench: RelayBench) -> None:
+    """SIGQUIT comes while a command waits: both are answered after 2 s."""
     bench.open(0)
     bench.relay.send(messages.CaptureStacks(8, 0.8))
     bench.relay.send(messages.CaptureStacks(7, 2.0))
 
     silent = StackGroup((0,), NOTHING_PRINTED.format(2.0), found=False)
-    assert events_of(bench, 2) == [saw(8, silent), saw(7, silent)]
+    assert next_events(bench, 2) == [answer(8, silent), answer(7, silent)]
 
 
-def test_last_lines_are_kept_of_all_workers(bench: RelayBench) -> None:
-    """Also of one that has ended, and without its colours."""
+def test_last_lines_of_all_workers(bench: RelayBench) -> None:
+    """Also of an ended worker, and without colours."""
     first, second = bench.open(0), bench.open(1)
     os.write(first.stdout, b"one\ntwo\nbegun")
     os.write(second.stderr, b"\x1b[31mred\x1b[0m\n")
@@ -198,12 +195,12 @@ def test_last_lines_are_kept_of_all_workers(bench: RelayBench) -> None:
     assert [line.lines for line in lines.seen.values()] == [2, 1]
 
 
-def saw(number: int, *groups: StackGroup) -> events.RelayAnswered:
-    """Return the relay's answer to a look."""
+def answer(number: int, *groups: StackGroup) -> events.RelayAnswered:
+    """Return the relay's answer to a query."""
     return events.RelayAnswered(number, events.WorkerStacks(groups, on_screen=False), at=1.0)
 
 
-def events_of(bench: RelayBench, count: int) -> list[events.Event]:
+def next_events(bench: RelayBench, count: int) -> list[events.Event]:
     """Return the next events, which may arrive together."""
     happened: list[events.Event] = []
 

@@ -1,4 +1,4 @@
-"""What the report quotes of a worker's standard error."""
+"""The end of a worker's standard error, which the report quotes."""
 
 import pytest
 from clusterrun.policy import tracebacks
@@ -6,7 +6,7 @@ from clusterrun.workers.relay import recent_output
 
 
 def test_short_output_is_kept_whole() -> None:
-    """A few lines are the tail themselves, empty ones included."""
+    """Empty lines included."""
     tail = recent_output.Tail()
 
     tail.add(b"Traceback:\n\n")
@@ -16,7 +16,7 @@ def test_short_output_is_kept_whole() -> None:
 
 
 def test_the_last_lines_of_much_output_are_kept() -> None:
-    """These are sixty whole lines; one that lost its beginning is left out."""
+    """Sixty whole lines."""
     tail = recent_output.Tail()
 
     for number in range(100_000):
@@ -27,8 +27,8 @@ def test_the_last_lines_of_much_output_are_kept() -> None:
     ]
 
 
-def test_long_lines_are_cut_to_whole_ones() -> None:
-    """There are some KiB at most, and no half line."""
+def test_long_lines_are_kept_whole_or_not_at_all() -> None:
+    """At most some KiB."""
     tail = recent_output.Tail()
 
     for number in range(200):
@@ -40,8 +40,7 @@ def test_long_lines_are_cut_to_whole_ones() -> None:
     assert lines[-1].startswith("199 ")
 
 
-def test_the_end_of_one_endless_line_is_kept() -> None:
-    """Half a line is better than none."""
+def test_end_of_an_endless_line_is_kept() -> None:
     tail = recent_output.Tail()
 
     tail.add(b"x" * 1_000_000 + b"the end\n")
@@ -55,8 +54,8 @@ HEADER = b"Traceback (most recent call last):\n"
 
 
 @pytest.mark.parametrize("frames", [100, 5_000])
-def test_a_traceback_longer_than_the_tail_keeps_its_beginning(frames: int) -> None:
-    """One line has the number of lines that are left out."""
+def test_traceback_longer_than_the_tail_keeps_its_beginning(frames: int) -> None:
+    """One line has the number of omitted lines."""
     tail = recent_output.Tail()
 
     tail.add(b"before\n" + HEADER)
@@ -75,8 +74,8 @@ def test_a_traceback_longer_than_the_tail_keeps_its_beginning(frames: int) -> No
 
 
 @pytest.mark.parametrize("lines", [61, 5_000])
-def test_a_traceback_that_was_logged_long_ago_is_not_kept(lines: int) -> None:
-    """The script continued."""
+def test_beginning_of_an_earlier_traceback_is_dropped(lines: int) -> None:
+    """The script continued after it."""
     tail = recent_output.Tail()
 
     tail.add(HEADER + FRAME % 1 + b"ValueError: retried\n")
@@ -88,8 +87,8 @@ def test_a_traceback_that_was_logged_long_ago_is_not_kept(lines: int) -> None:
 
 
 @pytest.mark.parametrize("more", range(4))
-def test_an_ignored_exception_stays_one(more: int) -> None:
-    """The tail may begin anywhere: without its first line it would look like the end of the script."""
+def test_ignored_exception_keeps_its_first_line(more: int) -> None:
+    """Without that line it would look like the end of the script."""
     tail = recent_output.Tail()
     ignored = b"Exception ignored in: <Store>\n" + HEADER + FRAME % 1 + b"OSError: harmless\n"
 
@@ -98,8 +97,7 @@ def test_an_ignored_exception_stays_one(more: int) -> None:
     assert tracebacks.last_traceback(tail.text().splitlines()) is None
 
 
-def test_escape_sequences_and_controls_are_taken_out() -> None:
-    """A report must not move the reader's cursor or change the colours."""
+def test_escape_sequences_and_control_characters_are_removed() -> None:
     text = b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07\x1b(B\x07bell\x00 \x1b[Aup\ttab \xff \xc3\xbc\n"
 
     assert recent_output.plain(text) == "red bell up\ttab \ufffd ü\n"

@@ -1,11 +1,11 @@
-"""Runs a program; if an exception ends it, pdb opens at that place: ``--pdb``.
+"""Runs a program and opens pdb at the exception that ends it: ``--pdb``.
 
     PYTHON -u post_mortem.py TERMINAL SCRIPT ARGS
     PYTHON -u post_mortem.py TERMINAL -m MODULE ARGS
 
-It runs in the job's interpreter: Python 3.8 or newer, and nothing but the standard library. The first
-rank that fails gets the terminal. A worker is in a session of its own, where the kernel lets it read and
-write any terminal that it opens by name.
+It runs in the job's interpreter: Python 3.8 or newer, with the standard library only. The first rank that
+fails gets the terminal. A worker has its own session, in which the kernel lets it read and write any
+terminal that it opens by name.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the program as ``python -u PROGRAM`` would; exit with 1 if it fails, once pdb has been left.
+    """Run the program as ``python -u PROGRAM`` would; if it fails, exit with 1 after pdb.
 
-    An exception is printed as Python does, without our frames.
+    An exception is printed as Python prints it, without this file's frames.
     """
     terminal, *words = sys.argv[1:]
     try:
@@ -44,7 +44,7 @@ def run(words: list[str]) -> None:
     """Run the script or module that ``words`` name, with their arguments."""
     is_module = words[0] == "-m"
     sys.argv[:] = words[1:] if is_module else words
-    # Python has put our folder there, except with -P.
+    # Without -P, Python has put this file's folder there.
     if os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
         sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.realpath(words[0]))
     if is_module:
@@ -54,7 +54,7 @@ def run(words: list[str]) -> None:
 
 
 def traceback_of_program(error: BaseException) -> TracebackType | None:
-    """Return the traceback from the program's first frame on; None if it has not begun."""
+    """Return the traceback from the program's first frame on; None if the program has not begun."""
     traceback = error.__traceback__
     while traceback is not None and is_ours(traceback):
         traceback = traceback.tb_next
@@ -68,18 +68,18 @@ def is_ours(traceback: TracebackType) -> bool:
 
 
 def examine(terminal: str, traceback: TracebackType) -> None:
-    """Open pdb on the terminal; return when the user leaves it, or another rank's user has."""
+    """Run pdb on the terminal until the user leaves it; if another rank has it, wait for that."""
     descriptor = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        # Our exit would end the job, and the other rank with it.
+        # This process's exit would end the job, and with it the other rank's pdb.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         return
     sys.stdout.flush()
     sys.stdin = open(descriptor, closefd=False)
     sys.stdout = open(descriptor, "w", closefd=False)
-    # pdb would take Ctrl-C for the end of its line alone.
+    # Otherwise Ctrl-C would only end pdb's current line.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     print(f"clusterrun: rank {os.environ['RANK']} has failed; q leaves pdb and ends the job")
     pdb.post_mortem(traceback)

@@ -79,10 +79,6 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
         theirs.close()
         return cls(HelperChannel(ours, messages.TO_RELAY, messages.FROM_RELAY), pid, scratch)
 
-    def send(self, message: "messages.ToRelay") -> None:
-        """Send a request; the relay's answer becomes an event."""
-        self._send(message)
-
     def open(self, output: WorkerOutput, pipes: Mapping[str, int]) -> None:
         """Have the relay read a worker's pipes, by "stdout" and "stderr".
 
@@ -90,12 +86,12 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
         itself has no pipe.
         """
         fields = to_builtins(output, enc_hook=str)
-        self._send(messages.Open(fields, [*pipes]), [*pipes.values()])
+        self.send(messages.Open(fields, [*pipes]), [*pipes.values()])
 
     def say(self, text: str) -> None:
         """Print text to stderr between the workers' lines."""
         if text:
-            self._send(messages.PrintText(text))
+            self.send(messages.PrintText(text))
 
     def notice(self, text: str) -> None:
         """Print one message. Continuation lines are indented, so quoted text can't begin a line."""
@@ -119,7 +115,7 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
         self._is_closed = True
         self._leave_loop()
         if not self.exit_description:
-            self._send(messages.Close(seconds))
+            self.send(messages.Close(seconds))
             self._end_within(seconds + _MARGIN)
         self._channel.close()
         if self._scratch:

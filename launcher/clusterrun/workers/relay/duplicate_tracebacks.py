@@ -114,7 +114,7 @@ class TracebackBuffer:
             self._buffered.add(line, now)
             if self._buffered.size > MAX_BYTES:
                 # Lines before the traceback come first.
-                self.show(self.prefix, others)
+                self.show(others, self.prefix)
                 others = b""
                 self.flush()
         return others
@@ -159,7 +159,7 @@ class Tracebacks:
             if len(self._printed) == MAX_KEPT:
                 del self._printed[next(iter(self._printed))]
             self._printed[frames] = _Printed(rank, message, now)
-            rank.show(rank.prefix, b"".join(traceback.lines))
+            rank.show(b"".join(traceback.lines), rank.prefix)
             return
         other_message = b"" if message == first.message else message
         self._duplicates.setdefault((first, other_message), []).append(rank)
@@ -179,7 +179,7 @@ class Tracebacks:
             text += b", but:\n" + message if message else b"\n"
             joined = _join_prefixes([each.prefix for each in ranks])
             for each in ranks if joined is None else ranks[:1]:
-                each.show(each.prefix if joined is None else joined, text)
+                each.show(text, each.prefix if joined is None else joined)
 
     def forget(self) -> None:
         """Forget all printed tracebacks, because another attempt begins."""

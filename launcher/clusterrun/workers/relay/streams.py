@@ -144,7 +144,7 @@ class Stream:
                 worker.tracebacks,
                 output.label,
                 self._source.prefix,
-                self._show_as,
+                self._show,
                 lambda: self.shown,
             )
 
@@ -268,15 +268,9 @@ class Stream:
         if self._filtered:
             self._filtered.write(self._texts.matching(lines))
 
-    def _show(self, text: bytes) -> None:
-        self._print(self._source, text)
-
-    def _show_as(self, prefix: bytes, text: bytes) -> None:
-        """Show lines of a traceback, or which workers have printed it."""
-        self._print(replace(self._source, prefix=prefix), text)
-
-    def _print(self, source: Source, text: bytes) -> None:
+    def _show(self, text: bytes, prefix: bytes | None = None) -> None:
         if self.shown:
+            source = self._source if prefix is None else replace(self._source, prefix=prefix)
             # All ranks share the terminal's screen.
             lines = without_movements(text) if self._has_live_line else text
             self.display.show(source, lines, is_logged=self.log is not None)
