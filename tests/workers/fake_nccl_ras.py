@@ -35,7 +35,7 @@ Warnings
 
 
 class Behaviour(Enum):
-    """How a server answers, if not as NCCL."""
+    """How a server misbehaves."""
 
     WELL = "well"
     SILENT = "silent"

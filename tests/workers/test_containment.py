@@ -1,4 +1,4 @@
-"""The agent's own layer of containment, in a process of its own that becomes a subreaper."""
+"""The agent's orphans, in a process that becomes a subreaper."""
 
 import itertools
 import os
@@ -28,7 +28,7 @@ def is_alive(pid):
         return False
 
 def orphan():
-    # A process of its own session, whose parent has ended: the nearest subreaper's, that is ours.
+    # A process in its own session whose parent has ended: this subreaper becomes its parent.
     parent = subprocess.run(
         ["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $!"],
         stdout=subprocess.PIPE, check=True, timeout=10,
@@ -74,7 +74,7 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_our_own_processes_are_spared() -> None:
+def test_helpers_are_not_killed() -> None:
     """The relay prints the report when all others have ended."""
     printed = run("""
         orphans = Orphans()
@@ -87,8 +87,8 @@ def test_our_own_processes_are_spared() -> None:
     assert printed == "() None\n"
 
 
-def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
-    """Its orphans may arrive before we learn of its end."""
+def test_unreaped_fork_server_counts_as_dead() -> None:
+    """Its orphans may arrive before its end is known."""
     printed = run("""
         orphans = Orphans()
         server.kill()
@@ -102,8 +102,8 @@ def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
     assert printed == "() False\n"
 
 
-def test_the_dead_are_reaped_but_for_our_own() -> None:
-    """Other code waits for our own children, and needs their status."""
+def test_orphans_are_reaped_but_not_helpers() -> None:
+    """Other code waits for the helpers, and needs their status."""
     printed = run("""
         orphans = Orphans()
         gone = dead_orphan()
@@ -122,8 +122,8 @@ def test_the_dead_are_reaped_but_for_our_own() -> None:
     assert printed == f"False\n{-signal.SIGKILL}\n"
 
 
-def test_ended_nodes_do_not_stop_the_others() -> None:
-    """A child that died meanwhile has left us its children: we must look again."""
+def test_zombie_orphans_do_not_stop_end() -> None:
+    """A zombie may have left more orphans, so the children are listed again."""
     printed = run("""
         orphans = Orphans()
         server.kill(); server.wait()
@@ -134,7 +134,7 @@ def test_ended_nodes_do_not_stop_the_others() -> None:
     assert printed == "() False\n"
 
 
-def test_what_cannot_be_killed_is_named() -> None:
+def test_unkillable_orphan_is_described() -> None:
     """The wait is limited."""
     printed = run("""
         orphans = Orphans()
@@ -154,8 +154,8 @@ def test_what_cannot_be_killed_is_named() -> None:
 
 
 @pytest.mark.needs("root", "unshare")
-def test_as_init_of_a_container_no_process_is_signalled() -> None:
-    """As PID 1 it gets the orphans of all processes, and only reaps them."""
+def test_pid_1_signals_no_orphan() -> None:
+    """It gets the orphans of all processes of a container, and only reaps them."""
     code = PRELUDE + dedent("""
         orphans = Orphans()
         server.kill(); server.wait()
@@ -175,22 +175,24 @@ def test_as_init_of_a_container_no_process_is_signalled() -> None:
     assert (done.stdout, done.stderr) == ("1 () True\n", "")
 
 
-def test_another_thread_gets_the_signal_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child ends between a look and the wait, while this thread blocks SIGCHLD."""
+def test_status_of_child_whose_sigchld_goes_to_another_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ends between the check and the wait, while this thread blocks SIGCHLD."""
     over = threading.Event()
     thread = threading.Thread(target=over.wait)
     thread.start()
     process = subprocess.Popen(["sleep", "1000"])
-    look, looks = os.waitpid, itertools.count()
+    waitpid, calls = os.waitpid, itertools.count()
 
-    def ends_after_the_first_look(pid: int, options: int) -> tuple[int, int]:
-        found = look(pid, options)
-        if next(looks) == 0:
+    def kill_after_first_call(pid: int, options: int) -> tuple[int, int]:
+        found = waitpid(pid, options)
+        if next(calls) == 0:
             process.kill()
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         return found
 
-    monkeypatch.setattr(os, "waitpid", ends_after_the_first_look)
+    monkeypatch.setattr(os, "waitpid", kill_after_first_call)
     before = time.monotonic()
     status = processes.status_of(process.pid, 60.0)
     took = time.monotonic() - before
@@ -203,8 +205,7 @@ def test_another_thread_gets_the_signal_of_its_end(monkeypatch: pytest.MonkeyPat
     assert took < 20
 
 
-def test_waiting_for_one_of_several() -> None:
-    """The end of another child does not end the wait."""
+def test_end_of_another_child_does_not_end_the_wait() -> None:
     other = subprocess.Popen(["true"])
     process = subprocess.Popen(["sleep", "1000"])
 
@@ -215,6 +216,6 @@ def test_waiting_for_one_of_several() -> None:
     process.wait()
 
 
-def test_waiting_for_a_process_that_is_not_a_child() -> None:
-    """It counts as gone: its number may belong to a stranger."""
+def test_process_that_is_not_a_child_counts_as_gone() -> None:
+    """Its pid may belong to another process by now."""
     assert processes.status_of(os.getppid(), 10.0) is not None

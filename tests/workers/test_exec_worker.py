@@ -1,4 +1,4 @@
-"""Trying a plan's binding before anything is started, and the binding itself."""
+"""The trial of a binding in a child process, and the binding itself."""
 
 import os
 import signal
@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from tests.plans import plan_of, worker_of
 
 
-def test_what_works_and_what_does_not() -> None:
-    """Each worker that can't be bound has a line; this process is not bound."""
+def test_each_worker_that_cannot_be_bound_has_a_line() -> None:
+    """This process is not bound."""
     before = os.sched_getaffinity(0)
     last = max(before)
     plan = replace(
@@ -37,8 +37,8 @@ def test_what_works_and_what_does_not() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-class Strikes:
-    """A worker whose trial gets a signal."""
+class SignalsItself:
+    """A worker that signals the process that tries to bind it."""
 
     local_rank = 0
     cpus = None
@@ -52,17 +52,17 @@ class Strikes:
 
 
 def plan_with_signal(number: int) -> NodePlan:
-    strikes: Any = Strikes(number)
-    return replace(plan_of(1), workers=(strikes,))
+    worker: Any = SignalsItself(number)
+    return replace(plan_of(1), workers=(worker,))
 
 
-def test_a_signal_to_the_trial_is_none_to_us() -> None:
+def test_signal_to_the_child_does_not_reach_this_process() -> None:
     """The child has the agent's handlers and wake-up descriptor, and must not use them."""
     inbox, wakeup = os.pipe2(os.O_NONBLOCK)
     handler = signal.signal(signal.SIGUSR1, lambda *_: None)
     before = signal.set_wakeup_fd(wakeup)
     try:
-        troubles = binding_failures(plan_with_signal(signal.SIGUSR1))
+        failures = binding_failures(plan_with_signal(signal.SIGUSR1))
         signal.raise_signal(signal.SIGUSR1)
     finally:
         signal.set_wakeup_fd(before)
@@ -71,19 +71,18 @@ def test_a_signal_to_the_trial_is_none_to_us() -> None:
     for descriptor in (inbox, wakeup):
         os.close(descriptor)
 
-    assert troubles == []
+    assert failures == []
     assert [number for number in received if number == signal.SIGUSR1] == [signal.SIGUSR1]
 
 
-def test_a_trial_that_is_killed_is_not_a_success() -> None:
-    """Its result is unknown."""
-    troubles = binding_failures(plan_with_signal(signal.SIGKILL))
+def test_killed_child_is_a_failure() -> None:
+    failures = binding_failures(plan_with_signal(signal.SIGKILL))
 
-    assert troubles == ["the process that tried it was killed by SIGKILL"]
+    assert failures == ["the process that tried it was killed by SIGKILL"]
 
 
-def test_a_process_that_has_not_imported_psutil_is_bound() -> None:
-    """That package looks for itself among the modules, from which it is hidden otherwise."""
+def test_bind_in_a_process_without_psutil() -> None:
+    """Psutil looks for itself among the modules, where ``bind`` has to leave it."""
     code = (
         f"import os; from {fork_server.__name__}.binding import bind;"
         " print([bind([min(os.sched_getaffinity(0))]), len(os.sched_getaffinity(0))])"
@@ -99,8 +98,8 @@ def test_a_process_that_has_not_imported_psutil_is_bound() -> None:
 @pytest.mark.parametrize(
     ("cpus", "by"), [([0], "psutil"), ([0, 1023], "psutil"), ([0, 1024], "os"), ([0, 4000], "os")]
 )
-def test_masks_beyond_the_reach_of_psutil_are_set_without_it(cpus: list[int], by: str) -> None:
-    """It drops CPUs from 1024 on without an error; what the kernel makes of a mask is read back."""
+def test_cpus_from_1024_on_are_bound_without_psutil(cpus: list[int], by: str) -> None:
+    """Psutil ignores them silently; the resulting mask is read back."""
     code = f"""
 import os
 from {fork_server.__name__} import binding

@@ -1,4 +1,4 @@
-"""The files of torch's flight recorder."""
+"""Files of torch's flight recorder."""
 
 import os
 import time
@@ -14,8 +14,8 @@ NAMED = "torch's flight recorder (torchfrtrace reads it): "
 
 
 @pytest.mark.parametrize("variable", ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"])
-def test_where_a_variable_says(tmp_path: Path, variable: str) -> None:
-    """Those of this node's ranks, and not what an earlier job has left."""
+def test_files_at_a_prefix_from_a_variable(tmp_path: Path, variable: str) -> None:
+    """Those of this node's ranks, but not of an earlier job."""
     for rank in range(4):
         (tmp_path / f"trace_{rank}").touch()
     os.utime(tmp_path / "trace_1", (STARTED - 100, STARTED - 100))
@@ -27,7 +27,7 @@ def test_where_a_variable_says(tmp_path: Path, variable: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["comm_lib_trace_rank_", "nccl_trace_rank_"])
-def test_where_torch_writes_by_itself(tmp_path: Path, name: str) -> None:
+def test_files_at_the_default_prefixes(tmp_path: Path, name: str) -> None:
     folder = tmp_path / ".cache/torch"
     folder.mkdir(parents=True)
     (folder / f"{name}3").touch()
@@ -37,10 +37,10 @@ def test_where_torch_writes_by_itself(tmp_path: Path, name: str) -> None:
     assert named == f"{NAMED}{folder}/{name}3"
 
 
-def test_what_a_stranger_has_put_there_is_not_named(
+def test_files_of_other_users_and_links_are_not_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor a link, which may lead to such a file: the program that reads it runs what it holds."""
+    """Torchfrtrace unpickles the files."""
     (tmp_path / "trace_0").touch()
     (tmp_path / "trace_1").symlink_to(tmp_path / "trace_0")
     environ = {"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/trace_"}

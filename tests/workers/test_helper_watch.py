@@ -1,4 +1,4 @@
-"""A helper process that lives and does nothing any more is found, killed and named."""
+"""A helper process that runs but does not respond is detected, killed and named."""
 
 import os
 import signal
@@ -59,18 +59,18 @@ def check(
         ("SSSSSSS", True, (ASLEEP, 6)),
         # Continued for a moment.
         ("TTTTTRTTTTTTT", True, (STOPPED, 12)),
-        # It waits for a CPU, or for a disk.
+        # Waiting for a CPU, or for a disk.
         ("RRRRRRRRR", True, (None, 9)),
         ("DDDDDDDDD", True, (None, 9)),
         ("SSSSSDSSSSS", True, (None, 11)),
-        # Its end is noticed otherwise.
+        # Its end is detected by other means.
         ("ZZZZZZZZZ", True, (None, 9)),
-        # It is not asked while it imports, and a relay never.
+        # It is not pinged while it imports; a relay never is.
         ("SSSSSSSSS", False, (None, 9)),
         ("TTTTTTT", False, (STOPPED, 6)),
     ],
 )
-def test_the_state_decides(states: str, pinged: bool, found: tuple[str | None, int]) -> None:
+def test_process_state_decides(states: str, pinged: bool, found: tuple[str | None, int]) -> None:
     assert check(states, pinged=pinged) == found
 
 
@@ -79,25 +79,25 @@ def test_the_state_decides(states: str, pinged: bool, found: tuple[str | None, i
     [
         # A debugger steps through it.
         ("ttttttttt", "012345678", (None, 9)),
-        # Gets little of a CPU.
+        # It gets little CPU time.
         ("SSSSSSSSS", "000011112", (None, 9)),
         ("SSSSSSSSSS", "0011111111", (ASLEEP, 8)),
     ],
 )
-def test_one_that_uses_the_cpu_goes_on(
+def test_process_that_uses_the_cpu_is_not_lost(
     states: str, ticks: str, found: tuple[str | None, int]
 ) -> None:
     assert check(states, ticks=ticks, pinged=True) == found
 
 
-def test_the_time_in_which_this_process_was_stopped_does_not_count() -> None:
-    """The helper was stopped with it, and is about to go on."""
+def test_time_while_this_process_was_stopped_does_not_count() -> None:
+    """The helper was stopped with it, and is about to continue."""
     assert check("TTTTTSS", pinged=False, gap_after=4) == (None, 7)
     assert check("TTTTTTTTTT", pinged=False, gap_after=4) == (STOPPED, 10)
 
 
-def seen_each_second(bench: Bench, seconds: int) -> list[events.Event]:
-    """Return what the client of a fork server reports if it is asked each second."""
+def events_of_seconds(bench: Bench, seconds: int) -> list[events.Event]:
+    """Return the events of a fork server that is checked once a second."""
     return [event for now in range(seconds) for event in bench.server.events(8.0 + now)]
 
 
@@ -112,14 +112,14 @@ def any_bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         yield bench
 
 
-def test_a_fork_server_that_is_stopped_is_killed_with_its_workers(any_bench: Bench) -> None:
-    """Also below a guard, which itself goes on."""
+def test_stopped_fork_server_is_killed_with_its_workers(any_bench: Bench) -> None:
+    """Also below a guard, which itself runs."""
     printed = any_bench.spawn(0, "sh", "-c", "echo $PPID; sleep 1000 & exec sleep 1000")
     server = int(printed.line())
     any_bench.expect(events.WorkerStarted)
     stop(server)
 
-    lost = seen_each_second(any_bench, 7)
+    lost = events_of_seconds(any_bench, 7)
 
     assert lost == [events.HelperLost("fork server", STOPPED, signal.SIGKILL, 13.0)]
     assert any_bench.server.lost
@@ -128,8 +128,7 @@ def test_a_fork_server_that_is_stopped_is_killed_with_its_workers(any_bench: Ben
     assert kernel.state_and_parent(server)[0] == "X"
 
 
-def test_a_fork_server_that_answers_is_not_lost(any_bench: Bench) -> None:
-    """However often it is asked."""
+def test_answering_fork_server_is_not_lost(any_bench: Bench) -> None:
     any_bench.spawn(0, "true")
     any_bench.events(2)
 
@@ -142,18 +141,18 @@ def test_a_fork_server_that_answers_is_not_lost(any_bench: Bench) -> None:
     assert not any_bench.server.lost
 
 
-def test_a_fork_server_that_is_stopped_before_it_is_ready() -> None:
-    """There is nothing yet that it could be asked."""
+def test_fork_server_stopped_before_it_is_ready_is_lost() -> None:
+    """It can not be pinged yet."""
     with fork_server(environ={"PYTHONDONTWRITEBYTECODE": "1"}) as bench:
         stop(bench.server.pid)
         bench.server.prepare(preparation_for("train.py"))
 
-        lost = seen_each_second(bench, 7)
+        lost = events_of_seconds(bench, 7)
 
     assert lost[-1] == events.HelperLost("fork server", STOPPED, signal.SIGKILL, 13.0)
 
 
-def test_a_fork_server_that_imports_is_not_asked(tmp_path: Path) -> None:
+def test_importing_fork_server_is_not_pinged(tmp_path: Path) -> None:
     """It may sleep as long as it likes: ``--import-timeout`` is for that."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec sleep 1000\n")
@@ -161,13 +160,13 @@ def test_a_fork_server_that_imports_is_not_asked(tmp_path: Path) -> None:
     with fork_server(str(python)) as bench:
         bench.server.prepare(preparation_for("train.py"))
 
-        assert seen_each_second(bench, 30) == []
+        assert events_of_seconds(bench, 30) == []
         stop(bench.server.pid)
-        assert len(seen_each_second(bench, 60)) == 1
+        assert len(events_of_seconds(bench, 60)) == 1
 
 
-def test_a_relay_that_is_stopped_is_killed(bench: Bench) -> None:
-    """One that waits for a terminal sleeps, and is not lost."""
+def test_stopped_relay_is_killed(bench: Bench) -> None:
+    """A relay that waits for a terminal sleeps, and is not lost."""
     relay = RelayClient.start(LauncherOutput(1, 2))
     relay.run_in(bench.loop)
     wait_until(lambda: kernel.state_and_parent(relay.pid)[0] == "S", "its sleep")
@@ -182,24 +181,24 @@ def test_a_relay_that_is_stopped_is_killed(bench: Bench) -> None:
     assert relay.exit_description == STOPPED
 
 
-def test_what_a_server_that_hangs_in_the_kernel_has_started_is_killed(
+def test_workers_of_a_server_that_hangs_in_the_kernel_are_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It can't be killed, so the kernel does not kill its workers."""
+    """The server can not be killed, so the kernel does not kill its workers."""
     printed = bench.spawn(0, "sleep", "1000")
     bench.expect(events.WorkerStarted)
     stop(bench.server.pid)
-    # As in state D: it dies of no signal.
-    spared = {bench.server.pid}
+    # As in state D, no signal kills it.
+    immune = {bench.server.pid}
     send = kernel.send_signal
     monkeypatch.setattr(
         fork_server_process,
         "send_signal",
-        lambda pid, number: None if pid in spared else send(pid, number),
+        lambda pid, number: None if pid in immune else send(pid, number),
     )
     monkeypatch.setattr(fork_server_process, "SECONDS_TO_CLEAN_UP", 0.5)
 
-    seen_each_second(bench, 7)
+    events_of_seconds(bench, 7)
 
     assert printed.rest() == ""
     assert kernel.state_and_parent(bench.server.pid)[0] == "T"

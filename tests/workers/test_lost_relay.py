@@ -15,7 +15,7 @@ from tests.plans import job
 from tests.workers.fork_server_bench import Bench
 
 
-def test_their_output_ends_at_once(bench: Bench, tmp_path: Path) -> None:
+def test_output_ends_at_once_without_a_relay(bench: Bench, tmp_path: Path) -> None:
     """Its tail is unknown."""
     relay = RelayClient.start(LauncherOutput(1, 2))
     relay.run_in(bench.loop)

@@ -1,4 +1,4 @@
-"""For how long no main thread has run: real processes, and a clock that tests move."""
+"""Main threads of real processes, on a clock that the test sets."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from clusterrun.workers.main_threads import MainThreads
 from tests.waiting import wait_until
 
 SECONDS = 80.0
-"""After which threads count as still; they are looked at every 10 s."""
+"""After which threads count as blocked; they are read every 10 s."""
 
 SLEEPS = """
     import signal
@@ -47,8 +47,8 @@ RUNS = """
 """
 
 
-class Watched:
-    """Processes, the reader of their times, and the turns of the loop."""
+class Bench:
+    """Processes, the reader of their times, and the loop."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.now = 1000.0
@@ -56,13 +56,13 @@ class Watched:
         self._stack = stack
         self.processes: list[subprocess.Popen[str]] = []
         self.loop = Loop[events.Event](lambda: self.now)
-        self.threads = self.reads_from(Path("/proc"))
+        self.threads = self.reader(Path("/proc"))
 
-    def reads_from(self, proc: Path) -> MainThreads:
+    def reader(self, proc: Path) -> MainThreads:
         return MainThreads(self.loop, lambda: [each.pid for each in self.processes], proc)
 
     def start(self, script: str) -> psutil.Process:
-        """Start a process, and wait until its main thread does what it does all the time."""
+        """Start a process, and wait until its main thread is in its final state."""
         process = subprocess.Popen(
             [sys.executable, "-c", dedent(script)], stdout=subprocess.PIPE, text=True
         )
@@ -74,8 +74,8 @@ class Watched:
         self.processes.append(process)
         return psutil.Process(process.pid)
 
-    def passes(self, seconds: float, step: float = 10.0, meanwhile: float = 0.0) -> list[float]:
-        """Let time pass, of which each step takes ``meanwhile`` seconds; return what was reported."""
+    def pass_time(self, seconds: float, step: float = 10.0, meanwhile: float = 0.0) -> list[float]:
+        """Let time pass in steps, each of which takes ``meanwhile`` real seconds; return what was reported."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + step)
@@ -84,7 +84,7 @@ class Watched:
         return self.reported()
 
     def reported(self) -> list[float]:
-        """Return for how long threads have been still, of each report."""
+        """Return the seconds of each report."""
         found = list[float]()
 
         def takes(event: events.Event) -> bool:
@@ -97,20 +97,20 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
+def bench() -> Iterator[Bench]:
     with ExitStack() as stack:
-        yield Watched(stack)
+        yield Bench(stack)
 
 
-def nanoseconds(pid: int) -> int:
-    """Return for how long a main thread has run."""
+def cpu_time(pid: int) -> int:
+    """Return the CPU time of a main thread in nanoseconds."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
 
 
 def await_run(pid: int, least: int) -> None:
-    """Wait until a main thread has run for that many nanoseconds more."""
-    before = nanoseconds(pid)
-    wait_until(lambda: nanoseconds(pid) >= before + least)
+    """Wait until a main thread has run for ``least`` more nanoseconds."""
+    before = cpu_time(pid)
+    wait_until(lambda: cpu_time(pid) >= before + least)
 
 
 def sleeps(process: psutil.Process) -> Callable[[], bool]:
@@ -118,98 +118,98 @@ def sleeps(process: psutil.Process) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("script", [SLEEPS, OTHER_THREAD_RUNS], ids=["none", "another thread"])
-def test_no_main_thread_runs(watched: Watched, script: str) -> None:
-    """Reported once, whatever other threads do; and that one runs again."""
-    process = watched.start(script)
+def test_blocked_main_threads_are_reported_once(bench: Bench, script: str) -> None:
+    """Whatever other threads do; later one runs again."""
+    process = bench.start(script)
     if script == SLEEPS:
         wait_until(sleeps(process))
-    watched.threads.watch(SECONDS)
+    bench.threads.watch(SECONDS)
 
-    assert watched.passes(70, meanwhile=0.01) == []
-    assert watched.passes(10) == [SECONDS]
-    assert watched.passes(1000) == []
-    watched.start(SLEEPS)
-    assert watched.passes(10) == [0.0]
+    assert bench.pass_time(70, meanwhile=0.01) == []
+    assert bench.pass_time(10) == [SECONDS]
+    assert bench.pass_time(1000) == []
+    bench.start(SLEEPS)
+    assert bench.pass_time(10) == [0.0]
 
 
-def test_a_main_thread_that_runs(watched: Watched) -> None:
-    """In each interval of 10 s for 0.05 s: 0.5 %."""
-    watched.start(SLEEPS)
-    pid = watched.start(RUNS).pid
-    watched.threads.watch(SECONDS)
+def test_main_thread_that_runs_half_a_percent_is_not_blocked(bench: Bench) -> None:
+    """0.05 s in each interval of 10 s."""
+    bench.start(SLEEPS)
+    pid = bench.start(RUNS).pid
+    bench.threads.watch(SECONDS)
 
     for _ in range(20):
         await_run(pid, 50_000_000)
-        assert watched.passes(10) == []
+        assert bench.pass_time(10) == []
 
 
-def test_a_main_thread_that_uses_little_time(watched: Watched) -> None:
-    """It waits with a time limit: below 0.1 % of an interval it does not run."""
-    process = watched.start(RUNS)
+def test_main_thread_that_polls_is_blocked(bench: Bench) -> None:
+    """Below 0.1 % of an interval counts as blocked."""
+    process = bench.start(RUNS)
     os.kill(process.pid, signal.SIGSTOP)
     wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
-    watched.threads.watch(80_000.0)
+    bench.threads.watch(80_000.0)
 
     os.kill(process.pid, signal.SIGCONT)
-    assert watched.passes(90_000.0, step=10_000.0, meanwhile=0.01) == [80_000.0]
+    assert bench.pass_time(90_000.0, step=10_000.0, meanwhile=0.01) == [80_000.0]
 
 
-def test_a_worker_ends(watched: Watched) -> None:
-    """That counts as activity; workers that have ended do not, and none at all is still."""
-    process = watched.start(SLEEPS)
+def test_end_of_a_worker_is_activity(bench: Bench) -> None:
+    """Ended workers do not count; without workers all threads are blocked."""
+    process = bench.start(SLEEPS)
     wait_until(sleeps(process))
-    watched.threads.watch(SECONDS)
-    watched.passes(70)
+    bench.threads.watch(SECONDS)
+    bench.pass_time(70)
 
-    watched.processes[0].kill()
-    watched.processes[0].wait()
-    assert watched.passes(80) == []
-    assert watched.passes(10) == [SECONDS]
+    bench.processes[0].kill()
+    bench.processes[0].wait()
+    assert bench.pass_time(80) == []
+    assert bench.pass_time(10) == [SECONDS]
 
 
 @pytest.mark.parametrize("seconds", [21.0, 3600.0])
-def test_the_agent_was_stopped(watched: Watched, seconds: float) -> None:
-    """Its workers may have been, too: the time begins anew."""
-    wait_until(sleeps(watched.start(SLEEPS)))
-    watched.threads.watch(SECONDS)
-    watched.passes(70)
+def test_time_while_the_agent_was_stopped_does_not_count(bench: Bench, seconds: float) -> None:
+    """Its workers may have been stopped too."""
+    wait_until(sleeps(bench.start(SLEEPS)))
+    bench.threads.watch(SECONDS)
+    bench.pass_time(70)
 
-    assert watched.passes(seconds, step=seconds) == []
-    assert watched.passes(70) == []
-    assert watched.passes(10) == [SECONDS]
-
-
-def test_the_job_is_paused(watched: Watched) -> None:
-    """Nothing is watched meanwhile; who was told that threads are still is told that they run."""
-    wait_until(sleeps(watched.start(SLEEPS)))
-    watched.threads.watch(SECONDS)
-    assert watched.passes(90) == [SECONDS]
-
-    watched.threads.watch(0.0)
-    assert watched.reported() == [0.0]
-    assert watched.passes(1000, step=1000.0) == []
-    watched.threads.watch(SECONDS)
-    assert watched.passes(70) == []
-    assert watched.passes(10) == [SECONDS]
+    assert bench.pass_time(seconds, step=seconds) == []
+    assert bench.pass_time(70) == []
+    assert bench.pass_time(10) == [SECONDS]
 
 
-def test_short_times_are_looked_at_each_second(watched: Watched) -> None:
-    """Not more often, whatever the time limit."""
-    wait_until(sleeps(watched.start(SLEEPS)))
-    watched.threads.watch(2.0)
+def test_paused_job_is_not_watched(bench: Bench) -> None:
+    """Threads that were reported as blocked are reported as running."""
+    wait_until(sleeps(bench.start(SLEEPS)))
+    bench.threads.watch(SECONDS)
+    assert bench.pass_time(90) == [SECONDS]
 
-    assert watched.threads.due == watched.now + 1.0
-    assert watched.passes(1.9, step=0.1) == []
-    assert watched.passes(0.2, step=0.1) == [pytest.approx(2.0, abs=0.15)]
+    bench.threads.watch(0.0)
+    assert bench.reported() == [0.0]
+    assert bench.pass_time(1000, step=1000.0) == []
+    bench.threads.watch(SECONDS)
+    assert bench.pass_time(70) == []
+    assert bench.pass_time(10) == [SECONDS]
+
+
+def test_times_are_read_at_most_once_a_second(bench: Bench) -> None:
+    wait_until(sleeps(bench.start(SLEEPS)))
+    bench.threads.watch(2.0)
+
+    assert bench.threads.due == bench.now + 1.0
+    assert bench.pass_time(1.9, step=0.1) == []
+    assert bench.pass_time(0.2, step=0.1) == [pytest.approx(2.0, abs=0.15)]
 
 
 @pytest.mark.parametrize("text", [None, "0 0 0\n", "unknown\n"])
-def test_a_kernel_that_does_not_count(watched: Watched, tmp_path: Path, text: str | None) -> None:
-    """No thread is known to be still."""
+def test_kernel_without_schedstat_reports_nothing(
+    bench: Bench, tmp_path: Path, text: str | None
+) -> None:
     if text is not None:
         (tmp_path / "self").mkdir()
         (tmp_path / "self/schedstat").write_text(text)
-    threads = watched.reads_from(tmp_path)
+    threads = bench.reader(tmp_path)
     threads.watch(SECONDS)
 
-    assert watched.passes(1000) == []
+    assert bench.pass_time(1000) == []

@@ -1,4 +1,4 @@
-"""The client of NCCL's RAS, against a double of its server."""
+"""The client of NCCL's RAS, against a fake server."""
 
 import mmap
 import os
@@ -50,7 +50,7 @@ def why(*addresses: str, limits: RasLimits = QUICK) -> str:
 
 
 @pytest.mark.parametrize("version", ["2.28.7", "2.28.9", "2.29.2", "2.30.7"])
-def test_a_rank_behind_and_a_missing_one_are_found(version: str) -> None:
+def test_rank_behind_and_missing_rank_are_found(version: str) -> None:
     """Also where NCCL's JSON lacks a comma."""
     ranks = job()
     ranks[7].counts = {"AllReduce": 1203}
@@ -71,7 +71,7 @@ def test_a_rank_behind_and_a_missing_one_are_found(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.24.3", "2.27.5", "2.28.3"])
-def test_an_older_version_answers_with_text(version: str) -> None:
+def test_older_version_answers_with_text(version: str) -> None:
     with serving(job(), version) as server:
         state = ask_nccl([server.address], WORLD, QUICK)
 
@@ -80,7 +80,7 @@ def test_an_older_version_answers_with_text(version: str) -> None:
     assert state.lines[:3] == (f"NCCL {version}+cuda12.9 reports:", "Errors", "======")
 
 
-def test_counts_that_change_between_the_queries() -> None:
+def test_counts_that_change_between_queries() -> None:
     ranks = job()
     with serving(ranks) as server:
         server.after_report = lambda: setattr(ranks[3], "counts", {"AllReduce": 1205})
@@ -100,8 +100,8 @@ def test_counts_that_change_between_the_queries() -> None:
         (Behaviour.CLOSES, "is not NCCL, or has ended"),
     ],
 )
-def test_the_next_process_is_asked(behaviour: Behaviour, reason: str, stack: ExitStack) -> None:
-    """With none left, the reason is given."""
+def test_next_process_is_queried(behaviour: Behaviour, reason: str, stack: ExitStack) -> None:
+    """Without another process, the reason is returned."""
     bad = stack.enter_context(serving(job(), behaviour=behaviour))
     good = stack.enter_context(serving(job()))
 
@@ -110,7 +110,7 @@ def test_the_next_process_is_asked(behaviour: Behaviour, reason: str, stack: Exi
 
 
 @pytest.mark.usefixtures("libnccl")
-def test_a_late_report_is_not_waited_for() -> None:
+def test_late_report_times_out() -> None:
     began = time.monotonic()
     with serving(job(), behaviour=Behaviour.SLOW) as late:
         reason = why(late.address, limits=replace(QUICK, seconds=0.8))
@@ -121,7 +121,7 @@ def test_a_late_report_is_not_waited_for() -> None:
 
 
 @pytest.mark.usefixtures("libnccl")
-def test_reasons_of_three_processes_at_most(stack: ExitStack) -> None:
+def test_at_most_three_processes_are_tried(stack: ExitStack) -> None:
     fourth = stack.enter_context(serving(job()))
     closed = f"127.0.0.1:{free_port()}"
 
@@ -134,7 +134,7 @@ def test_reasons_of_three_processes_at_most(stack: ExitStack) -> None:
 
 
 @pytest.mark.usefixtures("libnccl")
-def test_an_ipv6_address() -> None:
+def test_ipv6_address() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
         address = f"[::1]:{listener.getsockname()[1]}"
 
@@ -143,15 +143,15 @@ def test_an_ipv6_address() -> None:
     assert reason == f"{address} does not answer in time"
 
 
-def test_silence_without_libnccl_needs_no_line() -> None:
+def test_no_line_without_libnccl() -> None:
     ended = replace(WORLD, pids={os.getpid(): 0, 1 << 30: 1})
 
     assert ask_nccl([], ended, QUICK) == NcclState()
 
 
 @pytest.mark.usefixtures("libnccl")
-def test_a_report_of_megabytes() -> None:
-    """4,096 ranks; a limit keeps a process from sending without an end."""
+def test_report_of_megabytes() -> None:
+    """Of 4,096 ranks; the size is limited."""
     ranks = job(4096)
     ranks[4000].counts = {"AllReduce": 4}
     with serving(ranks) as server:
@@ -182,8 +182,8 @@ def worker(local_rank: int, **env: str) -> WorkerPlan:
         ([], {}, ()),
     ],
 )
-def test_where_nccl_is_asked(
+def test_addresses_of_workers(
     workers: list[WorkerPlan], environment: dict[str, str], expected: tuple[str, ...]
 ) -> None:
-    """At the first three workers; they share the user's address or NCCL's default."""
+    """Of the first three workers; they share the user's address or NCCL's default."""
     assert ras_addresses(workers, environment) == expected

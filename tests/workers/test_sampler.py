@@ -1,4 +1,4 @@
-"""Samples of real processes, with a stand-in for py-spy and with the real one."""
+"""Samples of real processes, with a fake py-spy and with the real one."""
 
 import os
 import shutil
@@ -69,18 +69,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def stand_in(folder: Path, script: str = PY_SPY) -> Path:
+def fake_py_spy(folder: Path, script: str = PY_SPY) -> Path:
     program = folder / "py-spy"
     program.write_text("#!/bin/sh\n" + script.replace("{folder}", str(folder)))
     program.chmod(0o755)
     return program
 
 
-def test_stacks_and_what_the_kernel_counts(start: Start, tmp_path: Path) -> None:
-    """Of main threads alone, in each window; py-spy stops no rank, and gets no native frames."""
+def test_stacks_and_kernel_counters(start: Start, tmp_path: Path) -> None:
+    """Of main threads only, in each window; py-spy stops no rank, and gets no native frames."""
     sleeps, spins = start(SLEEPS), start(SPINS)
 
-    samples = sample_node({3: spins, 2: sleeps}, stand_in(tmp_path), 1.4)
+    samples = sample_node({3: spins, 2: sleeps}, fake_py_spy(tmp_path), 1.4)
 
     found = [(each.rank, each.pid, len(each.windows)) for each in samples.ranks]
     assert found == [(2, sleeps, 2), (3, spins, 2)]
@@ -99,11 +99,11 @@ def test_stacks_and_what_the_kernel_counts(start: Start, tmp_path: Path) -> None
     ]
 
 
-def test_child_processes(start: Start, tmp_path: Path) -> None:
-    """The main threads of DataLoader processes, by their own places; their CPU time is the job's."""
+def test_stacks_of_child_processes(start: Start, tmp_path: Path) -> None:
+    """The main threads of DataLoader processes; their CPU time is the job's."""
     pid = start(FORKS)
 
-    samples = sample_node({0: pid}, stand_in(tmp_path, WITH_CHILDREN), 1, 1, children=True)
+    samples = sample_node({0: pid}, fake_py_spy(tmp_path, WITH_CHILDREN), 1, 1, children=True)
 
     [found] = samples.ranks
     [window] = found.windows
@@ -119,7 +119,7 @@ def test_child_processes(start: Start, tmp_path: Path) -> None:
     assert samples.busy_by_job > 0.1 / samples.cpus
 
 
-def test_no_rank_takes_no_time() -> None:
+def test_no_rank_returns_at_once() -> None:
     began = time.monotonic()
 
     assert sample_node({}, None, 60.0).ranks == ()
@@ -127,13 +127,13 @@ def test_no_rank_takes_no_time() -> None:
 
 
 def test_stopped_and_ended_ranks(start: Start, tmp_path: Path) -> None:
-    """A rank that ends in a window has not been seen for all of it."""
+    """A rank that ends in a window was not sampled for all of it."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     pids = {0: start(SPINS), 1: gone.pid, 2: start(ENDS)}
     os.kill(pids[0], signal.SIGSTOP)
 
-    stopped, before, during = sample_node(pids, stand_in(tmp_path), 1.0, 1).ranks
+    stopped, before, during = sample_node(pids, fake_py_spy(tmp_path), 1.0, 1).ranks
 
     assert stopped.windows[0].states["T"] > 0.8
     assert (before.why_no_stacks, before.windows) == (WhyNoStacks.ENDED, ())
@@ -155,15 +155,15 @@ NO_PYTHON = "echo 'Error: Failed to find python version from target process' >&2
         ("exec sleep 60", "FAILED: py-spy has not ended 2 s after its time"),
     ],
 )
-def test_why_stacks_are_missing(
+def test_reason_for_missing_stacks(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: str
 ) -> None:
-    """The rank is sampled as far as /proc shows it."""
+    """/proc is sampled all the same."""
     monkeypatch.setattr(f"{sample_node.__module__}.SECONDS_FOR_PY_SPY_TO_END", 2.0)
     is_python = not expected.startswith("NOT_PYTHON")
     pid = start(SLEEPS) if is_python else start("echo begun; sleep 60", program="sh")
 
-    [found] = sample_node({0: pid}, stand_in(tmp_path, script), 1.0, 1).ranks
+    [found] = sample_node({0: pid}, fake_py_spy(tmp_path, script), 1.0, 1).ranks
 
     assert found.why_no_stacks is not None
     assert f"{found.why_no_stacks.name}: {found.problem}".startswith(expected)
@@ -174,16 +174,16 @@ def test_why_stacks_are_missing(
 @pytest.mark.parametrize(
     ("program", "why"), [(None, "MISSING"), (Path("/no/such/py-spy"), "FAILED")]
 )
-def test_no_py_spy(start: Start, program: Path | None, why: str) -> None:
+def test_missing_or_broken_py_spy(start: Start, program: Path | None, why: str) -> None:
     [found] = sample_node({0: start(SLEEPS)}, program, 1.0, 1).ranks
 
     assert found.why_no_stacks is WhyNoStacks[why]
     assert found.windows[0].cpu < 0.1
 
 
-def test_its_processes_end_with_it(start: Start, tmp_path: Path) -> None:
-    """The agent kills the group of a sampler that is late."""
-    program = stand_in(tmp_path, "echo $$ > {folder}/pid\nexec sleep 60")
+def test_py_spy_is_killed_with_the_sampler(start: Start, tmp_path: Path) -> None:
+    """The agent kills the process group of a late sampler."""
+    program = fake_py_spy(tmp_path, "echo $$ > {folder}/pid\nexec sleep 60")
     pid = start(SLEEPS)
     child = TimeLimitedChild(
         lambda: msgspec.msgpack.encode(sample_node({0: pid}, program, 1.0, 1)), 30
@@ -203,7 +203,7 @@ def is_alive(pid: str) -> bool:
         return False
 
 
-# A machine that the test invents: what this one may not have. Its py-spy changes it.
+# An invented machine, which has what the test's machine may lack. Its fake py-spy changes the files.
 
 MACHINE = {
     "proc/stat": "cpu 9 9\ncpu0 {busy} 0 0 {idle} 0 0 0 0 0 0\ncpu1 0 0 0 {busy} 0 0 0 0",
@@ -229,10 +229,10 @@ AFTER = {"busy": 100, "idle": 5050, "ran": 40, "queued": 20, "waited": 50, "all"
     ],
     ids=["version 2", "version 1"],
 )
-def test_an_invented_machine(
+def test_counters_of_an_invented_machine(
     tmp_path: Path, group: str, mount: str, held: str, throttled: float
 ) -> None:
-    """The rank's own cgroup, not ours; only the CPUs that it may use; the time between the edges."""
+    """The rank's cgroup, not ours; only the CPUs that it may use."""
     files = {
         **MACHINE,
         "proc/7/cgroup": group,
@@ -246,7 +246,7 @@ def test_an_invented_machine(
         for path, text in files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text.format(**numbers))
-    program = stand_in(tmp_path, "cp -r {folder}/later/. {folder}")
+    program = fake_py_spy(tmp_path, "cp -r {folder}/later/. {folder}")
 
     samples = sample_node({0: 7}, program, 1.0, 1, root=tmp_path)
 
@@ -262,7 +262,7 @@ def test_an_invented_machine(
 
 # The real one.
 
-MEET = """
+RING = """
 import os, sys, time
 
 def sleeps_too_long():
@@ -282,13 +282,13 @@ while True:
 
 
 @pytest.mark.needs("py-spy")
-def test_the_real_py_spy_names_the_function(start: Start) -> None:
+def test_real_py_spy_names_the_function(start: Start) -> None:
     """Three processes wait for each other in a ring; one of them sleeps in each step."""
     pipes = [os.pipe() for _ in range(3)]
     pids = {}
     for at in range(3):
         ends = (pipes[at][1], pipes[at - 1][0])
-        pids[at] = start(MEET, *map(str, ends), str(int(at == 1)), keep=ends)
+        pids[at] = start(RING, *map(str, ends), str(int(at == 1)), keep=ends)
     for end in (each for pipe in pipes for each in pipe):
         os.close(end)
     program = Path(shutil.which("py-spy") or "missing")

@@ -1,4 +1,4 @@
-"""What a worker reads and prints to."""
+"""A worker's standard streams."""
 
 import fcntl
 import os
@@ -12,15 +12,15 @@ from tests.workers.on_a_terminal import answer_of
 
 
 def test_pipes_hold_a_burst() -> None:
-    """The pipes are as large as the kernel grants to this user."""
+    """They are as large as the kernel allows this user."""
     with node_workers.streams_of_worker(reads=True, direct=values.Std.NONE) as (streams, _):
         size = fcntl.fcntl(streams[1], fcntl.F_GETPIPE_SZ)
 
     assert size in {node_workers.PIPE_BYTES, 64 << 10, 4 << 10}
 
 
-def test_nothing_is_left_open() -> None:
-    """Processes that are started meanwhile inherit nothing."""
+def test_all_descriptors_are_closed() -> None:
+    """Processes that are started meanwhile inherit none."""
     before = open_descriptors()
     with node_workers.streams_of_worker(reads=False, direct=values.Std.NONE) as (streams, pipes):
         new = open_descriptors() - before
@@ -40,8 +40,10 @@ def test_nothing_is_left_open() -> None:
         (values.Std.NONE, "", [[0, "pipe", "pipe"], "stdout", "stderr"]),
     ],
 )
-def test_the_terminal_itself(direct: values.Std, redirected: str, expected: list[object]) -> None:
-    """One worker writes to it unless output is kept; a stream that is no terminal goes by a pipe."""
+def test_streams_that_are_the_terminal_itself(
+    direct: values.Std, redirected: str, expected: list[object]
+) -> None:
+    """A stream that is not a terminal becomes a pipe."""
     answer = answer_of(f"""
         from clusterrun.workers import node_workers
         from clusterrun.job import values

@@ -36,7 +36,7 @@ def write(words: "memoryview[int]", rank: int, word: int, value: int, caller: in
     )
 
 
-def test_ranks_are_held_for_a_while_before_their_steps_are_read(
+def test_steps_are_read_some_time_after_the_hold(
     page: SuspendPage, words: "memoryview[int]"
 ) -> None:
     """What a rank writes in that time counts."""
@@ -52,8 +52,7 @@ def test_ranks_are_held_for_a_while_before_their_steps_are_read(
     assert held == events.RanksHeld(6, due)
 
 
-def test_ranks_that_have_saved_are_found(page: SuspendPage, words: "memoryview[int]") -> None:
-    """Each once, in a look that comes now and then."""
+def test_saved_ranks_are_reported_once(page: SuspendPage, words: "memoryview[int]") -> None:
     write(words, 0, suspend.STEP_WORD, 5)
     list(page.events(NOW))
     page.release(5)
@@ -65,10 +64,10 @@ def test_ranks_that_have_saved_are_found(page: SuspendPage, words: "memoryview[i
     assert list(page.events(page.due)) == []
 
 
-def test_a_rank_has_saved_once_all_its_processes_have(
+def test_rank_has_saved_once_all_its_processes_have(
     page: SuspendPage, words: "memoryview[int]"
 ) -> None:
-    """It is at the highest step of theirs; not every number is taken."""
+    """Its step is their highest; some slots are unused."""
     write(words, 1, suspend.STEP_WORD, 5)
     write(words, 1, suspend.STEP_WORD, 6, caller=3)
     assert list(page.events(NOW)) == [events.RankCalledSuspend(LocalRank(1), NOW)]
@@ -85,8 +84,10 @@ def test_a_rank_has_saved_once_all_its_processes_have(
 
 
 @pytest.mark.parametrize(("before", "after"), [(suspend.HOLD, 0), (5, 5)])
-def test_ranks_leave(before: int, after: int, page: SuspendPage, words: "memoryview[int]") -> None:
-    """Held ones go on; those that are to save may still do so."""
+def test_ranks_may_exit(
+    before: int, after: int, page: SuspendPage, words: "memoryview[int]"
+) -> None:
+    """Held ranks continue; those that are to save still may."""
     page.hold(NOW)
     if before != suspend.HOLD:
         page.release(before)
@@ -97,8 +98,8 @@ def test_ranks_leave(before: int, after: int, page: SuspendPage, words: "memoryv
     assert page.due == float("inf")
 
 
-def test_a_cancelled_suspension_needs_no_look(page: SuspendPage, words: "memoryview[int]") -> None:
-    """Ranks go on."""
+def test_cancelled_suspension_needs_no_checks(page: SuspendPage, words: "memoryview[int]") -> None:
+    """Ranks continue."""
     page.hold(NOW)
     list(page.events(page.due))
     page.release(0)

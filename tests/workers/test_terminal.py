@@ -2,6 +2,7 @@
 
 from textwrap import dedent
 
+import pytest
 from clusterrun.workers import terminal
 
 from tests.imports import imports
@@ -11,17 +12,12 @@ PRELUDE = (
     imports(terminal.Terminal)
     + """
 terminal = Terminal.in_foreground(0)
-us = os.getpgrp()
+launcher_group = os.getpgrp()
 """
 )
 
 
-def answers(code: str) -> list[object]:
-    """Return what ``code`` answers about the terminal that it shares."""
-    return answer_of(PRELUDE + dedent(code))
-
-
-def test_a_launcher_in_the_background_has_none_to_share() -> None:
+def test_launcher_in_the_background_has_no_terminal() -> None:
     """The shell, or another job, is in the foreground."""
     answered = answer_of("""
         if os.fork() == 0:
@@ -35,40 +31,41 @@ def test_a_launcher_in_the_background_has_none_to_share() -> None:
     assert answered == [True]
 
 
-def test_it_is_taken_back_from_the_dead() -> None:
-    """The group that had it has ended."""
-    answered = answers("""
-        worker = subprocess.Popen(["cat"], process_group=0)
-        terminal.give_to(worker.pid)
-        worker.kill()
-        worker.wait()
-        terminal.take_back_from(0)
-        answer(os.tcgetpgrp(0) == us)
-    """)
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(
+            """
+            worker = subprocess.Popen(["cat"], process_group=0)
+            terminal.give_to(worker.pid)
+            worker.kill()
+            worker.wait()
+            terminal.take_back_from(0)
+            """,
+            id="taken back from a dead group",
+        ),
+        pytest.param(
+            """
+            worker = subprocess.Popen(["true"], process_group=0)
+            worker.wait()
+            terminal.give_to(worker.pid)
+            terminal.give_to(0)
+            """,
+            id="given to a dead group",
+        ),
+        pytest.param(
+            """
+            foreground = os.dup(0)
+            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+            terminal.give_to(launcher_group)
+            terminal.take_back_from(launcher_group)
+            os.dup2(foreground, 0)
+            """,
+            id="a terminal that has hung up raises no error",
+        ),
+    ],
+)
+def test_launcher_is_in_the_foreground_afterwards(code: str) -> None:
+    answered = answer_of(PRELUDE + dedent(code) + "answer(os.tcgetpgrp(0) == launcher_group)")
 
     assert answered == [True]
-
-
-def test_a_group_that_is_gone() -> None:
-    """Giving it the terminal changes nothing."""
-    answered = answers("""
-        worker = subprocess.Popen(["true"], process_group=0)
-        worker.wait()
-        terminal.give_to(worker.pid)
-        terminal.give_to(0)
-        answer(os.tcgetpgrp(0) == us)
-    """)
-
-    assert answered == [True]
-
-
-def test_a_terminal_that_has_hung_up() -> None:
-    """It raises no error."""
-    answered = answers("""
-        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-        terminal.give_to(us)
-        terminal.take_back_from(us)
-        answer("goes on")
-    """)
-
-    assert answered == ["goes on"]

@@ -20,18 +20,18 @@ FAILS_ONCE = """
 
 
 def events_in(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file of events, none of which is torn."""
+    """Return the events of a file; none is torn."""
     text = path.read_text()
     assert text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
 
 
 def names(events: list[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
-    """Return the name, attempt and rank of each."""
+    """Return name, attempt and rank of each event."""
     return [(event["event"], event["attempt"], event.get("rank")) for event in events]
 
 
-def test_a_job_that_succeeds(clusterrun: Launcher) -> None:
+def test_successful_job(clusterrun: Launcher) -> None:
     """A line for the start and the end of the job and of each rank."""
     job = clusterrun.script("pass", "--events=events/%n.jsonl", "--run-id=digits", workers=2)
 
@@ -50,8 +50,8 @@ def test_a_job_that_succeeds(clusterrun: Launcher) -> None:
     assert events == sorted(events, key=lambda event: float(event["time"]))
 
 
-def test_a_failure_and_a_restart(clusterrun: Launcher) -> None:
-    """The failed rank, the stopped rank and the restart; a second job is appended."""
+def test_failure_and_restart(clusterrun: Launcher) -> None:
+    """A second job is appended."""
     for _ in range(2):
         job = clusterrun.script(
             FAILS_ONCE, "--max-restarts=1", environ={"CLUSTERRUN_EVENTS": "events"}, workers=2
@@ -73,8 +73,8 @@ def test_a_failure_and_a_restart(clusterrun: Launcher) -> None:
         assert names(some)[-1] == ("ended", 1, None)
 
 
-def test_a_signal_ends_the_job(clusterrun: Launcher) -> None:
-    """The last line has its code."""
+def test_signal_that_ends_the_job(clusterrun: Launcher) -> None:
+    """The last line has its exit code."""
     text = "import signal; print('ready', flush=True); signal.pause()"
     job = clusterrun.script(text, "--events", "events", workers=2)
     job.wait_for("ready", 2)
@@ -86,19 +86,19 @@ def test_a_signal_ends_the_job(clusterrun: Launcher) -> None:
     assert (last["event"], last["code"], last["reason"]) == ("ended", 143, "interrupted")
 
 
-def test_a_file_that_cannot_be_written(clusterrun: Launcher) -> None:
-    """One line reports it; the job continues."""
+def test_unwritable_file_is_reported(clusterrun: Launcher) -> None:
+    """The job continues."""
     (clusterrun.folder / "file").touch()
     ended = clusterrun.script("pass", "--events=file/events", workers=2).ended()
 
     path = clusterrun.folder / "file/events"
     assert ended.code == 0
-    assert ended.err == f"clusterrun: file {path}: File exists; clusterrun goes on without it\n"
+    assert ended.err == f"clusterrun: file {path}: File exists; clusterrun continues without it\n"
 
 
 @pytest.mark.parametrize("ending", ["exits", "is signalled"])
-def test_a_file_that_hangs(impatient: Launcher, ending: str) -> None:
-    """Opening a pipe without a reader hangs; that delays neither the workers nor the end."""
+def test_hanging_file_delays_nothing(impatient: Launcher, ending: str) -> None:
+    """Opening a pipe without a reader hangs."""
     os.mkfifo(impatient.folder / "events")
     text = "import os, signal, sys; print('ready', flush=True); sys.argv[1:] and signal.pause()"
     args = ["wait"] if ending == "is signalled" else []

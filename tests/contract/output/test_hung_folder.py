@@ -50,8 +50,8 @@ def folder(clusterrun: Launcher) -> Path:
 
 
 @pytest.mark.needs("root")
-def test_a_restart_while_the_folder_hangs(clusterrun: Launcher, folder: Path) -> None:
-    """The job runs to its end; workers have no error file."""
+def test_restart_while_tmpdir_hangs(clusterrun: Launcher, folder: Path) -> None:
+    """The job completes; workers have no error file."""
     job = clusterrun.script(
         WAITS_FOR_A_LINE, "--max-restarts", "1", workers=1, environ={"TMPDIR": str(folder)}
     )
@@ -67,8 +67,7 @@ def test_a_restart_while_the_folder_hangs(clusterrun: Launcher, folder: Path) ->
 
 @pytest.mark.long
 @pytest.mark.needs("root")
-def test_a_job_starts_where_the_folder_hangs(clusterrun: Launcher, folder: Path) -> None:
-    """The folder hangs before the job starts."""
+def test_start_while_tmpdir_hangs(clusterrun: Launcher, folder: Path) -> None:
     (clusterrun.folder / "go").touch()
     with hung(folder):
         job = clusterrun.script(

@@ -1,4 +1,4 @@
-"""What workers print: whole lines, at the right place; other workers are never delayed."""
+"""What workers print: whole lines, in the right place, without delaying other workers."""
 
 import os
 import pty
@@ -21,7 +21,7 @@ SMALL_DISK = 64 << 10
 SECONDS_TO_END = 20.0
 """For the launcher's end if its output is not read."""
 
-PRINTS_WITHOUT_END = """
+PRINTS_FOREVER = """
     import itertools, os, signal, sys, time
     def save(*_):
         open("saved" + os.environ["RANK"], "w").write(str(time.monotonic()))
@@ -49,7 +49,7 @@ def logs_of(folder: Path) -> dict[str, str]:
 
 
 def test_equal_tracebacks_are_printed_once(clusterrun: Launcher) -> None:
-    """Log files have all of them, and the report that of the first rank to fail."""
+    """Log files have all of them; the report has that of the first failed rank."""
     script = """
         import os, signal, time
         from pathlib import Path
@@ -76,8 +76,8 @@ def test_equal_tracebacks_are_printed_once(clusterrun: Launcher) -> None:
     assert ended.err.splitlines()[-1].startswith("clusterrun: exit code 1, from rank ")
 
 
-def test_lines_stand_under_their_rank(clusterrun: Launcher) -> None:
-    """Each stream apart; the last line needs no newline; only the end of a bar is printed."""
+def test_lines_have_the_prefix_of_their_rank(clusterrun: Launcher) -> None:
+    """On each stream; the last line needs no newline; a progress bar is printed once, at its end."""
     ended = clusterrun.script(
         """
         import os, sys
@@ -98,7 +98,7 @@ def test_lines_stand_under_their_rank(clusterrun: Launcher) -> None:
     assert sorted(ended.err.splitlines(keepends=True)) == ["[rank 0] 100%\n", "[rank 1] 100%\n"]
 
 
-def test_a_single_worker_prints_as_it_would_alone(clusterrun: Launcher) -> None:
+def test_single_worker_prints_as_without_a_launcher(clusterrun: Launcher) -> None:
     """Exactly its bytes, on both streams."""
     ended = clusterrun.script(
         """
@@ -112,7 +112,7 @@ def test_a_single_worker_prints_as_it_would_alone(clusterrun: Launcher) -> None:
     assert ended == (0, "hello\nunfinished", "\r10%\r100%")
 
 
-def test_log_files_hold_each_attempt_without_prefix(clusterrun: Launcher) -> None:
+def test_log_files_have_each_attempt_without_prefix(clusterrun: Launcher) -> None:
     """DIR/RUN/attempt-A/HOST-N/rank-R.out and .err; DIR/latest links to RUN; the report names one."""
     ended = clusterrun.script(
         """
@@ -147,7 +147,7 @@ def test_log_files_hold_each_attempt_without_prefix(clusterrun: Launcher) -> Non
     assert f"\n  its log: {log}\n" in ended.err
 
 
-def test_the_report_repeats_the_last_lines_of_the_failed_rank(clusterrun: Launcher) -> None:
+def test_report_has_the_last_lines_of_the_failed_rank(clusterrun: Launcher) -> None:
     """Other ranks may have printed much since then."""
     ended = clusterrun.script(
         """
@@ -167,9 +167,9 @@ def test_the_report_repeats_the_last_lines_of_the_failed_rank(clusterrun: Launch
     assert "line 0\n" not in report
 
 
-def test_a_reader_that_closes_its_input_ends_the_job(clusterrun: Launcher) -> None:
-    """``| head``: exit code 141 as in a shell, with one or two lines that explain it."""
-    job = clusterrun.script(PRINTS_WITHOUT_END, workers=2, around=shell('"$@" | head -n 1'))
+def test_closed_stdout_ends_the_job(clusterrun: Launcher) -> None:
+    """``| head``: exit code 141 as in a shell, and one or two lines that explain it."""
+    job = clusterrun.script(PRINTS_FOREVER, workers=2, around=shell('"$@" | head -n 1'))
 
     ended = job.ended()
 
@@ -182,8 +182,8 @@ def test_a_reader_that_closes_its_input_ends_the_job(clusterrun: Launcher) -> No
     assert job.left() == []
 
 
-def test_a_reader_that_is_closed_at_the_end(clusterrun: Launcher) -> None:
-    """``| true``: exit code 141, too, although all workers exited with 0 first."""
+def test_stdout_closed_at_the_end_is_exit_code_141(clusterrun: Launcher) -> None:
+    """``| true``: although all workers exited with 0 first."""
     ended = clusterrun.script(
         """
         import os, time
@@ -199,8 +199,8 @@ def test_a_reader_that_is_closed_at_the_end(clusterrun: Launcher) -> None:
     assert "clusterrun: exit code 141: the reader of the output has gone (SIGPIPE)" in ended.err
 
 
-def test_a_job_with_log_files_needs_no_reader(clusterrun: Launcher) -> None:
-    """With ``--log-dir`` no output is lost, and the job continues to its end."""
+def test_job_with_log_files_needs_no_reader(clusterrun: Launcher) -> None:
+    """With ``--log-dir`` no output is lost, so the job continues."""
     ended = clusterrun.script(
         "for number in range(5000): print(number, 'x' * 100)",
         "--log-dir=logs",
@@ -216,7 +216,7 @@ def test_a_job_with_log_files_needs_no_reader(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_streams_may_be_closed_from_the_start(clusterrun: Launcher, redirection: str) -> None:
-    """Cron and daemons do this: no other file becomes descriptor 0, 1 or 2 in our processes."""
+    """As under cron: no other file becomes descriptor 0, 1 or 2 in the launcher."""
     ended = clusterrun.script(
         """
         import os, sys
@@ -262,10 +262,10 @@ def test_streams_may_be_closed_from_the_start(clusterrun: Launcher, redirection:
         ),
     ],
 )
-def test_no_success_without_the_output(
+def test_lost_output_is_not_a_success(
     clusterrun: Launcher, option: str, redirection: str, last_line: str
 ) -> None:
-    """The last line says what was lost; a folder that can't be created is an error at the start."""
+    """The last line says what was lost; a folder that can not be created is an error at the start."""
     log = clusterrun.folder / f"logs/x/attempt-0/{os.uname().nodename}-0/rank-0.out"
     log.parents[3].mkdir()
     log.parents[2].touch()
@@ -281,10 +281,8 @@ def test_no_success_without_the_output(
 
 @pytest.mark.long
 @pytest.mark.parametrize("code", [0, 7])
-def test_the_report_is_printed_if_the_relay_hangs_at_the_end(
-    clusterrun: Launcher, code: int
-) -> None:
-    """The agent prints the report, and cleans up; lines that may be missing are not a success."""
+def test_report_is_printed_if_the_relay_hangs_at_the_end(clusterrun: Launcher, code: int) -> None:
+    """By the agent, which also cleans up; lines that may be missing are not a success."""
     ended = clusterrun.script(
         f"""
         import os, psutil, signal, sys
@@ -309,10 +307,8 @@ def test_the_report_is_printed_if_the_relay_hangs_at_the_end(
 
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
-def test_an_unwritable_standard_error_changes_no_exit_code(
-    clusterrun: Launcher, redirection: str
-) -> None:
-    """A warning or an error message that can't be printed is not a failure."""
+def test_unwritable_stderr_changes_no_exit_code(clusterrun: Launcher, redirection: str) -> None:
+    """A warning or an error message that can not be printed is not a failure."""
     around = shell(f'exec "$@" {redirection}')
     unknown = {"CLUSTERRUN_STRANGE": "1"}
 
@@ -323,8 +319,8 @@ def test_an_unwritable_standard_error_changes_no_exit_code(
     assert mistaken.ended() == (2, "", "")
 
 
-def test_pythons_development_mode_finds_nothing(clusterrun: Launcher) -> None:
-    """The mode is on for the script, and so for all processes of the launcher."""
+def test_python_development_mode_finds_nothing(clusterrun: Launcher) -> None:
+    """For the script, and so for all processes of the launcher."""
     job = clusterrun.script(
         "print('trained')", workers=1, environ={"PYTHONDEVMODE": "1", "PYTHONWARNINGS": "error"}
     )
@@ -347,7 +343,7 @@ def small_disk(clusterrun: Launcher) -> Iterator[Path]:
 
 
 def assert_ends_on_term(job: Job, folder: Path) -> None:
-    """Assert that SIGTERM reaches both ranks of ``PRINTS_WITHOUT_END``, and ends the launcher."""
+    """Assert that SIGTERM reaches both ranks of ``PRINTS_FOREVER``, and ends the launcher."""
     before = time.monotonic()
     job.signal(signal.SIGTERM)
     ended = job.ended(SECONDS_TO_END)
@@ -370,14 +366,14 @@ LINES = """
 
 
 @pytest.mark.needs("root")
-def test_a_full_disk_stops_no_rank(clusterrun: Launcher, small_disk: Path) -> None:
+def test_full_disk_blocks_no_rank(clusterrun: Launcher, small_disk: Path) -> None:
     """One line a file reports it; what does not fit is lost, and the end says how much.
 
     Once there is room again, lines are written again, none of them at the end of half a line.
     """
     job = clusterrun.script(LINES, f"--log-dir={small_disk}", "--tee=1", workers=2)
     job.wait_for("all printed", 2)
-    job.wait_for("No space left on device; rank . goes on, and what does not fit is lost", 2)
+    job.wait_for("No space left on device; rank . continues, and what does not fit is lost", 2)
     subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True, timeout=10)
     (clusterrun.folder / "has-room").touch()
 
@@ -398,8 +394,10 @@ def test_a_full_disk_stops_no_rank(clusterrun: Launcher, small_disk: Path) -> No
 
 
 @pytest.mark.needs("root")
-def test_a_full_disk_for_what_is_only_there(clusterrun: Launcher, small_disk: Path) -> None:
-    """What does not fit is printed instead, and no byte is lost."""
+def test_redirected_output_is_printed_if_the_disk_is_full(
+    clusterrun: Launcher, small_disk: Path
+) -> None:
+    """No byte is lost."""
     options = (f"--log-dir={small_disk}", "--redirects=1")
 
     ended = clusterrun.script(
@@ -417,17 +415,17 @@ def test_a_full_disk_for_what_is_only_there(clusterrun: Launcher, small_disk: Pa
 
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("what", ["log files", "redirected", "standard output"])
-def test_sigterm_ends_a_job_whose_disk_is_full(
+def test_sigterm_ends_a_job_with_a_full_disk(
     impatient: Launcher, small_disk: Path, what: str
 ) -> None:
-    """The signal reaches the workers at once, and the launcher ends although it can't write."""
+    """The workers get the signal at once, and the launcher ends although it can not write."""
     if what != "standard output":
-        only_there = ("--redirects=1",) if what == "redirected" else ()
-        to_files = (f"--log-dir={small_disk}", *only_there)
-        job = impatient.script(PRINTS_WITHOUT_END, *to_files, workers=2)
+        redirects = ("--redirects=1",) if what == "redirected" else ()
+        options = (f"--log-dir={small_disk}", *redirects)
+        job = impatient.script(PRINTS_FOREVER, *options, workers=2)
     else:
         to_disk = shell(f'exec "$@" >{small_disk}/out')
-        job = impatient.script(PRINTS_WITHOUT_END, workers=2, around=to_disk)
+        job = impatient.script(PRINTS_FOREVER, workers=2, around=to_disk)
     job.wait_for("printing", 2)
     job.wait_for("No space left on device")
 
@@ -453,29 +451,29 @@ def read_until(descriptor: int, wanted: bytes, times: int) -> None:
 
 
 @pytest.mark.parametrize("seconds", [1, pytest.param(20, marks=pytest.mark.long)])
-def test_sigterm_ends_a_job_whose_terminal_is_stopped(
+def test_sigterm_ends_a_job_with_a_stopped_terminal(
     impatient: Launcher, terminal: tuple[int, str], seconds: float
 ) -> None:
-    """Ctrl-S stops only the workers that print."""
+    """Ctrl-S blocks only the workers that print."""
     keyboard, path = terminal
     to_terminal = shell(f'exec "$@" >{path} 2>&1')
-    job = impatient.script(PRINTS_WITHOUT_END, workers=2, around=to_terminal)
+    job = impatient.script(PRINTS_FOREVER, workers=2, around=to_terminal)
     read_until(keyboard, b"printing", 2)
 
-    # The test reads no more from here on.
+    # The test stops reading here.
     time.sleep(seconds)
 
     assert_ends_on_term(job, impatient.folder)
 
 
-def test_a_stopped_terminal_does_not_delay_a_node_that_waits_for_others(
+def test_stopped_terminal_does_not_delay_rendezvous(
     impatient: Launcher, terminal: tuple[int, str]
 ) -> None:
-    """The last call ends although its line can't be printed, and SIGTERM ends the job."""
+    """The last call ends although its line can not be printed, and SIGTERM ends the job."""
     _, path = terminal
     fill(path)
     job = impatient.script(
-        PRINTS_WITHOUT_END,
+        PRINTS_FOREVER,
         "--nnodes=1:2",
         "--last-call-timeout=0.2",
         "--node-rank=0",
@@ -489,12 +487,12 @@ def test_a_stopped_terminal_does_not_delay_a_node_that_waits_for_others(
     assert_ends_on_term(job, impatient.folder)
 
 
-def test_a_hidden_rank_that_is_alone_on_its_node(clusterrun: Launcher) -> None:
-    """Its last lines were printed nowhere: the report of its node has them, too."""
-    meeting = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}")
+def test_report_has_the_last_lines_of_a_hidden_rank(clusterrun: Launcher) -> None:
+    """It is alone on its node, whose launcher has printed none of them."""
+    rendezvous = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}")
     script = "import os; assert os.environ['RANK'] == '0', 'boom'"
     jobs = [
-        clusterrun.script(script, *meeting, f"--node-rank={rank}", "--ranks=0", workers=1)
+        clusterrun.script(script, *rendezvous, f"--node-rank={rank}", "--ranks=0", workers=1)
         for rank in range(2)
     ]
 
@@ -505,9 +503,9 @@ def test_a_hidden_rank_that_is_alone_on_its_node(clusterrun: Launcher) -> None:
     assert "  its output was hidden by --ranks 0\n" in ended.err
 
 
-@pytest.mark.parametrize("lines", [30_000, pytest.param(300_000, marks=pytest.mark.long)])
-def test_no_line_is_torn_or_lost(clusterrun: Launcher, lines: int) -> None:
+def test_no_line_is_torn_or_lost(clusterrun: Launcher) -> None:
     """Two ranks print as fast as they can, on both streams at once."""
+    lines = 30_000
     ended = clusterrun.script(
         f"""
         import os, sys
@@ -527,8 +525,8 @@ def test_no_line_is_torn_or_lost(clusterrun: Launcher, lines: int) -> None:
     assert Counter(ended.err.splitlines()) == Counter(printed[1] + printed[3])
 
 
-def test_a_full_standard_error_delays_all_warnings_together() -> None:
-    """Two seconds once, not two for each of the twelve."""
+def test_full_stderr_delays_all_warnings_together() -> None:
+    """Two seconds in all, not two for each of the twelve."""
     reader, writer = os.pipe()
     fill(f"/proc/self/fd/{writer}")
     strange = {f"CLUSTERRUN_STRANGE{number}": "1" for number in range(12)}

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.launched import Job, Launcher, await_status
 
-APART = """
+TWO_FUNCTIONS = """
     import os, signal, threading
 
     def waits_here():
@@ -28,7 +28,7 @@ APART = """
         waits_here()
 """
 
-NOTHING_MOVES = (
+HANG_NOTICE = (
     r"clusterrun: no rank has printed or exited for 1 s: the Python stacks of all ranks follow;"
     r" the job keeps running\n"
 )
@@ -47,9 +47,9 @@ def await_sleep(job: Job, ranks: int) -> None:
         await_status(pid, psutil.STATUS_SLEEPING)
 
 
-def test_ranks_in_different_places(clusterrun: Launcher) -> None:
-    """The most common stack_in first; the stacks are not among the ranks' lines."""
-    job = clusterrun.script(APART, "--log-dir=logs", workers=3)
+def test_stacks_of_ranks_in_different_functions(clusterrun: Launcher) -> None:
+    """The most common stack comes first; the stacks are not among the ranks' lines."""
+    job = clusterrun.script(TWO_FUNCTIONS, "--log-dir=logs", workers=3)
     await_sleep(job, 3)
 
     job.signal(signal.SIGQUIT)
@@ -71,8 +71,8 @@ def test_ranks_in_different_places(clusterrun: Launcher) -> None:
     assert "most recent call first" in log.read_text()
 
 
-def test_threads_belong_to_a_stack(clusterrun: Launcher) -> None:
-    """Each has its heading; lines that a rank prints meanwhile are printed as its own."""
+def test_stack_has_all_threads(clusterrun: Launcher) -> None:
+    """Each with a heading; lines that a rank prints meanwhile are printed as usual."""
     job = clusterrun.script(
         """
         import signal, sys, threading, time
@@ -106,7 +106,7 @@ def test_threads_belong_to_a_stack(clusterrun: Launcher) -> None:
     assert is_torn or own - {""} == {"still here"}
 
 
-def test_programs_other_than_python(clusterrun: Launcher) -> None:
+def test_programs_other_than_python_have_no_stack(clusterrun: Launcher) -> None:
     """One line lists the ranks without a handler; a shell with a handler prints no stack."""
     catches = 'test $RANK = 1 || trap "echo caught" QUIT'
     program = f"{catches}; echo ready; while :; do sleep 0.1; done"
@@ -124,9 +124,11 @@ def test_programs_other_than_python(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--redirects=2", "--log-dir=logs")])
-def test_one_worker_s_stack_is_shown_once(clusterrun: Launcher, options: tuple[str, ...]) -> None:
-    """A single worker prints it to the launcher's own output, or to a file, and then we print it."""
-    job = clusterrun.script(APART, *options, workers=1)
+def test_stack_of_a_single_worker_is_printed_once(
+    clusterrun: Launcher, options: tuple[str, ...]
+) -> None:
+    """The worker prints it to the launcher's output itself; if that is a file, the relay does."""
+    job = clusterrun.script(TWO_FUNCTIONS, *options, workers=1)
     await_sleep(job, 1)
 
     job.signal(signal.SIGQUIT)
@@ -137,18 +139,15 @@ def test_one_worker_s_stack_is_shown_once(clusterrun: Launcher, options: tuple[s
     assert job.err.count("in waits_here") == 1
 
 
-def test_a_hang_is_found(clusterrun: Launcher) -> None:
-    """It is reported once; the stacks printed for it do not count as output.
-
-    A file of torch's flight recorder is named: NCCL's watchdog may hang, too.
-    """
+def test_hang_is_reported_once(clusterrun: Launcher) -> None:
+    """Its stacks do not count as output; files of torch's flight recorder are named."""
     records = clusterrun.folder / "trace_"
     environ = {"TORCH_FR_DUMP_TEMP_FILE": str(records)}
-    job = clusterrun.script(APART, "--hang-timeout=1", workers=2, environ=environ)
+    job = clusterrun.script(TWO_FUNCTIONS, "--hang-timeout=1", workers=2, environ=environ)
     await_sleep(job, 2)
     Path(f"{records}1").touch()
 
-    job.wait_for(NOTHING_MOVES)
+    job.wait_for(HANG_NOTICE)
     job.wait_for("waits_there")
     time.sleep(1.5)
     job.signal(signal.SIGUSR1)
@@ -177,8 +176,8 @@ HUNG = r"""the job hung: no rank printed or exited for 1 s \(--hang-timeout\)
 """
 
 
-def test_a_hang_ends_the_job(clusterrun: Launcher) -> None:
-    """The ranks that were waited for are named: one is elsewhere, one has exited."""
+def test_hang_ends_the_job(clusterrun: Launcher) -> None:
+    """The report names the stragglers: one is in another function, one has exited."""
     ended = clusterrun.script(HANGS_ONCE, "--hang-timeout=1", "--on-hang=stop", workers=4).ended()
 
     assert ended.code == 7
@@ -189,8 +188,8 @@ def test_a_hang_ends_the_job(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.parametrize("restarts", [1, 0])
-def test_a_hang_restarts_the_job(clusterrun: Launcher, restarts: int) -> None:
-    """It counts as a restart; without one that is left, it ends the job."""
+def test_hang_restarts_the_job(clusterrun: Launcher, restarts: int) -> None:
+    """It counts as a restart; without one left, it ends the job."""
     options = ("--hang-timeout=1", "--on-hang=restart", f"--max-restarts={restarts}")
     ended = clusterrun.script(HANGS_ONCE, *options, workers=4).ended()
 
@@ -203,7 +202,7 @@ def test_a_hang_restarts_the_job(clusterrun: Launcher, restarts: int) -> None:
         assert "  not restarted: no restart is left (--max-restarts 0)\n" in ended.err
 
 
-PRINTS_ON = """
+THREAD_PRINTS = """
     import os, threading, time
     import torch.distributed as dist
 
@@ -226,10 +225,10 @@ HUNG_WHILE_PRINTING = r"""ranks printed, but no main thread ran for [\d.]+ s \(-
 
 
 @pytest.mark.timeout(120)
-def test_a_thread_prints_while_the_main_threads_hang(clusterrun: Launcher) -> None:
-    """That is no activity of the job's, if a main thread waits inside torch."""
+def test_output_of_a_thread_does_not_hide_hung_main_threads(clusterrun: Launcher) -> None:
+    """If a main thread waits inside torch."""
     options = ("--hang-timeout=3", "--on-hang=stop")
-    ended = clusterrun.script(PRINTS_ON, *options, workers=3).ended(90)
+    ended = clusterrun.script(THREAD_PRINTS, *options, workers=3).ended(90)
 
     assert ended.code == 7
     moves = r"^clusterrun: ranks print, but no main thread has run for [\d.]+ s: the Python stacks"
@@ -252,16 +251,15 @@ WORKS_IN_A_THREAD = """
 """
 
 
-def test_ranks_that_work_in_another_thread(clusterrun: Launcher) -> None:
-    """Their main threads wait, and not inside torch: nothing is shown or ended."""
+def test_ranks_that_work_in_another_thread_do_not_hang(clusterrun: Launcher) -> None:
+    """Their main threads wait, but not inside torch."""
     options = ("--hang-timeout=4", "--on-hang=stop")
     ended = clusterrun.script(WORKS_IN_A_THREAD, *options, workers=2).ended()
 
     assert (ended.code, ended.err) == (0, "")
 
 
-def test_a_script_of_a_shell(clusterrun: Launcher) -> None:
-    """Its main thread waits for the program that it has started: nothing is shown or ended."""
+def test_shell_that_waits_for_its_child_does_not_hang(clusterrun: Launcher) -> None:
     script = clusterrun.folder / "train.sh"
     script.write_text(
         "#!/bin/sh\nfor step in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do echo $step; sleep 0.6; done\n"
@@ -273,12 +271,12 @@ def test_a_script_of_a_shell(clusterrun: Launcher) -> None:
     assert (ended.code, ended.err) == (0, "")
 
 
-def test_a_slow_import_before_the_script_is_not_a_hang(clusterrun: Launcher) -> None:
-    """The fork server imports for all ranks; the clock starts when their scripts run."""
+def test_slow_import_before_the_script_is_not_a_hang(clusterrun: Launcher) -> None:
+    """The time starts when the scripts run."""
     (clusterrun.folder / "slow.py").write_text("import time; time.sleep(2.5)")
     options = ("--hang-timeout=1", "--preload=slow", "--start-method=fork")
     job = clusterrun.script(
-        APART, *options, workers=2, environ={"PYTHONPATH": str(clusterrun.folder)}
+        TWO_FUNCTIONS, *options, workers=2, environ={"PYTHONPATH": str(clusterrun.folder)}
     )
 
     job.wait_for("waits_there")
@@ -291,7 +289,7 @@ def test_a_slow_import_before_the_script_is_not_a_hang(clusterrun: Launcher) -> 
 
 @pytest.mark.long
 def test_output_resets_the_timeout(clusterrun: Launcher) -> None:
-    """One rank's output is enough, even an unfinished line; after the last one, the job hangs."""
+    """One rank's output is enough, even an incomplete line."""
     job = clusterrun.script(
         """
         import os, sys, time
@@ -315,8 +313,7 @@ def test_output_resets_the_timeout(clusterrun: Launcher) -> None:
     assert job.err.count("no rank has printed or exited for 1 s") == 2
 
 
-def test_time_that_a_job_is_stopped_does_not_count(clusterrun: Launcher) -> None:
-    """A person has stopped it and knows that nothing runs."""
+def test_time_while_a_job_is_stopped_does_not_count(clusterrun: Launcher) -> None:
     job = clusterrun.script(
         """
         import time

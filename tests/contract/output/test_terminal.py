@@ -22,7 +22,7 @@ def start(shell: Shell, workers: int) -> list[int]:
     return [int(shell.expect(r"ready (\d+)").group(1)) for _ in range(workers)]
 
 
-def test_one_worker_has_the_terminal(shell: Shell) -> None:
+def test_single_worker_has_the_terminal(shell: Shell) -> None:
     """Standard streams, /dev/tty and the foreground are as without a launcher."""
     shell.run(
         """
@@ -42,8 +42,10 @@ def test_one_worker_has_the_terminal(shell: Shell) -> None:
     assert shell.exit_code() == 0
 
 
-def test_one_worker_on_each_node_has_its_terminal(shell: Shell, tmp_path: Path) -> None:
-    """Rank 1, too, reads from the terminal on which its node was started."""
+def test_single_worker_of_each_node_has_the_terminal_of_its_node(
+    shell: Shell, tmp_path: Path
+) -> None:
+    """Rank 1 too."""
     options = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
     options += ["--master-port", str(free_port()), "--node-rank"]
     other = Shell(tmp_path)
@@ -64,7 +66,7 @@ def test_one_worker_on_each_node_has_its_terminal(shell: Shell, tmp_path: Path) 
 
 
 def test_several_workers_print_in_colour(shell: Shell) -> None:
-    """They print to pipes; a variable says that these end at a terminal."""
+    """They print to pipes; a variable says that the output is a terminal."""
     words = "--nproc-per-node 2 --no-python sh -c 'echo colours $FORCE_COLOR; test ! -t 1'"
 
     shell.type(f"TERM=xterm {COMMAND} {words}")
@@ -74,7 +76,7 @@ def test_several_workers_print_in_colour(shell: Shell) -> None:
     assert shell.exit_code() == 0
 
 
-def test_pdb(shell: Shell) -> None:
+def test_pdb_in_a_single_worker(shell: Shell) -> None:
     """A breakpoint, Ctrl-Z, fg, continue, Ctrl-C in the running script, and continue."""
     shell.run(
         """
@@ -112,8 +114,8 @@ def test_pdb(shell: Shell) -> None:
     assert shell.exit_code() == 0
 
 
-def test_one_of_two_workers_reads(shell: Shell) -> None:
-    """The rank that asks gets the input, as pdb does in torch.distributed.breakpoint."""
+def test_any_of_two_workers_reads_the_terminal(shell: Shell) -> None:
+    """As pdb does in torch.distributed.breakpoint."""
     shell.run(
         """
         import os
@@ -133,8 +135,8 @@ def test_one_of_two_workers_reads(shell: Shell) -> None:
 
 
 @pytest.mark.long
-def test_a_breakpoint_of_torch_in_any_rank(shell: Shell) -> None:
-    """The named rank reads what is typed; the others wait for it."""
+def test_torch_breakpoint_in_any_rank(shell: Shell) -> None:
+    """The rank reads the input; the others wait for it."""
     shell.run(
         """
         import torch.distributed as dist
@@ -159,7 +161,7 @@ def test_a_breakpoint_of_torch_in_any_rank(shell: Shell) -> None:
     assert shell.exit_code() == 0
 
 
-def test_ctrl_c_on_one_worker(shell: Shell) -> None:
+def test_ctrl_c_with_one_worker(shell: Shell) -> None:
     """The worker exits as under Python, and the shell gets the usual exit status."""
     start(shell, workers=1)
 
@@ -171,7 +173,7 @@ def test_ctrl_c_on_one_worker(shell: Shell) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_z_and_fg(shell: Shell, workers: int) -> None:
-    """The whole job stops, and the shell has its terminal; fg continues the whole job."""
+    """The whole job stops, and the shell has the terminal; fg continues the whole job."""
     pids = start(shell, workers)
     launcher = shell.launcher
 
@@ -188,7 +190,7 @@ def test_ctrl_z_and_fg(shell: Shell, workers: int) -> None:
 
 
 def test_ctrl_z_in_a_pipeline(shell: Shell) -> None:
-    """Only the worker gets it; the rest of the shell's job has to stop, too."""
+    """Only the worker gets it, but the rest of the shell's job must stop too."""
     shell.run(WAITS, "--nproc-per-node", "1", after="| cat")
     worker = int(shell.expect(r"ready (\d+)").group(1))
 
@@ -218,8 +220,8 @@ def test_bg(shell: Shell, workers: int) -> None:
     assert shell.exit_code() == 130
 
 
-def test_a_restart_in_the_background(shell: Shell) -> None:
-    """The new worker leaves the terminal to the shell, too."""
+def test_restart_in_the_background(shell: Shell) -> None:
+    """The new worker leaves the terminal to the shell too."""
     shell.run(
         """
         import os, time
@@ -246,8 +248,8 @@ def test_a_restart_in_the_background(shell: Shell) -> None:
     assert shell.exit_code() == 0
 
 
-def test_started_in_the_background(shell: Shell) -> None:
-    """A job started with & never takes the terminal; fg gives it to the job."""
+def test_job_started_in_the_background(shell: Shell) -> None:
+    """It never takes the terminal; fg gives it to the job."""
     shell.run(WAITS, "--nproc-per-node", "1", after="&")
     shell.expect(PROMPT)
     shell.expect("ready")
@@ -260,8 +262,8 @@ def test_started_in_the_background(shell: Shell) -> None:
     assert shell.exit_code() == 130
 
 
-def test_ctrl_c_on_two_workers(shell: Shell) -> None:
-    """One line; the workers' tracebacks would hide it."""
+def test_ctrl_c_with_two_workers(shell: Shell) -> None:
+    """One line, which the workers' tracebacks would hide."""
     start(shell, workers=2)
 
     shell.press("Ctrl-C")
@@ -280,8 +282,10 @@ VICTIMS: dict[str, Callable[[int, int], int]] = {
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_the_shell_has_its_terminal_back(shell: Shell, victim: str, workers: int) -> None:
-    """It has it even after a SIGKILL, when no process is left that could return it."""
+def test_shell_gets_the_terminal_back_after_sigkill(
+    shell: Shell, victim: str, workers: int
+) -> None:
+    """No process is left that could return it."""
     pids = start(shell, workers)
 
     os.kill(VICTIMS[victim](shell.launcher, pids[0]), signal.SIGKILL)
@@ -292,8 +296,8 @@ def test_the_shell_has_its_terminal_back(shell: Shell, victim: str, workers: int
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_shell_has_its_terminal_back_after_term(shell: Shell, workers: int) -> None:
-    """The launcher itself returns it."""
+def test_shell_gets_the_terminal_back_after_sigterm(shell: Shell, workers: int) -> None:
+    """The launcher returns it."""
     start(shell, workers)
 
     os.kill(shell.launcher, signal.SIGTERM)
@@ -303,15 +307,15 @@ def test_the_shell_has_its_terminal_back_after_term(shell: Shell, workers: int) 
 
 
 @pytest.mark.parametrize("script", ["", "raise SystemExit(7)"])
-def test_the_shell_has_its_terminal_back_after_the_end(shell: Shell, script: str) -> None:
+def test_shell_gets_the_terminal_back_at_the_end(shell: Shell, script: str) -> None:
     shell.run(script, "--nproc-per-node", "1")
 
     assert shell.exit_code() == (7 if script else 0)
     shell.await_foreground(shell.pid)
 
 
-def test_hang_timeout_with_a_worker_that_prints_to_the_terminal(shell: Shell) -> None:
-    """One line says that it has no effect there; no hang is reported."""
+def test_hang_timeout_has_no_effect_on_the_terminal(shell: Shell) -> None:
+    """One line says so; no hang is reported."""
     shell.run("import time; time.sleep(1); print('done')", "--hang-timeout", "0.3")
 
     shell.expect("--hang-timeout: the worker prints to the terminal itself")

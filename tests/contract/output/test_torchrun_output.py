@@ -35,7 +35,7 @@ class Printed(NamedTuple):
 
 
 def workers_lines(text: str) -> list[str]:
-    """Return the workers' lines in order of the ranks, without the launchers' own lines."""
+    """Return the workers' lines in rank order, without the launchers' own lines."""
     found = (LINE.fullmatch(line) for line in text.splitlines())
     return sorted(match[1] for match in found if match)
 
@@ -80,7 +80,7 @@ def printed(
     return Printed(workers_lines(done.stdout), workers_lines(done.stderr), files, filtered)
 
 
-def named(folder: Path) -> dict[str, str]:
+def log_files(folder: Path) -> dict[str, str]:
     """Return the texts of log files by the paths that programs look for, in the run's folder."""
     return {
         str(path.relative_to(path.parents[2])): path.read_text()
@@ -105,13 +105,10 @@ def named(folder: Path) -> dict[str, str]:
     ],
     ids=" ".join,
 )
-def test_the_same_lines_as_with_torchrun(
+def test_lines_and_files_are_those_of_torchrun(
     tmp_path: Path, torchrun: Launcher, options: list[str]
 ) -> None:
-    """Which streams are printed, which are in files, and which lines are in filtered files.
-
-    Called as torchrun, the files have the same names, in the one folder of the run.
-    """
+    """Called as torchrun, the files have the same names, in the only folder of the run."""
     script, theirs, ours = tmp_path / "program.sh", tmp_path / "theirs", tmp_path / "ours"
     script.write_text(f"#!/bin/sh\n{PROGRAM}")
     script.chmod(0o755)
@@ -125,14 +122,14 @@ def test_the_same_lines_as_with_torchrun(
     linked = tmp_path / "linked"
     run([torchrun.program, "--nproc=2", f"--log-dir={linked}", *options, "--no-python", script])
 
-    assert named(linked) == named(theirs)
+    assert log_files(linked) == log_files(theirs)
     (of_run,) = linked.iterdir()
     filtered = {path.name for path in of_run.glob("attempt_0/filtered_*.log")}
     assert filtered == wanted.filtered.keys()
 
 
-def test_the_prefix_of_lines_is_configurable(clusterrun: Launcher) -> None:
-    """By torchrun's variable or flag; then even the lines of a single worker have one."""
+def test_line_prefix_is_configurable(clusterrun: Launcher) -> None:
+    """By torchrun's variable or flag, which also apply to a single worker."""
     text = "print('hello')"
     template = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name} ${rank}> "}
 
@@ -145,8 +142,8 @@ def test_the_prefix_of_lines_is_configurable(clusterrun: Launcher) -> None:
     assert sorted(two.ended().out.splitlines()) == ["0|${rnak}|hello", "1|${rnak}|hello"]
 
 
-def test_local_rank_10_and_above(clusterrun: Launcher) -> None:
-    """Torchrun's own pattern accepts one digit only, and fails."""
+def test_redirects_of_local_rank_10(clusterrun: Launcher) -> None:
+    """Torchrun's own pattern accepts one digit only."""
     ended = clusterrun.script(
         "import os; print('rank', os.environ['RANK'])",
         "--redirects=0:1,10:1",
@@ -163,7 +160,7 @@ def test_local_rank_10_and_above(clusterrun: Launcher) -> None:
     }
 
 
-def test_redirects_without_a_folder(clusterrun: Launcher) -> None:
+def test_redirects_without_log_dir(clusterrun: Launcher) -> None:
     """The files are in the current folder, as one line says; nothing is left in /tmp."""
     scratch = clusterrun.folder / "tmp"
     scratch.mkdir()
@@ -179,8 +176,8 @@ def test_redirects_without_a_folder(clusterrun: Launcher) -> None:
     assert list(scratch.iterdir()) == []
 
 
-def test_tee_without_a_folder_prints_and_leaves_nothing(torchrun: Launcher) -> None:
-    """Torchrun writes the lines to a folder in /tmp, reads them from there, and leaves it."""
+def test_tee_without_log_dir_leaves_no_files(torchrun: Launcher) -> None:
+    """Torchrun writes them to a folder in /tmp, and leaves it."""
     scratch = torchrun.folder / "tmp"
     scratch.mkdir()
     before = sorted(torchrun.folder.iterdir())
@@ -206,9 +203,7 @@ def test_tee_without_a_folder_prints_and_leaves_nothing(torchrun: Launcher) -> N
         ("--redirects=3", ""),
     ],
 )
-def test_a_failure_of_a_rank_that_is_not_printed(
-    clusterrun: Launcher, option: str, why: str
-) -> None:
+def test_failure_of_a_hidden_rank(clusterrun: Launcher, option: str, why: str) -> None:
     """The report has its last lines, and says why they were not printed before."""
     ended = clusterrun.script(
         """
@@ -229,8 +224,8 @@ def test_a_failure_of_a_rank_that_is_not_printed(
     assert why in ended.err
 
 
-def test_a_failure_of_a_single_redirected_worker(clusterrun: Launcher) -> None:
-    """The report prints its last lines."""
+def test_failure_of_a_single_redirected_worker(clusterrun: Launcher) -> None:
+    """The report has its last lines."""
     ended = clusterrun.script(
         "raise ValueError('boom')", "-r3", "--log-dir=logs", workers=1
     ).ended()
@@ -239,8 +234,8 @@ def test_a_failure_of_a_single_redirected_worker(clusterrun: Launcher) -> None:
     assert ended.err.count("raise ValueError('boom')") == 1
 
 
-def test_an_unwritable_folder_loses_nothing(clusterrun: Launcher) -> None:
-    """One line reports it, and each rank prints the lines that the file should have."""
+def test_unwritable_folder_loses_nothing(clusterrun: Launcher) -> None:
+    """One line reports it, and each rank prints the lines that its file lacks."""
     (clusterrun.folder / "logs").mkdir()
     (clusterrun.folder / "logs/run").write_text("no folder")
     ended = clusterrun.script(
@@ -255,8 +250,7 @@ def test_an_unwritable_folder_loses_nothing(clusterrun: Launcher) -> None:
     )
 
 
-def test_ranks_that_do_not_exist_are_named(clusterrun: Launcher) -> None:
-    """Otherwise the user would not know why nothing is printed."""
+def test_warning_for_ranks_that_do_not_exist(clusterrun: Launcher) -> None:
     ended = clusterrun.script("print('hello')", "--ranks=4-5", workers=2).ended()
 
     assert ended == (
@@ -266,8 +260,8 @@ def test_ranks_that_do_not_exist_are_named(clusterrun: Launcher) -> None:
     )
 
 
-def test_ranks_are_those_of_the_whole_job(clusterrun: Launcher) -> None:
-    """Each node prints its own ranks of them; local ranks are numbered on each node."""
+def test_ranks_option_counts_the_whole_job(clusterrun: Launcher) -> None:
+    """Local ranks are numbered on each node."""
     text = "import os; print(os.environ['LOCAL_RANK'])"
     options = (
         "--nnodes=2",
@@ -288,7 +282,7 @@ def test_ranks_are_those_of_the_whole_job(clusterrun: Launcher) -> None:
     assert (second.code, second.out) == (0, f"[rank 3 {os.uname().nodename}] 1\n")
 
 
-def test_links_by_device(clusterrun: Launcher) -> None:
+def test_workerlog_links(clusterrun: Launcher) -> None:
     """``workerlog.N`` has both streams of local rank N in the last attempt."""
     ended = clusterrun.script(
         """

@@ -94,7 +94,7 @@ def test_unopenable_file_is_reported_once(
     (tmp_path / "rank-0.out").mkdir()
     printer = bench.open(0, logs=tmp_path)
     path = tmp_path / "rank-0.out"
-    notice = f"clusterrun: log file {path}: Is a directory; rank 0 goes on without it\n"
+    notice = f"clusterrun: log file {path}: Is a directory; rank 0 continues without it\n"
 
     seen = read_until(screen[0], b"without it\n")
     for _ in range(100):
@@ -396,7 +396,7 @@ def test_planted_named_file_is_not_written(
     seen = read_until(screen[0], b"\n")
     bench.relay.close(seconds=5)
 
-    why = f"{PLANTED[kind]}; clusterrun goes on without it"
+    why = f"{PLANTED[kind]}; clusterrun continues without it"
     assert seen == f"clusterrun: file {path}: {why}\n".encode()
     assert mine.read_text() == "precious\n"
     assert not planted.is_file() or planted.read_bytes() in {b"", b"precious\n"}

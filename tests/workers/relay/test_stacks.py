@@ -89,38 +89,44 @@ IDLE = messages.Quiet(10.0)
 ENDED = messages.OutputDrained(0, "", None)
 
 
-def test_idle_workers_are_reported_once(watched: TimedRelay) -> None:
-    reported = [watched.reports_at(now) for now in (109.9, 110.0, 200.0)]
-
-    assert reported == [[], [IDLE], []]
+DRAIN = messages.DrainOutput(0)
 
 
-def test_activity_resets_the_idle_time(watched: TimedRelay) -> None:
-    """The end of a worker counts."""
-    watched.now = 105.0
-    watched.relay.perform(messages.DrainOutput(0))
-
-    reported = [watched.reports_at(now) for now in (114.9, 115.0)]
-
-    assert reported == [[ENDED], [IDLE]]
-
-
-def test_activity_after_a_report_is_reported_once(watched: TimedRelay) -> None:
-    watched.reports_at(110.0)
-    watched.now = 120.0
-    for _ in range(2):
-        watched.relay.perform(messages.DrainOutput(0))
-        watched.now += 1
-
-    reported = [watched.reports_at(now) for now in (130.9, 131.0)]
-
-    assert reported == [[ENDED, messages.Quiet(None), ENDED], [IDLE]]
-
-
-def test_idle_workers_are_not_reported_if_not_watched(watched: TimedRelay) -> None:
-    watched.relay.perform(messages.WatchOutput(None))
-
-    assert watched.reports_at(1000.0) == []
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(
+            [(109.9, None, []), (110.0, None, [IDLE]), (200.0, None, [])], id="reported once"
+        ),
+        pytest.param(
+            [(105.0, DRAIN, [ENDED]), (114.9, None, []), (115.0, None, [IDLE])],
+            id="the end of a worker resets the time",
+        ),
+        pytest.param(
+            [
+                (110.0, None, [IDLE]),
+                (120.0, DRAIN, [ENDED, messages.Quiet(None)]),
+                (121.0, DRAIN, [ENDED]),
+                (130.9, None, []),
+                (131.0, None, [IDLE]),
+            ],
+            id="later activity is reported once",
+        ),
+        pytest.param(
+            [(100.0, messages.WatchOutput(None), []), (1000.0, None, [])], id="not watched"
+        ),
+    ],
+)
+def test_idle_workers(
+    watched: TimedRelay,
+    steps: "list[tuple[float, messages.ToRelay | None, list[messages.FromRelay]]]",
+) -> None:
+    """At each time, the agent's message, and the relay's reports."""
+    for now, message, reports in steps:
+        watched.now = now
+        if message is not None:
+            watched.relay.perform(message)
+        assert watched.reports_at(now) == reports
 
 
 def test_last_line_printed_just_before_the_end_is_known(watched: TimedRelay) -> None:

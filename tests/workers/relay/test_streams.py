@@ -208,15 +208,9 @@ def test_bars_of_several_ranks_are_printed_as_lines(on_terminal: Node) -> None:
     on_terminal.assert_shown(CLEAR + b"[rank 1] 30%\n[rank 2] loading \n" + CLEAR + b"[rank 0] 10%")
 
 
-def test_bar_on_stderr_is_drawn_before_bar_on_stdout(on_terminal: Node) -> None:
-    on_terminal.print(0, b"\r10%", "stderr")
-    on_terminal.print(0, b"\r20%", "stdout")
-
-    on_terminal.assert_shown(CLEAR + b"[rank 0] 10%")
-
-
-def test_bar_on_stderr_is_drawn_before_text_on_stdout(on_terminal: Node) -> None:
-    on_terminal.print(0, b"prompt> ", "stdout")
+@pytest.mark.parametrize("on_stdout", [b"\r20%", b"prompt> "])
+def test_bar_on_stderr_is_drawn_before_stdout(on_terminal: Node, on_stdout: bytes) -> None:
+    on_terminal.print(0, on_stdout, "stdout")
     on_terminal.print(0, b"\r10%", "stderr")
 
     on_terminal.assert_shown(CLEAR + b"[rank 0] 10%")

@@ -276,7 +276,7 @@ class FileOutput:
             self._rest = memoryview(b"")
             self._wake_if_relieved(before)
         if not self._first_error:
-            name, what = self._name, f"{self._user} goes on"
+            name, what = self._name, f"{self._user} continues"
             if isinstance(error, LogFolderError):
                 # The same message for all files there; it is printed once.
                 name, what = f"log folder {error.folder}", "no log file is written there"

@@ -201,18 +201,17 @@ class Routes(Struct, frozen=True):
             yield f"{ranks.origin}: there is no rank {ranks.value}: no worker's lines are printed"
         if local.value is not None and local.value.lowest >= world.local_size:
             yield (
-                f"{local.origin}: there is no local rank {local.value} here: no worker's lines are"
-                " printed"
+                f"{local.origin}: there is no local rank {local.value} on this node: no worker's"
+                " lines are printed"
             )
-
         if self.job.tasks is not None:
             return
         for option in (self.job.setting("redirects"), self.job.setting("tee")):
             named = () if option.value is None else option.value.by_local_rank
             if missing := [rank for rank in named if rank >= world.local_size]:
                 yield (
-                    f"{option.origin}: there is no local rank {','.join(runs(missing))} here, where"
-                    f" they go from 0 to {world.local_size - 1}"
+                    f"{option.origin}: there is no local rank {','.join(runs(missing))} on this node,"
+                    f" where they are 0 to {world.local_size - 1}"
                 )
 
     def links(self, plan: NodePlan) -> Iterator[tuple[Path, str]]:
