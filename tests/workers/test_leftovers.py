@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from clusterrun.bounds import LocalRank
-from clusterrun.policy import actions, events, outcome
-from clusterrun.workers.fork_server import kernel
+from clusterrun.policy import events, outcome
+from clusterrun.workers.fork_server import kernel, messages
 from clusterrun.workers.fork_server.kernel import boot_clock
 
 from tests.imports import imports
@@ -60,7 +60,7 @@ def test_no_leftovers(bench: Bench) -> None:
     """The answer comes at once."""
     leaves(bench, "exit 0")
 
-    bench.server.handle_leftovers(actions.AwaitLeftovers())
+    bench.server.send(messages.WaitForChildren())
 
     assert bench.event() == events.NoLeftovers(7.0)
 
@@ -68,7 +68,7 @@ def test_no_leftovers(bench: Bench) -> None:
 def test_leftover_process_ends_by_itself(bench: Bench) -> None:
     """The kernel notifies the fork server, which has adopted it."""
     printed = leaves(bench, "(sleep 0.2; echo uploaded) & echo over")
-    bench.server.handle_leftovers(actions.AwaitLeftovers())
+    bench.server.send(messages.WaitForChildren())
 
     assert bench.event() == events.NoLeftovers(7.0)
     assert printed.rest() == "over\nuploaded\n"
@@ -79,7 +79,7 @@ def test_leftover_is_named_by_program_and_rank(bench: Bench) -> None:
     printed = leaves(bench, "sh -c 'echo $$; sleep 1000; sleep 1000' & echo over")
     pid = next(int(line) for line in (printed.line(), printed.line()) if line != "over")
 
-    bench.server.handle_leftovers(actions.NameLeftovers())
+    bench.server.send(messages.ListChildren())
 
     assert bench.event() == events.Left((events.LeftoverProcess(pid, "sh", 3),), 7.0)
 
@@ -103,9 +103,9 @@ def test_forked_process_has_no_rank() -> None:
 def test_signal_reaches_adopted_orphans(bench: Bench) -> None:
     """They become children of the fork server when the signal ends their parent."""
     printed = leaves(bench, "sh -c 'sleep 1000; sleep 1000' & echo over")
-    bench.server.handle_leftovers(actions.AwaitLeftovers())
+    bench.server.send(messages.WaitForChildren())
 
-    bench.server.handle_leftovers(actions.SignalLeftovers(signal.SIGTERM))
+    bench.server.send(messages.SignalChildren(int(signal.SIGTERM)))
 
     assert bench.event() == events.NoLeftovers(7.0)
     assert printed.rest() == "over\n"
@@ -117,9 +117,9 @@ def test_signal_is_not_sent_to_children_of_leftovers(bench: Bench, tmp_path: Pat
     program.write_text(PARENT)
     printed = leaves(bench, f"{sys.executable} {program} &")
     assert printed.line() == "ready"
-    bench.server.handle_leftovers(actions.AwaitLeftovers())
+    bench.server.send(messages.WaitForChildren())
 
-    bench.server.handle_leftovers(actions.SignalLeftovers(signal.SIGTERM))
+    bench.server.send(messages.SignalChildren(int(signal.SIGTERM)))
 
     assert bench.event() == events.NoLeftovers(7.0)
     assert printed.rest() == "ended by its parent\n"
@@ -128,8 +128,8 @@ def test_signal_is_not_sent_to_children_of_leftovers(bench: Bench, tmp_path: Pat
 def test_cleanup_cancels_wait_for_leftovers(bench: Bench) -> None:
     """Workers of the next attempt don't get the signal for the leftovers of the last one."""
     leaves(bench, "trap '' TERM; sleep 1000 & exit 0")
-    bench.server.handle_leftovers(actions.AwaitLeftovers())
-    bench.server.handle_leftovers(actions.SignalLeftovers(signal.SIGTERM))
+    bench.server.send(messages.WaitForChildren())
+    bench.server.send(messages.SignalChildren(int(signal.SIGTERM)))
     bench.server.clean_up(7.0)
     assert bench.event() == events.CleanedUp((), 7.0)
 
@@ -142,7 +142,7 @@ def test_cleanup_cancels_wait_for_leftovers(bench: Bench) -> None:
 def test_expired_lease_kills_leftovers(bench: Bench) -> None:
     """The other nodes continue without this one."""
     leaves(bench, "sleep 1000 &")
-    bench.server.handle_leftovers(actions.AwaitLeftovers())
+    bench.server.send(messages.WaitForChildren())
 
     bench.server.renew_lease(boot_clock() + 0.1)
 

@@ -4,7 +4,7 @@ import os
 import resource
 import select
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import assert_never
 
@@ -16,10 +16,7 @@ from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.planning.preparation import Preparation
 from clusterrun.policy.actions import (
-    AwaitLeftovers,
     ForwardSignal,
-    NameLeftovers,
-    SignalLeftovers,
     SignalWorkers,
 )
 from clusterrun.policy.events import (
@@ -343,25 +340,6 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
             return [CleanedUp(survivors, now)]
         self.send(messages.KillAll())
         return []
-
-    def kill_leftovers(self, variables: Mapping[str, str]) -> None:
-        """Kill what an ended worker left running: all that has these variables in its environment."""
-        self.send(messages.KillChildrenByEnvironment(variables))
-
-    def handle_leftovers(self, action: AwaitLeftovers | NameLeftovers | SignalLeftovers) -> None:
-        """Wait for, list or signal the processes that ended workers left running.
-
-        ``NoLeftovers`` answers ``AwaitLeftovers``, ``Left`` answers ``NameLeftovers``.
-        """
-        match action:
-            case AwaitLeftovers():
-                self.send(messages.WaitForChildren())
-            case NameLeftovers():
-                self.send(messages.ListChildren())
-            case SignalLeftovers(number):
-                self.send(messages.SignalChildren(int(number)))
-            case _:
-                assert_never(action)
 
     def reap_orphans(self) -> None:
         """Reap processes that became this process's children, perhaps when the server ended."""

@@ -157,8 +157,12 @@ class NodeWorkers:
                 self._collect_output(local_rank)
             case actions.CleanUp():
                 self._loop.add(self._fork_server.clean_up(self._loop.clock()))
-            case actions.AwaitLeftovers() | actions.NameLeftovers() | actions.SignalLeftovers():
-                self._fork_server.handle_leftovers(action)
+            case actions.AwaitLeftovers():
+                self._fork_server.send(messages.WaitForChildren())
+            case actions.NameLeftovers():
+                self._fork_server.send(messages.ListChildren())
+            case actions.SignalLeftovers(number):
+                self._fork_server.send(messages.SignalChildren(int(number)))
             case actions.Resume():
                 self._resume()
             case actions.ExpectNoStacks(local_ranks):
@@ -194,7 +198,8 @@ class NodeWorkers:
         for own in (worker.env for worker in workers if worker.local_rank in local_ranks):
             # No other worker of this node has the same port.
             variables = ("ROLE_NAME", "ROLE_RANK", "PORT")
-            self._fork_server.kill_leftovers({name: own[name] for name in variables})
+            own_variables = {name: own[name] for name in variables}
+            self._fork_server.send(messages.KillChildrenByEnvironment(own_variables))
 
     def _restart(self, local_rank: LocalRank) -> None:
         """Restart a worker of a service, after what it left running was killed."""
