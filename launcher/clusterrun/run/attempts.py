@@ -133,7 +133,7 @@ class JobAttempts:
         if self._event_log is not None:
             self._event_log.attempt_failed(outcome)
         restarts = self._node.job.failures.max_restarts
-        self._relay.say(restart_text(outcome, restarts))
+        self._relay.print_text(restart_text(outcome, restarts))
 
     def job_ended(self, outcome: Outcome) -> None:
         """Record the end of the job."""

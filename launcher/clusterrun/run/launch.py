@@ -168,7 +168,7 @@ def launch(
             report = report_before_start(world)
         copy_error_file(report.outcome, environ)
         if caller is None:
-            relay.say(text_of(report))
+            relay.print_text(text_of(report))
     code, unprinted = exit_code_and_unprinted(report, relay)
     is_node_zero = isinstance(world, World) and not world.node_rank
     requeued = requeue(node, report.outcome) if is_node_zero else ""

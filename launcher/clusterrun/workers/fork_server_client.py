@@ -65,8 +65,8 @@ SECONDS_BETWEEN_NOTICES = 30.0
 
 def to_event(message: "messages.FromRunning", now: float) -> Event:
     match message:
-        case messages.Started(rank, pid, remark, at):
-            return WorkerStarted(LocalRank(rank), pid, remark or "", min(at, now))
+        case messages.Started(rank, pid, warning, at):
+            return WorkerStarted(LocalRank(rank), pid, warning or "", min(at, now))
         case messages.StartFailed(rank, step, error):
             return WorkerEnded(LocalRank(rank), NotStarted(step, error), now)
         case messages.ScriptFailed(rank, failed_at):
@@ -78,10 +78,9 @@ def to_event(message: "messages.FromRunning", now: float) -> Event:
         case messages.WorkerKilled(rank, number, at, failure):
             failed_at, code = failure or (None, 0)
             # A failing script may have been about to exit, with a known code.
-            ending = Exited(code) if code else Killed(number)
-            return WorkerEnded(
-                LocalRank(rank), ending, min(at, now), _seconds_since(failed_at, min(at, now))
-            )
+            status = Exited(code) if code else Killed(number)
+            since = _seconds_since(failed_at, min(at, now))
+            return WorkerEnded(LocalRank(rank), status, min(at, now), since)
         case messages.EndedByLease(rank, at):
             killed = Killed(signal.SIGKILL)
             return WorkerEnded(LocalRank(rank), killed, min(at, now), by_lease=True)

@@ -1,4 +1,4 @@
-"""The workers of this node, which the fork server starts and signals and whose output the relay reads."""
+"""The workers of this node: performs the policy's actions with the fork server and the relay."""
 
 import fcntl
 import os
@@ -134,9 +134,9 @@ class NodeWorkers:
         pending, self._pending = self._pending, frozenset()
         workers = [each for each in plan.workers if each.local_rank in pending]
         if workers and self._fork_server.start_error:
-            ending = NotStarted("run in place", self._fork_server.start_error)
+            status = NotStarted("run in place", self._fork_server.start_error)
             now = self._loop.clock()
-            self._loop.add(WorkerEnded(it.local_rank, ending, now) for it in workers)
+            self._loop.add(WorkerEnded(it.local_rank, status, now) for it in workers)
             return
         for worker in workers:
             self._start(plan, worker)
@@ -297,7 +297,7 @@ class NodeWorkers:
 
     def print_stacks(self, text: str) -> None:
         """Print stacks, and append them to a file in the log folder."""
-        self._relay.say(text)
+        self._relay.print_text(text)
         if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
             path = logs.attempt(self._attempt) / "stacks.txt"

@@ -71,7 +71,7 @@ def test_stopped_terminal_blocks_the_worker_only(
     printer = bench.open(0)
 
     written = fill(printer.stdout)
-    bench.relay.say("clusterrun: stopping")
+    bench.relay.print_text("clusterrun: stopping")
     bench.finish(5)
     os.write(user, GO_ON)
     text = read_while(user, lambda text: text.count(b"m y\n") < written // 2)

@@ -156,7 +156,7 @@ def test_notice_begins_a_new_line(node: Node) -> None:
     node.style = LineStyle(raw=True)
 
     node.print(0, b"prompt> ", "stdout")
-    node.screen.say("clusterrun: hello")
+    node.screen.print_text("clusterrun: hello")
     node.print(0, b"answer", "stdout")
 
     node.assert_shown(b"prompt> \nclusterrun: hello\nanswer")
@@ -222,7 +222,7 @@ def test_lines_are_printed_above_the_live_line(on_terminal: Node) -> None:
     on_terminal.assert_shown(CLEAR + b"[rank 0] 10%")
 
     on_terminal.print(1, b"hello\n")
-    on_terminal.screen.say("clusterrun: one\n  two")
+    on_terminal.screen.print_text("clusterrun: one\n  two")
     on_terminal.set_time(2.0)
 
     on_terminal.assert_shown(

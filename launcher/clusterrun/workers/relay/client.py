@@ -88,14 +88,14 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
         fields = to_builtins(output, enc_hook=str)
         self.send(messages.Open(fields, [*pipes]), [*pipes.values()])
 
-    def say(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         """Print text to stderr between the workers' lines."""
         if text:
             self.send(messages.PrintText(text))
 
     def notice(self, text: str) -> None:
         """Print one message. Continuation lines are indented, so quoted text can't begin a line."""
-        self.say("\n ".join(map(printable, f"clusterrun: {text}".split("\n "))))
+        self.print_text("\n ".join(map(printable, f"clusterrun: {text}".split("\n "))))
 
     def _handle(self, now: float) -> Iterator[RelayEvent]:
         yield from self._received(now)

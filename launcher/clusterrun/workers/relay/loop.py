@@ -153,7 +153,7 @@ class Relay:
         """Time after which idle workers are reported; None: never."""
         self._active_at = 0.0
         self._is_idle = False
-        self._leave_at = NEVER
+        self._end_at = NEVER
 
     def run(self) -> None:
         """Serve until the agent is gone and all is written, or the time for that is over."""
@@ -163,14 +163,14 @@ class Relay:
             stream.close(self._clock())
         self._tracebacks.report_duplicates()
         self._screen.finish()
-        self._leave_at = self._clock() + _LAST_SECONDS
+        self._end_at = self._clock() + _LAST_SECONDS
         self._serve(lambda: self._is_written)
         self._report_losses()
 
     def _serve(self, finished: Callable[[], bool]) -> None:
         while True:
             self.prepare_to_wait()
-            if self._leave_at < NEVER and (finished() or self._clock() >= self._leave_at):
+            if self._end_at < NEVER and (finished() or self._clock() >= self._end_at):
                 return
             self._pause_after_short_read()
             self._loop.turn(self._due)
@@ -186,7 +186,7 @@ class Relay:
         for error in self._files.errors():
             if error not in self._printed_errors:
                 self._printed_errors.add(error)
-                self._screen.say(error)
+                self._screen.print_text(error)
             for worker in self._workers.values():
                 for stream in worker.streams.values():
                     stream.show_unwritten()
@@ -218,7 +218,7 @@ class Relay:
             self._stacks.due,
             self._tracebacks.due,
             self._idle_at,
-            self._leave_at,
+            self._end_at,
         ]
         return min([*due, *(stream.due for stream in self._streams)])
 
@@ -286,7 +286,7 @@ class Relay:
             case messages.PrintText(text):
                 # Nothing may follow the job's report.
                 self._tracebacks.report_duplicates()
-                self._screen.say(text)
+                self._screen.print_text(text)
             case messages.Append(path, line, top):
                 self._files.append(Path(path), line, None if top is None else Path(top))
             case messages.Link(path, target):
@@ -377,14 +377,14 @@ class Relay:
         """End once all is written, within ``seconds``."""
         for key in self._workers:
             self._close_streams(key)
-        self._leave_at = min(self._leave_at, self._clock() + seconds)
+        self._end_at = min(self._end_at, self._clock() + seconds)
         self._files.wake_when_idle()
 
     # Activity.
 
     @property
     def _idle_at(self) -> float:
-        """When to report idle workers; NEVER if the agent has not asked or was told."""
+        """When to report idle workers; NEVER if the agent has not asked, or knows."""
         if self._idle_seconds is None or self._is_idle:
             return NEVER
         return self._active_at + self._idle_seconds
@@ -411,7 +411,7 @@ class Relay:
                     self._channel.send(messages.StdoutClosed())
             elif failure.errno not in _READER_GONE:
                 name = "standard output" if is_stdout else "standard error"
-                self._screen.say(
+                self._screen.print_text(
                     f"clusterrun: {name}: {failure.strerror}; what the workers print there is lost"
                 )
 

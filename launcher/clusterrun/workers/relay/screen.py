@@ -227,7 +227,7 @@ class Screen:
         """Whether a reader is behind."""
         return any(output.waiting for output in self.outputs)
 
-    def say(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         """Print lines of the launcher itself."""
         self.stderr.notice(printable(text.rstrip("\n"), "\t\n").encode() + b"\n")
 
