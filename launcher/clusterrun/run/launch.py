@@ -264,7 +264,7 @@ def _node_check(context: LaunchContext) -> NodeCheck | None:
         return None
     from clusterrun.run.node_check import NodeCheck
 
-    check = NodeCheck(context.node, context.relay.say, context.loop)
+    check = NodeCheck(context.node, context.relay.print_text, context.loop)
     context.stack.callback(check.close)
     return check
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from clusterrun.workers.relay import screen
-from clusterrun.workers.relay.lines import LineBuffer
+from clusterrun.workers.relay.lines import LineBuffer, without_movements
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,3 +149,17 @@ def test_prefix_comes_before_each_line(text: bytes, *, continues: bool) -> None:
     prefixed = screen.with_prefix(b"[r] ", text, continues=continues)
 
     assert prefixed == (wanted[4:] if continues and lines else wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (b"\x1b[1;31mloss\x1b[0m 0.5\n", b"\x1b[1;31mloss\x1b[0m 0.5\n"),
+        (b"\x1b[?25l\x1b[2J\x1b[3;1Hloss\x1b[K 0.5\n", b"loss 0.5\n"),
+        (b"\x1b[?25h", b""),
+        (b"\x1b]0;title\x07a\x1b]8;;http://b\x1b\\c\x1b]0;cut\n", b"ac\n"),
+        (b"a\x1bcb\x1b(B\x1bMc\n", b"abc\n"),
+    ],
+)
+def test_colours_stay_and_cursor_movements_are_removed(text: bytes, shown: bytes) -> None:
+    assert without_movements(text) == shown

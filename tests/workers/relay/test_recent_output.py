@@ -1,4 +1,4 @@
-"""The end of a worker's standard error, which the report quotes."""
+"""The last lines of a worker: the end of its standard error, and its last line of output."""
 
 import pytest
 from clusterrun.policy import tracebacks
@@ -101,3 +101,24 @@ def test_escape_sequences_and_control_characters_are_removed() -> None:
     text = b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07\x1b(B\x07bell\x00 \x1b[Aup\ttab \xff \xc3\xbc\n"
 
     assert recent_output.plain(text) == "red bell up\ttab \ufffd ü\n"
+
+
+def test_last_line_is_not_blank() -> None:
+    """Scripts end with empty lines, in the same read or in the next one."""
+    recent = recent_output.Recent()
+    assert recent.last_line() == b""
+    recent.add(b"one\ntwo\n\n")
+    recent.add(b" \n\n")
+    recent.add(b"")
+
+    assert recent.last_line() == b"two"
+    assert recent.lines == 5
+
+
+def test_long_line_in_pieces_needs_bounded_memory() -> None:
+    recent = recent_output.Recent()
+    recent.add(b"first\n" + b"x" * 1_000_000)
+    recent.add(b"y" * 1_000_000)
+
+    assert recent.last_line() == b"y" * recent_output.RECENT_BYTES
+    assert recent.lines == 1
