@@ -77,8 +77,6 @@ class NodeWorkers:
         self._terminal = standard_input.shared_terminal
         self._standard_input = standard_input
         self._routes = routes
-        self._local_ranks: tuple[LocalRank, ...] = ()
-        self._attempt = 0
         self._plan: NodePlan | None = None
         self._pending: frozenset[LocalRank] = frozenset()
         """Workers that start once the fork server is prepared."""
@@ -100,18 +98,20 @@ class NodeWorkers:
         return str(self._scratch.path) if self._scratch.make() else None
 
     @property
+    def _local_ranks(self) -> tuple[LocalRank, ...]:
+        return tuple(it.local_rank for it in self._plan.workers) if self._plan is not None else ()
+
+    @property
     def foreground(self) -> bool:
         return self._terminal is not None
 
     def start(self, plan: NodePlan, local_ranks: frozenset[LocalRank]) -> None:
         """Begin an attempt. These of its workers start once the fork server is prepared."""
-        self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
-        self._attempt = plan.world.attempt
         self._is_watching = False
         self._watch(0.0)
         for path, target in self._routes.links(plan):
             self._relay.send(messages.Link(str(path), target))
-        if self._attempt == 0:
+        if plan.world.attempt == 0:
             for warning in self._routes.warnings(plan):
                 self._relay.notice(warning)
         # The page is in a parent of these folders.
@@ -299,8 +299,9 @@ class NodeWorkers:
         """Print stacks, and append them to a file in the log folder."""
         self._relay.print_text(text)
         if (logs := self._routes.logs) is not None:
+            attempt = 0 if self._plan is None else self._plan.world.attempt
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-            path = logs.attempt(self._attempt) / "stacks.txt"
+            path = logs.attempt(attempt) / "stacks.txt"
             self._relay.send(messages.Append(str(path), f"{when}\n{text}", str(logs.directory)))
 
     def _watch(self, seconds: float) -> None:

@@ -116,21 +116,18 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
         self._leave_loop()
         if not self.exit_description:
             self.send(messages.Close(seconds))
-            self._end_within(seconds + _MARGIN)
+            if self._await_end(seconds + _MARGIN):
+                self._reap()
+            else:
+                os.kill(self.pid, signal.SIGKILL)
+                # SIGKILL does not end a process that hangs in a file system; init reaps it later.
+                if self._await_end(_MARGIN):
+                    self._reap()
+                self.exit_description = "stopped responding"
         self._channel.close()
         if self._scratch:
             # The relay has removed it unless it was killed or the folder was slow.
             Scratch(*self._scratch).remove()
-
-    def _end_within(self, seconds: float) -> None:
-        if self._await_end(seconds):
-            self._reap()
-            return
-        os.kill(self.pid, signal.SIGKILL)
-        # SIGKILL does not end a process that hangs in a file system; init reaps it later.
-        if self._await_end(_MARGIN):
-            self._reap()
-        self.exit_description = "stopped responding"
 
     def _await_end(self, seconds: float) -> bool:
         """Wait until the relay ends, which closes its socket."""
