@@ -147,8 +147,8 @@ class Relay:
         """Streams whose pipes are open."""
         self._readable: list[Stream] = []
         self._largest_read = 0
-        self._show_requests: list[int] = []
-        """Numbers of unanswered ``Show`` messages."""
+        self._flush_requests: list[int] = []
+        """Numbers of unanswered ``FlushOutput`` messages."""
         self._idle_seconds: float | None = None
         """Time after which idle workers are reported; None: never."""
         self._active_at = 0.0
@@ -197,7 +197,7 @@ class Relay:
         self._report_failures()
         # Failures may just have been reported there, and /dev/null can't be watched.
         self._screen.flush()
-        self._report_shown()
+        self._report_flushed()
         for output in self._screen.outputs:
             self._watch(output.fileno(), self._on_writable, writes=bool(output.waiting))
         for stream in self._streams:
@@ -296,7 +296,7 @@ class Relay:
             case messages.QueryLastLines(number):
                 self._report_lines(number)
             case messages.FlushOutput(number):
-                self._show(number)
+                self._flush_output(number)
             case messages.WatchOutput(seconds):
                 self._idle_seconds = seconds
                 self._note_activity()
@@ -360,18 +360,18 @@ class Relay:
         ]
         self._channel.send(messages.LastLines(number, lines))
 
-    def _show(self, number: int) -> None:
+    def _flush_output(self, number: int) -> None:
         """Show what has been printed by now, also unfinished lines; ``LastLines`` follows."""
         for stream in self._streams:
             stream.drain(self._clock())
         self._tracebacks.report_duplicates()
-        self._show_requests.append(number)
+        self._flush_requests.append(number)
 
-    def _report_shown(self) -> None:
+    def _report_flushed(self) -> None:
         if not self._screen.waits:
-            for number in self._show_requests:
+            for number in self._flush_requests:
                 self._channel.send(messages.LastLines(number, []))
-            self._show_requests.clear()
+            self._flush_requests.clear()
 
     def _close(self, seconds: float) -> None:
         """End once all is written, within ``seconds``."""
