@@ -1,4 +1,4 @@
-"""From what scripts print to the table and the picture."""
+"""From the output of scripts to the table and the plot."""
 
 import re
 
@@ -38,8 +38,8 @@ from clusterrun.clients.bench import (
         ("[rank 3 n1] 7 images/s\n[rank 2 n1] 5 images/s\n[rank 2] 6 images/s", [5, 6], "images/s"),
     ],
 )
-def test_common_forms(line: str, values: list[float], unit: str) -> None:
-    """Each is read by itself; work counts before steps, the lowest rank before others."""
+def test_common_pattern_gives_values_and_unit(line: str, values: list[float], unit: str) -> None:
+    """Samples are preferred to steps, and the lowest rank to others."""
     pattern = find_pattern([f"begin\n{line}\nend\n"])
 
     assert pattern is not None
@@ -50,7 +50,7 @@ def test_common_forms(line: str, values: list[float], unit: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "loss 0.5", "took 2 s", "10 MB/s", "lr 1e-3 it 5", "Throughput at step 100: 5000"]
 )
-def test_what_is_not_a_throughput(text: str) -> None:
+def test_no_common_pattern_matches(text: str) -> None:
     assert find_pattern([text]) is None
 
 
@@ -62,8 +62,8 @@ def test_what_is_not_a_throughput(text: str) -> None:
         (r"(?P<seconds>a|b) (?P<unit>\d+)", "a 3\n", []),
     ],
 )
-def test_a_pattern_of_the_user(pattern: str, text: str, values: list[float]) -> None:
-    """The first group is the number; what is not one, or is not there, is left out."""
+def test_values_of_users_pattern(pattern: str, text: str, values: list[float]) -> None:
+    """The first group is the value; a match without a finite number is ignored."""
     assert values_in(text, re.compile(pattern)) == values
 
 
@@ -71,8 +71,8 @@ def test_a_pattern_of_the_user(pattern: str, text: str, values: list[float]) -> 
     ("count", "warm_up", "left"),
     [(0, None, 0), (1, None, 1), (2, None, 1), (10, None, 8), (10, 0, 10), (3, 5, 1)],
 )
-def test_warm_up_is_left_out(count: int, warm_up: int | None, left: int) -> None:
-    """At least one value stays."""
+def test_warm_up_values_are_skipped(count: int, warm_up: int | None, left: int) -> None:
+    """At least one value is kept."""
     values = [float(number) for number in range(count)]
 
     assert without_warm_up(values, warm_up) == tuple(values[count - left :])
@@ -89,8 +89,8 @@ MEASURED = {
 BENCHMARK = Benchmark("images/s", compare(MEASURED, {Case("fast", 1, 2): "exit code 1"}), "folder")
 
 
-def test_the_table() -> None:
-    """Speed-up is that over the first row, efficiency that over the variant's smallest size."""
+def test_table_compares_variants_and_sizes() -> None:
+    """Speed-up is relative to the first row, efficiency to the variant's smallest size."""
     assert table(BENCHMARK).splitlines() == [
         "variant  nodes  ranks  images/s  spread  speed-up  efficiency",
         "plain    1      1      100       ±5 %    1.00      100 %",
@@ -101,15 +101,13 @@ def test_the_table() -> None:
     ]
 
 
-def test_nothing_measured() -> None:
-    """There is nothing to compare."""
+def test_case_without_values_has_no_speed_up() -> None:
     [row] = compare({Case("plain", 1, 1): ()}, {Case("plain", 1, 1): "exit code 1"})
 
     assert (row.speed_up, row.fault) == (None, "exit code 1")
 
 
-def test_the_picture() -> None:
-    """The same numbers give the same bytes; SVG has its texts as text."""
+def test_plot_is_reproducible_and_svg_has_text() -> None:
     pytest.importorskip("matplotlib")
     svg = draw(BENCHMARK, "svg")
 

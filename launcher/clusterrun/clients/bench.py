@@ -1,7 +1,6 @@
-"""``clusterrun bench SCRIPT``: the throughput of a script by the number of its ranks and by options.
+"""``clusterrun bench SCRIPT``: measure a script's throughput by number of ranks and by options.
 
-Each run is a whole launch of one variant at one size. Its output is kept in a file, and its
-throughput is read from there.
+Each run launches one variant at one size. Its output goes to a file, from which its throughput is read.
 """
 
 import io
@@ -39,17 +38,17 @@ from clusterrun.report.tables import NOTHING, aligned
 
 OUTPUT = "output.txt"
 
-STARTS_NODES = """\
+STARTING_NODES = """\
 bench starts other nodes by ssh:
   clusterrun bench --launcher ssh --hosts a,b ...
 or by srun, in a batch script or salloc shell; do not put srun before it"""
 
 RESERVED = ("nproc_per_node", "log_line_prefix_template", "ranks", "local_ranks_filter", "pdb")
-"""Options that no run can have."""
+"""Options that bench sets for each run, or that change the output that it reads."""
 
 
 class Variant(NamedTuple):
-    """``NAME: OPTIONS -- ARGUMENTS``, as it is typed."""
+    """The value of ``--variant``: ``NAME: OPTIONS -- ARGUMENTS``."""
 
     name: str
     options: tuple[str, ...]
@@ -57,7 +56,7 @@ class Variant(NamedTuple):
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Read numbers from 1, separated by commas; one that is repeated counts once."""
+    """Parse positive numbers separated by commas, without duplicates."""
     found = [whole_number(part) for part in text.split(",")]
     if not all(found):
         raise UsageError(f"{text!r} is not a list of numbers from 1", "give one such as 1,2,4,8")
@@ -65,7 +64,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _variant(text: str) -> Variant:
-    """Read one; its name is also that of a folder."""
+    """Parse ``--variant``; the name is also used for a folder."""
     name, _, rest = text.partition(":")
     if ":" not in text or not re.fullmatch(r"[\w.+-]*[\w+-][\w.+-]*", name):
         raise UsageError(
@@ -92,7 +91,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 class BenchOptions(Struct, frozen=True):
-    """Its own options."""
+    """The options that only ``clusterrun bench`` has."""
 
     title: ClassVar = "What clusterrun bench runs and reads"
 
@@ -137,12 +136,11 @@ class BenchOptions(Struct, frozen=True):
 
 
 class Case(NamedTuple):
-    """A variant at one size: a row of the table."""
+    """A variant at one size, which is a row of the table."""
 
     variant: str
     nodes: int
     nproc: int
-    """Workers on each node."""
 
     @property
     def ranks(self) -> int:
@@ -154,73 +152,73 @@ class Case(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One launch."""
+    """One launch of a case."""
 
     case: Case
     folder: Path
-    """Has its log files, and ``output.txt``: all that its ranks and agents print."""
-    words: tuple[str, ...]
+    """For log files and ``output.txt``, which gets what ranks and agents print."""
+    argv: tuple[str, ...]
 
 
 class Measurement(Struct, frozen=True):
-    """A line of the table, and a point of the picture."""
+    """A row of the table, and a point of the plot."""
 
     variant: str
     nodes: int
     ranks: int
     values: tuple[float, ...]
-    """What the runs of all rounds printed, without warm-up; () if they failed or printed none."""
+    """Throughput values of all rounds, without warm-up."""
     throughput: float | None = None
-    """The median of the values, per second; None if there is none, as in the next three."""
+    """The median of the values, per second. This and the next three are None without a value."""
     spread: float | None = None
-    """Half the width of the middle half of the values, as a part of the median."""
+    """Half the interquartile range of the values, divided by the median."""
     speed_up: float | None = None
-    """Times the first variant at its smallest size."""
+    """Throughput divided by that of the first variant at its smallest size."""
     efficiency: float | None = None
-    """Throughput of a rank, as a part of that of the variant's smallest size."""
+    """Throughput per rank, divided by that of the same variant at its smallest size."""
     fault: str = ""
-    """``exit code 1``; "" if all runs ended well and printed their throughput."""
+    """Why a run has no throughput, such as ``exit code 1``."""
 
 
 class Benchmark(Struct, frozen=True):
-    """All rows, as ``clusterrun bench --json`` prints them."""
+    """What ``clusterrun bench --json`` prints."""
 
     unit: str
-    """``images/s``."""
+    """For example ``images/s``."""
     rows: tuple[Measurement, ...]
     folder: str
-    """Where the outputs, this table and the pictures are."""
+    """The folder of the outputs, the results and the plots."""
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Run the script at all sizes, and print the table; return the first exit code that is not 0.
+    """Run the script at all sizes, and print the table; return the first non-zero exit code.
 
-    A signal ends the current run; the table has those before it.
+    A signal ends the current run; the table then has the runs before it.
 
     Raises:
-        UsageError: a run is impossible; none has been started.
+        UsageError: the options of a run are impossible; no run has been started.
         MachineError: the folder can't be written.
 
     """
-    _refuse(line, RESERVED, "")
-    asked = line.read(BenchOptions)
+    _check_not_reserved(line, RESERVED, "")
+    options = line.read(BenchOptions)
     folder = Path(line.read(Files).log_dir or "clusterrun-bench")
-    runs = _plan(line, asked, folder, environ, called)
+    runs = _planned_runs(line, options, folder, environ, called)
     ended: list[tuple[Run, int]] = []
     with ChildLaunches(environ) as launches:
         for at, run in enumerate(runs, 1):
             complain(f"clusterrun: run {at} of {len(runs)}: {run.case}")
-            with _written_in(folder):
+            with _folder_errors(folder):
                 run.folder.mkdir(parents=True, exist_ok=True)
                 with (run.folder / OUTPUT).open("wb") as file:
-                    code, _ = launches.run(run.words, file)
+                    code, _ = launches.run(run.argv, file)
             if launches.interrupted:
                 complain(f"clusterrun: interrupted: {len(ended)} of {len(runs)} runs are measured")
                 break
             ended.append((run, code))
         if not ended:
             return launches.interrupted
-        benchmark = read_outputs(ended, asked, folder)
+        benchmark = read_outputs(ended, options, folder)
         _show(benchmark, folder, as_json=line.read(Launcher).json)
         faulty = [row for row in benchmark.rows if row.fault]
         code = launches.interrupted or next((code for _, code in ended if code), len(faulty) and 1)
@@ -232,36 +230,36 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         return code or ExitCode.SUCCESS
 
 
-# Which runs there are.
+# The runs.
 
 
-def _plan(
-    line: CommandLine, asked: BenchOptions, folder: Path, environ: Mapping[str, str], called: str
+def _planned_runs(
+    line: CommandLine, options: BenchOptions, folder: Path, environ: Mapping[str, str], called: str
 ) -> list[Run]:
-    """Return the runs: variants take turns, so that what changes with time changes all of them.
+    """Return the runs. Variants alternate, so a drift over time affects all of them.
 
     Raises:
-        UsageError: a run is impossible.
+        UsageError: the options of a run are impossible.
 
     """
     job = line.without({*BenchOptions.__struct_fields__, "json", "log_dir", "nnodes"})
-    variants = _lines_of_variants(job, asked.variant, called)
+    variants = _command_lines(job, options.variant, called)
     process, allocation = this_process(called), None
     if _may_use_slurm(job, environ):
         allocation = current_allocation(Variables(environ), process)
-    # A batch script alone, without srun, is the only node there is.
+    # Without srun, a batch script runs on the first node only.
     given = resolve(job.with_options(typed(nnodes="1")) if allocation else job, environ, process)
     if given.over_ssh is None and given.job.agents > 1:
         raise UsageError(
             f"bench starts the other nodes itself, but was started as one of {given.job.agents}"
             " processes here"
             f" ({given.job.origin('nnodes')})",
-            STARTS_NODES,
+            STARTING_NODES,
         )
     hosts = given.over_ssh.hosts if given.over_ssh else ()
-    sizes = _sizes(line, asked, len(hosts) or (allocation.nodes if allocation else 1), environ)
+    sizes = _sizes(line, options, len(hosts) or (allocation.nodes if allocation else 1), environ)
     runs = []
-    for at, (nodes, nproc), name in product(range(1, asked.rounds + 1), sizes, variants):
+    for at, (nodes, nproc), name in product(range(1, options.rounds + 1), sizes, variants):
         own = folder / name / f"{nodes}-nodes-{nproc}-workers" / f"round-{at}"
         run = variants[name].with_options(typed(nproc_per_node=str(nproc), log_dir=str(own)))
         if hosts:
@@ -271,23 +269,24 @@ def _plan(
         resolve(run, environ, process)
         srun: tuple[str, ...] = ()
         if allocation is not None:
-            # Each agent counts the nodes of its step.
+            # Each agent takes the number of nodes from its job step.
             run, srun = run.without({"nnodes"}), allocation.srun(nodes)
         runs.append(Run(Case(name, nodes, nproc), own, (*srun, *CLUSTERRUN, *run.argv())))
     return runs
 
 
 def _may_use_slurm(job: CommandLine, environ: Mapping[str, str]) -> bool:
-    """Return whether there is srun, and neither --cluster none nor --launcher ssh is typed."""
-    names = [text.value for text in job.options.get("cluster", ())]
-    asked = names[-1:] in ([], ["slurm"]) and "launcher" not in job.options
-    return asked and which("srun", path=environ.get("PATH")) is not None
+    """Return whether srun is installed, and no option chooses another way to start nodes."""
+    clusters = [text.value for text in job.options.get("cluster", ())]
+    if clusters[-1:] not in ([], ["slurm"]) or "launcher" in job.options:
+        return False
+    return which("srun", path=environ.get("PATH")) is not None
 
 
-def _lines_of_variants(
+def _command_lines(
     job: CommandLine, variants: Sequence[Variant], called: str
 ) -> dict[str, CommandLine]:
-    """Return the command line of each variant by its name; of the job alone if there are none."""
+    """Return the command line of each variant by name; without variants, that of the job."""
     lines: dict[str, CommandLine] = {}
     for name, options, args in variants:
         where = f"--variant {name}: "
@@ -296,7 +295,7 @@ def _lines_of_variants(
         except UsageError as error:
             hint = error.hint or f"put -- before arguments of the script: '{name}: -- ...'"
             raise UsageError(f"{where}{error.message}", hint) from None
-        _refuse(found, (*RESERVED, "nnodes", "log_dir"), where)
+        _check_not_reserved(found, (*RESERVED, "nnodes", "log_dir"), where)
         if found.words:
             raise UsageError(
                 f"{where}{found.words[0]} is not an option",
@@ -308,7 +307,7 @@ def _lines_of_variants(
     return lines or {"script": job}
 
 
-def _refuse(line: CommandLine, reserved: Sequence[str], where: str) -> None:
+def _check_not_reserved(line: CommandLine, reserved: Sequence[str], where: str) -> None:
     for name in reserved:
         if name in line.options:
             raise UsageError(
@@ -318,21 +317,21 @@ def _refuse(line: CommandLine, reserved: Sequence[str], where: str) -> None:
 
 
 def _sizes(
-    line: CommandLine, asked: BenchOptions, most: int, environ: Mapping[str, str]
+    line: CommandLine, options: BenchOptions, max_nodes: int, environ: Mapping[str, str]
 ) -> list[tuple[int, int]]:
-    """Return nodes and workers on each, by their ranks; there are ``most`` nodes."""
-    nodes: tuple[int, ...] = (most,)
+    """Return numbers of nodes and of workers per node, sorted by the number of ranks."""
+    nodes: tuple[int, ...] = (max_nodes,)
     if "nnodes" in line.options:
         try:
             nodes = _counts(line.options["nnodes"][-1].value)
         except UsageError as error:
             raise UsageError(f"--nnodes: {error.message}", error.hint) from None
-    if max(nodes) > most:
-        there = "is 1" if most == 1 else f"are {most}"
+    if max(nodes) > max_nodes:
+        there = "is 1" if max_nodes == 1 else f"are {max_nodes}"
         raise UsageError(
-            f"--nnodes: {max(nodes)} nodes need as many hosts, and there {there}", STARTS_NODES
+            f"--nnodes: {max(nodes)} nodes need as many hosts, and there {there}", STARTING_NODES
         )
-    nproc = asked.nproc
+    nproc = options.nproc
     if not nproc:
         machine = inspect(Tree(ROOT), environ, own_cpus(), "")
         gpus = max(1, len(machine.visible))
@@ -340,18 +339,18 @@ def _sizes(
     return sorted(product(nodes, nproc), key=lambda size: (size[0] * size[1], size[0]))
 
 
-# What the runs have printed.
+# The output of the runs.
 
 _NO_COUNTER = r"(?<![\d.,_])(?<!epoch )(?<!step )(?<!iter )(?<!iteration )(?<!batch )(?<!rank )"
-"""Before a number: "step 10 tokens/s: 512" is about 512."""
+"""Goes before a number: in "step 10 tokens/s: 512", 10 is not the throughput."""
 _NO_LABEL = r"(?![\"']?\s*[:=]\s*\d)"
-"""After a unit: the number follows it."""
+"""Goes after a unit, and excludes a label whose number follows."""
 _NUMBER = r"(?P<number>\d[\d,_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)"
 _PER_SECOND = r"(?:\s*/\s*|[ _]per[ _])(?:seconds?|secs?|s)\b"
 _WORK = r"(?P<unit>samples?|examples?|images?|imgs?|frames?|tokens?|toks?|sequences?|seqs?)"
 _STEPS = r"(?P<unit>steps?|iterations?|iters?|its?|batch(?:es)?)"
 
-COMMON = tuple(
+COMMON_PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         rf"{_NO_COUNTER}{_NUMBER} ?(?P<factor>[kM]?) ?{_WORK}{_PER_SECOND}{_NO_LABEL}",
@@ -363,22 +362,24 @@ COMMON = tuple(
     )
 )
 """``512 images/s``, ``'train_samples_per_second': 81.2``, ``throughput: 9``, ``12.5it/s``,
-``2.1s/it``. Those of work come first: a step of more ranks may do more work."""
+``2.1s/it``. Samples per second come before steps per second: with more ranks, a step may do more work."""
 
 _RANK = re.compile(r"\[rank (\d+)[^\]]*\] ?")
-"""The prefix of a line; a single worker's lines have none."""
+"""The prefix of a line; the lines of a single worker have no prefix."""
 
 
-def read_outputs(ended: Sequence[tuple[Run, int]], asked: BenchOptions, folder: Path) -> Benchmark:
-    """Return what the runs printed; each has its exit code."""
+def read_outputs(
+    ended: Sequence[tuple[Run, int]], options: BenchOptions, folder: Path
+) -> Benchmark:
+    """Return the results of runs that have ended with these exit codes."""
     texts = [(run.folder / OUTPUT).read_text(errors="replace") for run, _ in ended]
-    well = [text for text, (_, code) in zip(texts, ended, strict=True) if code == 0]
-    pattern = asked.metric or find_pattern(well)
+    succeeded = [text for text, (_, code) in zip(texts, ended, strict=True) if code == 0]
+    pattern = options.metric or find_pattern(succeeded)
     values: dict[Case, list[float]] = {}
     faults: dict[Case, str] = {}
     for text, (run, code) in zip(texts, ended, strict=True):
         found = values_in(text, pattern) if pattern and code == 0 else []
-        measured = without_warm_up(found, asked.warm_up)
+        measured = without_warm_up(found, options.warm_up)
         values.setdefault(run.case, []).extend(measured)
         fault = f"exit code {code}" if code else ""
         if not found:
@@ -387,40 +388,41 @@ def read_outputs(ended: Sequence[tuple[Run, int]], asked: BenchOptions, folder: 
             fault = f"the throughput is {median(measured):g}"
         if fault:
             faults.setdefault(run.case, f"{fault}; see {run.folder}")
-    return Benchmark(unit_in(well, pattern), compare(values, faults), str(folder))
+    return Benchmark(unit_in(succeeded, pattern), compare(values, faults), str(folder))
 
 
 def find_pattern(texts: Sequence[str]) -> re.Pattern[str] | None:
-    """Return the first common form that one of the outputs has; None if none has any."""
-    return next((each for each in COMMON if any(map(each.search, texts))), None)
+    """Return the first of ``COMMON_PATTERNS`` that matches in any output."""
+    return next((each for each in COMMON_PATTERNS if any(map(each.search, texts))), None)
 
 
 def unit_in(texts: Sequence[str], pattern: re.Pattern[str] | None) -> str:
-    """Return what is counted: ``images/s``; ``per second`` if the pattern does not tell."""
+    """Return the unit, such as ``images/s``; ``per second`` if the pattern has no unit."""
     found = next(filter(None, map(pattern.search, texts)), None) if pattern else None
     unit = found.groupdict().get("unit") if found else None
     return f"{unit}/s" if unit and unit.lower() != "throughput" else "per second"
 
 
 def values_in(text: str, pattern: re.Pattern[str]) -> list[float]:
-    """Return the throughput in one run's output, in its order.
+    """Return the throughput values in one run's output, in order.
 
-    Where several ranks print it, the lowest counts: each prints that of the whole job, or its own.
+    If several ranks print values, those of the lowest rank are returned: whether a rank prints its own
+    throughput or that of the job, values of several ranks must not be mixed.
     """
     by_rank: dict[int, list[float]] = {}
     for line in re.split(r"[\n\r]", text):
         prefix = _RANK.match(line)
         for found in pattern.finditer(line, prefix.end() if prefix else 0):
-            # A user's group may be in a branch that did not match, or match what is not a number.
+            # The group of a user's pattern may be unmatched, or match something else than a number.
             with suppress(ValueError, ZeroDivisionError):
-                value = _value_of(found, is_common=pattern in COMMON)
+                value = _throughput(found, has_groups=pattern in COMMON_PATTERNS)
                 if isfinite(value):
                     by_rank.setdefault(int(prefix[1]) if prefix else 0, []).append(value)
     return by_rank[min(by_rank)] if by_rank else []
 
 
-def _value_of(found: re.Match[str], *, is_common: bool) -> float:
-    groups = found.groupdict() if is_common else {"number": found[1]}
+def _throughput(found: re.Match[str], *, has_groups: bool) -> float:
+    groups = found.groupdict() if has_groups else {"number": found[1]}
     if seconds := groups.get("seconds"):
         return 1 / float(seconds)
     factor = {"": 1.0, "k": 1e3, "m": 1e6}[(groups.get("factor") or "").lower()]
@@ -428,12 +430,12 @@ def _value_of(found: re.Match[str], *, is_common: bool) -> float:
 
 
 def without_warm_up(values: Sequence[float], warm_up: int | None) -> tuple[float, ...]:
-    """Return the values after the first ``warm_up``; at least the last one.
+    """Return the values after the first ``warm_up``, but at least the last value.
 
-    None: a fifth of them, at least one if there are two or more.
+    By default, a fifth of the values and at least one are skipped.
     """
-    first = max(1, len(values) // 5) if warm_up is None else warm_up
-    return tuple(values[min(first, len(values) - 1) :]) if values else ()
+    skipped = max(1, len(values) // 5) if warm_up is None else warm_up
+    return tuple(values[min(skipped, len(values) - 1) :]) if values else ()
 
 
 def compare(
@@ -442,8 +444,8 @@ def compare(
     """Return a row for each case, in the same order.
 
     Args:
-        values: what the runs of each case printed, without warm-up.
-        faults: why there are none, or not of all rounds.
+        values: the throughput values of each case, without warm-up.
+        faults: why values are missing.
 
     """
     medians = {case: median(found) for case, found in values.items() if found}
@@ -451,7 +453,7 @@ def compare(
     bases: dict[str, Case] = {}
     for case in sorted(speeds, key=lambda case: case.ranks):
         bases.setdefault(case.variant, case)
-    # Speed-up is that over the first variant with a throughput; without any, no row has one.
+    # The first variant with a throughput has speed-up 1 at its smallest size.
     first = next((speeds[bases[case.variant]] for case in values if case.variant in bases), 1.0)
 
     def row(case: Case, found: Sequence[float]) -> Measurement:
@@ -473,18 +475,18 @@ def compare(
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Return half the width of the middle half of the values; of all, if there are fewer than four."""
+    """Return half the interquartile range; with fewer than four values, half the whole range."""
     if len(values) < 4:
         return (max(values) - min(values)) / 2
     low, _, high = quantiles(values, n=4)
     return (high - low) / 2
 
 
-# The table and the picture.
+# The table and the plot.
 
 
 @contextmanager
-def _written_in(folder: Path) -> Iterator[None]:
+def _folder_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -494,14 +496,14 @@ def _written_in(folder: Path) -> Iterator[None]:
 
 
 def _show(benchmark: Benchmark, folder: Path, *, as_json: bool) -> None:
-    """Write the table, print it, and draw the picture."""
-    with _written_in(folder):
+    """Write and print the results, and write the plot."""
+    with _folder_errors(folder):
         (folder / "results.json").write_text(json_text(benchmark))
     print_text(json_text(benchmark) if as_json else table(benchmark))
-    with _written_in(folder):
-        pictured = _write_picture(benchmark, folder)
+    with _folder_errors(folder):
+        plotted = _write_plot(benchmark, folder)
     if not as_json:
-        print_text(f"\n{pictured}")
+        print_text(f"\n{plotted}")
 
 
 def table(benchmark: Benchmark) -> str:
@@ -514,14 +516,14 @@ def _cells(row: Measurement) -> tuple[str, ...]:
     size = (row.variant, str(row.nodes), str(row.ranks))
     if row.throughput is None or row.spread is None or row.efficiency is None:
         return (*size, *[NOTHING] * 4, row.fault)
-    # With three digits at least.
+    # At least three significant digits.
     speed = f"{row.throughput:.0f}" if row.throughput >= 100 else f"{row.throughput:.3g}"
     spread, efficiency = f"±{100 * row.spread:.0f} %", f"{100 * row.efficiency:.0f} %"
     return (*size, speed, spread, f"{row.speed_up:.2f}", efficiency, row.fault)
 
 
-def _write_picture(benchmark: Benchmark, folder: Path) -> str:
-    """Write the picture, with matplotlib; return a line that names it."""
+def _write_plot(benchmark: Benchmark, folder: Path) -> str:
+    """Write the plot if matplotlib is installed; return a line for the user that names the files."""
     if all(row.throughput is None for row in benchmark.rows):
         return f"outputs: {folder}"
     with suppress(ModuleNotFoundError):
@@ -532,11 +534,11 @@ def _write_picture(benchmark: Benchmark, folder: Path) -> str:
 
 
 def draw(benchmark: Benchmark, kind: str) -> bytes:
-    """Return the picture as a file of this ``kind``: ``svg`` or ``png``.
+    """Return the plot as the bytes of an ``svg`` or ``png`` file.
 
-    Each variant has a dashed line: if every rank added as much as those of its smallest size.
+    For each variant, a dashed line shows linear scaling from its smallest size.
     """
-    # It takes a second to import.
+    # The import takes a second.
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -545,7 +547,7 @@ def draw(benchmark: Benchmark, kind: str) -> bytes:
         if row.throughput is not None:
             measured.setdefault(row.variant, []).append(row)
     largest = max(row.ranks for row in benchmark.rows)
-    # Text as text, and the same bytes for the same numbers.
+    # Text stays text, and equal numbers make equal files.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "clusterrun"}):
         figure = Figure(figsize=(6.0, 3.6), layout="constrained")
         axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""Whole launches as children of this process: the runs of a benchmark, a check of nodes."""
+"""Start ``clusterrun`` itself as a child process, for a benchmark's runs and for doctor's checks."""
 
 import os
 import signal
@@ -12,50 +12,50 @@ from clusterrun.errors import exit_code_of_signal
 from clusterrun.processes import set_parent_death_signal
 
 CLUSTERRUN = (sys.executable, "-P", "-m", "clusterrun")
-"""What starts this very clusterrun."""
+"""The command of the clusterrun that this process has imported."""
 
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""A launch takes one that the terminal has sent to both of us for one."""
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""If the terminal sends one to parent and child, the child gets it twice, and counts it once."""
 
 
 class ChildLaunches:
-    """Runs launches one after the other; as a context, it passes signals on to them."""
+    """Runs launches one after the other; inside its ``with`` block, it forwards signals to them."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Take the environment of the launches."""
         self._environ = dict(environ)
         self._running: subprocess.Popen[bytes] | None = None
         self._received = 0
-        self._before: dict[int, object] = {}
+        self._old_handlers: dict[int, object] = {}
 
     @property
     def interrupted(self) -> int:
-        """The exit code of the first signal that this process has got; 0: of none."""
+        """The exit code for the first signal that this process has received, 0 without one."""
         return exit_code_of_signal(self._received) if self._received else 0
 
     def __enter__(self) -> Self:
-        numbers = [each for each in PASSED_ON if signal.getsignal(each) != signal.SIG_IGN]
-        self._before = {number: signal.signal(number, self._pass_on) for number in numbers}
+        numbers = [each for each in FORWARDED if signal.getsignal(each) != signal.SIG_IGN]
+        self._old_handlers = {number: signal.signal(number, self._forward) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._old_handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def run(self, words: Sequence[str], output: IO[bytes] | None = None) -> tuple[int, bytes]:
-        """Run a program to its end, also after a signal; return its exit code, and its output.
+    def run(self, argv: Sequence[str], output: IO[bytes] | None = None) -> tuple[int, bytes]:
+        """Run a program to its end, even after a signal; return its exit code and output.
 
         Args:
-            words: the program and its arguments.
-            output: gets its output and its errors; None: output is returned, errors are ours.
+            argv: the program and its arguments.
+            output: receives both standard streams. If it is None, standard output is returned, and
+                standard error is inherited.
 
         Raises:
-            OSError: it can't be started.
+            OSError: the program can't be started.
 
         """
         parent = os.getpid()
         self._running = subprocess.Popen(
-            words,
+            argv,
             env=self._environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if output is None else output,
@@ -63,14 +63,14 @@ class ChildLaunches:
             preexec_fn=lambda: set_parent_death_signal(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
         )
         if self._received:
-            # It came before there was a process to pass it on to.
+            # The signal came before there was a process to forward it to.
             self._running.send_signal(self._received)
         printed, _ = self._running.communicate()
         code = self._running.returncode
         self._running = None
         return exit_code_of_signal(-code) if code < 0 else code, printed or b""
 
-    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
         self._received = self._received or number
         if self._running is not None:
             self._running.send_signal(number)
