@@ -1,4 +1,4 @@
-"""Three nodes, as they describe themselves."""
+"""The facts of three nodes."""
 
 from clusterrun.clients.doctor.compare import NodeFacts
 from clusterrun.clients.doctor.torch_program import TorchFacts

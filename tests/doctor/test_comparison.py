@@ -1,21 +1,21 @@
-"""What differs between nodes, from what they have told."""
+"""Findings about differences between nodes."""
 
 from collections.abc import Mapping, Sequence
 
 import pytest
 from clusterrun.clients.doctor import compare
-from clusterrun.clients.doctor.compare import NodeFacts, labels_of, merged
+from clusterrun.clients.doctor.compare import NodeFacts, merge_findings, node_labels
 from clusterrun.clients.doctor.this_machine import Finding, Level
 from clusterrun.clients.doctor.torch_program import Product, TorchFacts, ring_rounds
 from msgspec.structs import replace
 
 from tests.doctor.nodes import LABELS, NODES
 
-WELL, SLOW = 1e9, 1e8
+FAST, SLOW = 1e9, 1e8
 
 
-def faults(found: Sequence[Finding]) -> dict[str, tuple[str, ...]]:
-    """Return the nodes of each finding that is not well."""
+def problem_nodes(found: Sequence[Finding]) -> dict[str, tuple[str, ...]]:
+    """Return the nodes of each problem by its subject."""
     return {each.what: each.nodes for each in found if each.level is not Level.OK}
 
 
@@ -23,18 +23,18 @@ def faults(found: Sequence[Finding]) -> dict[str, tuple[str, ...]]:
     ("what", "level"),
     [("torch", Level.FAILURE), ("NCCL", Level.FAILURE), ("driver", Level.WARNING)],
 )
-def test_one_node_has_another_version(what: str, level: Level) -> None:
-    """The one that is in the minority is named; a missing one is a difference, too."""
-    odd = replace(NODES[2], versions={**NODES[2].versions, what: "1.2"})
+def test_minority_version_is_named(what: str, level: Level) -> None:
+    """A missing package counts as a version."""
+    named = replace(NODES[2], versions={**NODES[2].versions, what: "1.2"})
 
-    [finding, equal] = compare.compare_versions(LABELS, [*NODES[:2], odd])
+    [finding, equal] = compare.compare_versions(LABELS, [*NODES[:2], named])
 
     assert (finding.what, finding.level, finding.nodes) == (f"version of {what}", level, ("n2",))
     assert "1.2 on n2" in finding.found
     assert equal.level is Level.OK
 
 
-def test_equal_versions_are_one_line() -> None:
+def test_equal_versions_give_one_finding() -> None:
     [finding] = compare.compare_versions(LABELS, NODES)
 
     assert (finding.level, finding.found) == (
@@ -44,18 +44,20 @@ def test_equal_versions_are_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "odd"),
+    ("offsets", "named"),
     [
         ((0.0, 0.2, -0.3), ()),
         ((0.0, 5.0, 0.1), ("n1",)),
         ((0.0, 60.0, 60.1), ("n0",)),
     ],
 )
-def test_clocks(offsets: Sequence[float], odd: tuple[str, ...]) -> None:
-    """If node 0's clock differs, it is named and not all others."""
+def test_clock_that_differs_from_median_is_named(
+    offsets: Sequence[float], named: tuple[str, ...]
+) -> None:
+    """If node 0's clock differs, node 0 is named, not all others."""
     found = list(compare.compare_clocks(LABELS, offsets))
 
-    assert tuple(faults(found).values()) == ((odd,) if odd else ())
+    assert tuple(problem_nodes(found).values()) == ((named,) if named else ())
 
 
 @pytest.mark.parametrize(
@@ -67,13 +69,13 @@ def test_clocks(offsets: Sequence[float], odd: tuple[str, ...]) -> None:
         ((False, False, False), Level.WARNING),
     ],
 )
-def test_folders(seen: Sequence[bool], level: Level) -> None:
-    """Each node may have its own folder; one that only some share is a mistake."""
+def test_shared_folder(seen: Sequence[bool], level: Level) -> None:
+    """A folder that only some nodes share is a failure."""
     assert compare.compare_folder(LABELS, "/work", seen).level is level
 
 
-def test_the_slow_gpu_is_named() -> None:
-    """Compared with devices of its kind."""
+def test_slow_gpu_is_named() -> None:
+    """GPUs are compared with GPUs, CPUs with CPUs."""
     usual = TorchFacts(
         products=(
             Product("CPU", 90.0),
@@ -92,15 +94,15 @@ def test_the_slow_gpu_is_named() -> None:
 
     found = list(compare.compare_products(LABELS, by_node))
 
-    assert faults(found) == {"matrix product": ("n2",)}
+    assert problem_nodes(found) == {"matrix product": ("n2",)}
     assert [each.found for each in found if each.level is not Level.OK] == [
         "n2 (GPU 1): 400 of 900 Gflop/s"
     ]
 
 
-def test_a_torch_that_fails_is_named() -> None:
-    """With the devices before it, compared with others' as usual."""
-    well = TorchFacts(
+def test_node_whose_matrix_product_fails_is_named() -> None:
+    """The devices before the failing one are compared as usual."""
+    good = TorchFacts(
         products=(
             Product("CPU", 90.0),
             Product("GPU 0", 900.0),
@@ -110,31 +112,31 @@ def test_a_torch_that_fails_is_named() -> None:
         products=(Product("CPU", 90.0),), fault="RuntimeError: CUDA error: out of memory"
     )
 
-    found = list(compare.compare_products(LABELS, [well, bad, well]))
+    found = list(compare.compare_products(LABELS, [good, bad, good]))
 
-    assert faults(found) == {"matrix product": ("n1",)}
+    assert problem_nodes(found) == {"matrix product": ("n1",)}
     assert "fails on n1: RuntimeError: CUDA error: out of memory" in [each.found for each in found]
 
 
 @pytest.mark.parametrize(
-    ("links", "odd"),
+    ("links", "named"),
     [
-        ({(0, 1): WELL, (1, 2): WELL, (2, 0): WELL}, []),
-        ({(0, 1): SLOW, (1, 2): SLOW, (2, 0): WELL}, [("n1",)]),
-        ({(0, 1): WELL, (1, 2): SLOW, (2, 0): WELL}, [("n1", "n2")]),
+        ({(0, 1): FAST, (1, 2): FAST, (2, 0): FAST}, []),
+        ({(0, 1): SLOW, (1, 2): SLOW, (2, 0): FAST}, [("n1",)]),
+        ({(0, 1): FAST, (1, 2): SLOW, (2, 0): FAST}, [("n1", "n2")]),
         ({(0, 1): SLOW}, []),
     ],
 )
-def test_links(links: Mapping[tuple[int, int], float], odd: list[tuple[str, ...]]) -> None:
-    """A node whose links are all slow is named once; of two nodes none is slower than the other."""
+def test_slow_links(links: Mapping[tuple[int, int], float], named: list[tuple[str, ...]]) -> None:
+    """A node whose links are all slow is named once; a single link has nothing to compare with."""
     found = list(compare.compare_links(LABELS, links))
 
-    assert [each.nodes for each in found if each.level is not Level.OK] == odd
+    assert [each.nodes for each in found if each.level is not Level.OK] == named
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 16, 17])
-def test_a_ring_is_measured_in_rounds(size: int) -> None:
-    """Each link once, no node twice in a round."""
+def test_ring_rounds_have_each_link_once(size: int) -> None:
+    """No node is twice in a round."""
     rounds = ring_rounds(size)
 
     links = [link for each in rounds for link in each]
@@ -144,12 +146,12 @@ def test_a_ring_is_measured_in_rounds(size: int) -> None:
         assert len(set(members)) == len(members)
 
 
-def test_what_is_well_everywhere_is_one_line() -> None:
-    """What is not is one for each value, with its nodes."""
-    well = Finding(Level.OK, "open files", "1024")
+def test_equal_findings_of_nodes_are_merged() -> None:
+    """Equal problems of several nodes are merged, with their nodes."""
+    good = Finding(Level.OK, "open files", "1024")
     low = Finding(Level.FAILURE, "open files", "256", "raise it")
 
-    found = list(merged(LABELS, [[well], [low], [low]]))
+    found = list(merge_findings(LABELS, [[good], [low], [low]]))
 
     assert [(each.found, each.nodes) for each in found] == [
         ("1 node: 1024", ()),
@@ -157,15 +159,14 @@ def test_what_is_well_everywhere_is_one_line() -> None:
     ]
 
 
-def test_two_hosts_of_one_name() -> None:
-    """Are told apart by their node rank."""
+def test_labels_of_equal_host_names_have_node_rank() -> None:
     nodes: list[NodeFacts] = [
         replace(NODES[0], host="box"),
         replace(NODES[1], host="box"),
         NODES[2],
     ]
 
-    assert labels_of(nodes) == ("box/0", "box/1", "n2")
+    assert node_labels(nodes) == ("box/0", "box/1", "n2")
 
 
 NCCL = """\
@@ -175,7 +176,7 @@ NCCL_DEBUG=WARN for details), NCCL version 2.28.9
 Last error:
 {reason}
 """
-"""What torch raises if NCCL fails."""
+"""The message of torch's exception if NCCL fails."""
 
 TIMEOUT = "wait timeout after 10000ms, keys: /default_pg/0//cuda//0\nException raised from ..."
 
@@ -206,8 +207,10 @@ TIMEOUT = "wait timeout after 10000ms, keys: /default_pg/0//cuda//0\nException r
         (TIMEOUT, "wait timeout after 10000ms, keys: /default_pg/0//cuda//0", True),
     ],
 )
-def test_why_nodes_do_not_add_up(fault: str, reason: str, *, is_of_network: bool) -> None:
-    """NCCL's reason is in its last line; another interface is no advice where a GPU is at fault."""
+def test_reason_and_advice_of_failed_all_reduce(
+    fault: str, reason: str, *, is_of_network: bool
+) -> None:
+    """NCCL's reason is in its last line; an interface is only advised for network errors."""
     found = compare.describe_failed_all_reduce("nccl", LABELS, ["", fault, fault])
 
     assert (found.what, found.level, found.nodes) == (

@@ -1,12 +1,12 @@
-"""What torch crashes or hangs in is done by a child; a node that does not answer is named."""
+"""The program on each node: its child process, the exchange of values, and missing answers."""
 
 import sys
 import threading
 
 import pytest
 from clusterrun.clients.doctor import compare, node_program
-from clusterrun.clients.doctor.compare import Measured, NodeFindings
-from clusterrun.clients.doctor.node_program import Alone, Exchange
+from clusterrun.clients.doctor.compare import NodeFindings, NodeMeasurements
+from clusterrun.clients.doctor.node_program import NotCompared, StoreExchange
 from clusterrun.clients.doctor.torch_program import NetworkSpeeds, TorchFacts
 from free_ports import free_port
 from msgspec.structs import replace
@@ -24,20 +24,22 @@ from tests.doctor.nodes import NODES
         ('print(\'{"nccl": "2.28", "gpus": 2}\')', TorchFacts("2.28", 2)),
     ],
 )
-def test_a_child(code: str, fault: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_result_or_reason_of_failure(
+    code: str, fault: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node_program, "CHILD", (sys.executable, "-c", code))
     seconds = 0.5 if "sleep" in code else 30.0
 
     assert node_program.run_child(TorchFacts, seconds, {}) == fault
 
 
-def test_a_rank_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Node 0 waits, and goes on; all ranks get the same values."""
+def test_missing_rank_is_none_for_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 0 waits for a limited time; then all ranks get the same values."""
     torch_distributed = pytest.importorskip("torch.distributed")
-    monkeypatch.setattr(node_program, "SECONDS_FOR_ENTRY", 0.5)
+    monkeypatch.setattr(node_program, "SECONDS_FOR_VALUE", 0.5)
     port = free_port()
     first, other = (
-        Exchange(
+        StoreExchange(
             torch_distributed.TCPStore(
                 "127.0.0.1", port, is_master=rank == 0, wait_for_workers=False
             ),
@@ -48,11 +50,11 @@ def test_a_rank_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     shared = []
 
-    def take_part() -> None:
+    def share_and_leave() -> None:
         shared.append(other.share(NODES[1])[0])
         other.leave(2)
 
-    thread = threading.Thread(target=take_part)
+    thread = threading.Thread(target=share_and_leave)
     thread.start()
     shared.append(first.share(NODES[0])[0])
     first.leave(2)
@@ -61,22 +63,21 @@ def test_a_rank_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shared == [[NODES[0], NODES[1], None]] * 2
 
 
-def test_a_late_rank_and_a_lost_node_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are checked alone."""
+def test_late_rank_and_lost_node_0_raise_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     torch_distributed = pytest.importorskip("torch.distributed")
     monkeypatch.setattr(node_program, "SECONDS_FOR_NODE_0", 0.1)
     store = torch_distributed.HashStore()
-    late = Exchange(store, 1, 2)
+    late = StoreExchange(store, 1, 2)
 
-    with pytest.raises(Alone, match="node 0 does not answer within"):
+    with pytest.raises(NotCompared, match="node 0 does not answer within"):
         late.share(NODES[1])
     store.set("NodeFacts", "[0.0, [null, null]]")
-    with pytest.raises(Alone, match="node 0 has not waited longer than"):
+    with pytest.raises(NotCompared, match="node 0 has not waited longer than"):
         late.share(NODES[1])
 
 
-def test_who_does_not_answer_is_named() -> None:
-    """By its rank, or by its host where that is known; folders are compared without it."""
+def test_missing_answer_is_a_finding() -> None:
+    """It names the rank, or the host if known; folders are compared on the other nodes."""
     facts = [replace(NODES[0], files=("/work/.file",)), None, NODES[1]]
     ranks, known = compare.first_rank_of_each_node(facts)
 
@@ -90,20 +91,21 @@ def test_who_does_not_answer_is_named() -> None:
     assert "shared folder (/work)" in [each.what for each in found]
 
 
-def test_several_tasks_of_a_node() -> None:
-    """The first of them checks it."""
+def test_first_task_of_each_node_is_compared() -> None:
     assert compare.first_rank_of_each_node([NODES[0], NODES[0], NODES[1], NODES[1]]) == (
         [0, 2],
         [*NODES[:2]],
     )
 
 
-def test_what_is_measured_with_a_node_that_fails() -> None:
-    """Its reason is named, and no speed; the clocks of those that answer are compared."""
+def test_failed_measurement_gives_reason_and_no_speed() -> None:
+    """Clocks of the nodes that answer are compared."""
     fault = NetworkSpeeds(fault="Connection reset by peer")
     found = list(
         compare.compare_measured(
-            ("n0", "n1", "n2"), "gloo", [Measured(0.0, NetworkSpeeds()), Measured(9.0, fault), None]
+            ("n0", "n1", "n2"),
+            "gloo",
+            [NodeMeasurements(0.0, NetworkSpeeds()), NodeMeasurements(9.0, fault), None],
         )
     )
 

@@ -20,16 +20,8 @@ INFINITE = resource.RLIM_INFINITY
 
 
 def levels(findings: Sequence[Finding]) -> dict[str, Level]:
-    """Return how bad each thing is."""
+    """Return the level of each finding by its subject."""
     return {finding.what: finding.level for finding in findings}
-
-
-def test_no_loopback_interface() -> None:
-    """Ranks of one node could not meet."""
-    [finding] = this_machine.check_loopback("unreachable")
-
-    assert (finding.level, finding.advice) == (Level.FAILURE, "as root: ip link set lo up")
-    assert list(this_machine.check_loopback("")) == []
 
 
 @pytest.mark.parametrize(
@@ -43,9 +35,9 @@ def test_no_loopback_interface() -> None:
         (("127.0.0.1", "10.0.0.5"), Level.OK),
     ],
 )
-def test_the_name_of_the_host(addresses: tuple[str, ...] | None, level: Level) -> None:
-    """It must lead to this machine, by an address that other nodes can use."""
-    [finding] = this_machine.check_name("n0", addresses, OWN)
+def test_host_name_resolution(addresses: tuple[str, ...] | None, level: Level) -> None:
+    """The name must resolve to an address of this machine that other nodes can use."""
+    finding = this_machine.check_name("n0", addresses, OWN)
 
     assert finding.level is level
     assert bool(finding.advice) == (level is not Level.OK)
@@ -65,15 +57,14 @@ def test_the_name_of_the_host(addresses: tuple[str, ...] | None, level: Level) -
         ("TP_SOCKET_IFNAME", "eth1", Level.OK),
     ],
 )
-def test_variables_that_name_interfaces(variable: str, value: str, level: Level) -> None:
-    """NCCL takes the beginning of a name; gloo takes names."""
+def test_interface_variables(variable: str, value: str, level: Level) -> None:
+    """NCCL's variable has prefixes, gloo's has whole names."""
     [finding] = this_machine.check_interfaces({variable: value}, tuple(OWN))
 
     assert (finding.what, finding.level) == (variable, level)
 
 
-def test_variables_that_are_not_set_are_not_checked() -> None:
-    """Libraries find an interface themselves."""
+def test_empty_interface_variable_is_not_checked() -> None:
     assert list(this_machine.check_interfaces({"NCCL_SOCKET_IFNAME": ""}, tuple(OWN))) == []
 
 
@@ -86,7 +77,7 @@ def test_variables_that_are_not_set_are_not_checked() -> None:
         (1 << 20, INFINITE, 65536, True, {"locked memory": Level.FAILURE}),
     ],
 )
-def test_limits(
+def test_resource_limits(
     tmp_path: Path,
     files: int,
     processes: int,
@@ -95,16 +86,16 @@ def test_limits(
     infiniband: bool,
     bad: dict[str, Level],
 ) -> None:
-    """Locked memory matters where there is InfiniBand."""
+    """Locked memory matters only with InfiniBand."""
     if infiniband:
         (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
-    set_to = {
+    limits = {
         resource.RLIMIT_NOFILE: files,
         resource.RLIMIT_NPROC: processes,
         resource.RLIMIT_MEMLOCK: locked,
     }
 
-    found = this_machine.check_limits(Tree(tmp_path), lambda number: (set_to[number], INFINITE))
+    found = this_machine.check_limits(Tree(tmp_path), lambda number: (limits[number], INFINITE))
 
     assert {
         what: level for what, level in levels(list(found)).items() if level is not Level.OK
@@ -112,14 +103,11 @@ def test_limits(
 
 
 @pytest.mark.parametrize(("available", "level"), [(5000, Level.OK), (500, Level.WARNING)])
-def test_memory(tmp_path: Path, available: int, level: Level) -> None:
-    """Others may have taken it."""
+def test_available_memory(tmp_path: Path, available: int, level: Level) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(f"MemTotal: 10000 kB\nMemAvailable: {available} kB\n")
 
-    [finding] = this_machine.check_memory(Tree(tmp_path))
-
-    assert finding.level is level
+    assert this_machine.check_memory(Tree(tmp_path)).level is level
 
 
 @pytest.fixture
@@ -130,13 +118,11 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize(("quota", "level"), [(None, Level.OK), (4.0, Level.WARNING)])
-def test_the_quota_of_cpus(machine: Machine, quota: float | None, level: Level) -> None:
-    """A container may see all CPUs and get the time of a few."""
-    [finding] = this_machine.check_quota(
-        replace(machine, cpu_quota=quota, allowed=CpuSet(range(8)))
-    )
+def test_cpu_quota(machine: Machine, quota: float | None, level: Level) -> None:
+    """A container may see all CPUs, but have a quota for fewer."""
+    limited = replace(machine, cpu_quota=quota, allowed=CpuSet(range(8)))
 
-    assert finding.level is level
+    assert this_machine.check_quota(limited).level is level
 
 
 @pytest.mark.parametrize(
@@ -148,54 +134,49 @@ def test_the_quota_of_cpus(machine: Machine, quota: float | None, level: Level) 
         ("", "", Level.OK),
     ],
 )
-def test_the_governor(tmp_path: Path, governor: str, driver: str, level: Level) -> None:
-    """It is slow with some drivers only; virtual machines show none."""
+def test_cpu_governor(tmp_path: Path, governor: str, driver: str, level: Level) -> None:
+    """Powersave is slow with some drivers only; virtual machines show no governor."""
     folder = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
     folder.mkdir(parents=True)
     (folder / "scaling_governor").write_text(governor)
     (folder / "scaling_driver").write_text(driver)
 
-    [finding] = this_machine.check_governor(Tree(tmp_path))
-
-    assert finding.level is level
+    assert this_machine.check_governor(Tree(tmp_path)).level is level
 
 
-def test_cpus_that_others_use() -> None:
-    """The busiest processes are named."""
-    [calm] = this_machine.check_load(0.1, ["python (1)"])
-    [busy] = this_machine.check_load(0.5, ["python (1)", "ffmpeg (2)"])
+def test_cpu_load_names_busiest_processes() -> None:
+    calm = this_machine.check_load(0.1, ["python (1)"])
+    busy = this_machine.check_load(0.5, ["python (1)", "ffmpeg (2)"])
 
     assert calm.level is Level.OK
     assert busy.level is Level.WARNING
     assert "ffmpeg (2)" in busy.found
 
 
-def test_healthy_gpus(tmp_path: Path, machine: Machine) -> None:
-    """One line for all."""
+def test_healthy_gpus_give_one_finding(tmp_path: Path, machine: Machine) -> None:
     [finding] = this_machine.check_gpus(Tree(tmp_path), machine, "2.13.0+cu128")
 
     assert (finding.level, finding.found) == (Level.OK, "8 visible of 8")
 
 
-def test_a_machine_without_gpus(tmp_path: Path, machine: Machine) -> None:
-    """Is none that is ill."""
+def test_machine_without_gpus_is_ok(tmp_path: Path, machine: Machine) -> None:
     bare = replace(machine, gpus=())
 
-    for here, expected in ((bare, "none"), (replace(bare, accelerators="4 TPU"), "4 TPU")):
-        [finding] = this_machine.check_gpus(Tree(tmp_path), here, "2.13.0+cpu")
+    for checked, expected in ((bare, "none"), (replace(bare, accelerators="4 TPU"), "4 TPU")):
+        [finding] = this_machine.check_gpus(Tree(tmp_path), checked, "2.13.0+cpu")
         assert (finding.level, finding.found) == (Level.OK, expected)
 
 
-def test_faulty_gpus(tmp_path: Path, machine: Machine) -> None:
-    """A narrow link, an unknown place, a torch that can't use them, a list cut short."""
+def test_gpu_problems_are_separate_findings(tmp_path: Path, machine: Machine) -> None:
+    """A narrow PCI link, an unknown NUMA node, a CPU build of torch, an incomplete list of GPUs."""
     first: Gpu = machine.gpus[0]
     link = tmp_path / "sys/bus/pci/devices" / first.bdf
     (link / "current_link_width").write_text("8\n")
     (link / "max_link_width").write_text("16\n")
     gpus = (first, *(replace(gpu, numa_node=None) for gpu in machine.gpus[1:]))
-    ill = replace(machine, gpus=gpus, visible_warning="CUDA_VISIBLE_DEVICES is cut short at 9")
+    faulty = replace(machine, gpus=gpus, visible_warning="CUDA_VISIBLE_DEVICES is cut short at 9")
 
-    found = list(this_machine.check_gpus(Tree(tmp_path), ill, "2.13.0+cpu"))
+    found = list(this_machine.check_gpus(Tree(tmp_path), faulty, "2.13.0+cpu"))
 
     assert levels(found) == {
         "GPUs": Level.WARNING,
@@ -206,8 +187,8 @@ def test_faulty_gpus(tmp_path: Path, machine: Machine) -> None:
     assert found[-1].found == "x8 of x16"
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
-    """Nor one that is missing; of a log folder to be made, its parent is checked."""
+def test_missing_folder_fails_unless_it_is_a_new_log_folder(tmp_path: Path) -> None:
+    """The parent of a new log folder is checked."""
     missing = tmp_path / "missing"
 
     assert this_machine.check_folder("logs", missing, "advice").level is Level.FAILURE

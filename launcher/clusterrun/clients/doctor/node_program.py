@@ -1,9 +1,9 @@
-"""The program that ``clusterrun doctor`` runs once on each node: checks it, and the nodes together.
+"""The program that ``clusterrun doctor`` runs once on each node, to check it and compare all nodes.
 
-The nodes exchange values by the job's store (torch's TCPStore, at MASTER_ADDR and MASTER_PORT). Each
-gives what it is, then what it finds and what it measures; node 0 hands the values of all to all, so
-that each draws the same conclusions. What torch may crash or hang in is done by a child. The program prints a ``NodeResult`` in a line of JSON, which the
-command that has started the job reads.
+Nodes exchange values by the job's store (torch's TCPStore, at MASTER_ADDR and MASTER_PORT). In each of
+three rounds, for facts, findings and measurements, node 0 collects one value per node and distributes
+all of them, so each node draws the same conclusions. Calls to torch that may crash or hang run in a
+child process. The program prints a ``NodeResult`` as a line of JSON for the command that started it.
 """
 
 import faulthandler
@@ -26,10 +26,15 @@ from msgspec import Struct
 
 from clusterrun.bounds import as_line, as_name
 from clusterrun.clients.doctor import compare, this_machine
-from clusterrun.clients.doctor.compare import ConnectionAttempt, Measured, NodeFacts, NodeFindings
+from clusterrun.clients.doctor.compare import (
+    ConnectionAttempt,
+    NodeFacts,
+    NodeFindings,
+    NodeMeasurements,
+)
 from clusterrun.clients.doctor.this_machine import (
-    BY_PREFIX,
-    EXACT,
+    INTERFACE_NAME_VARIABLES,
+    INTERFACE_PREFIX_VARIABLES,
     LOOPBACK_PREFIXES,
     SECONDS_TO_RESOLVE,
     Health,
@@ -49,98 +54,105 @@ if TYPE_CHECKING:
 CHILD = (sys.executable, "-P", "-m", "clusterrun.clients.doctor.torch_program")
 
 SECONDS_FOR_TORCH = 60.0
-"""For its first import, perhaps from a network file system, and for the products."""
-SECONDS_FOR_ENTRY = 20.0
+"""For the first import, perhaps from a network file system, and for the matrix products."""
+SECONDS_FOR_VALUE = 20.0
 """How long node 0 waits for the others' values once it has its own."""
 SECONDS_FOR_NODE_0 = 90.0
 """How long the others wait for node 0, which may wait for each of them several times."""
 SECONDS_TO_EXCHANGE = 60.0
-SECONDS_IN_ALL = 300.0
-"""A node that takes longer prints where it hangs, and ends."""
-SECONDS_TO_READ = 5.0
+MAX_SECONDS = 300.0
+"""After this time, the program prints its stacks and exits."""
+SECONDS_TO_LEAVE = 5.0
 
-SECONDS_TO_LOOK = 5.0
+SECONDS_PER_FILE = 5.0
 SECONDS_TO_CONNECT = 5.0
-CALLS_AT_ONCE = 32
+MAX_CONCURRENT_CONNECTIONS = 32
 BACKLOG = 1024
 
-MAX_IN_PAIRS = 64
-"""Nodes of which each calls each; in larger jobs a node calls its neighbours in a ring."""
+MAX_ALL_TO_ALL_NODES = 64
+"""Up to this many nodes, each connects to each. In larger jobs, nodes connect to ring neighbours."""
 
 LINK_LOCAL = ("169.254.", "fe80:")
 
-NEEDED_TO_EXCHANGE = ("answers", "ports", "version of", "matrix product", *BY_PREFIX, *EXACT)
-"""With a failure in one of these, nothing is measured: it would fail, too, or hang."""
+BLOCKS_MEASURING = (
+    "answers",
+    "ports",
+    "version of",
+    "matrix product",
+    *INTERFACE_PREFIX_VARIABLES,
+    *INTERFACE_NAME_VARIABLES,
+)
+"""After a failure in one of these findings, nothing is measured, because torch would fail or hang."""
 
 SharedT = TypeVar("SharedT", bound=Struct)
 
 
 class NodeResult(Struct, frozen=True):
-    """What the program prints, in one line, for the command that has started the job."""
+    """The result that the program prints."""
 
     has_failed: bool
-    """Whether a usual job would fail."""
+    """Whether a typical job would fail."""
     health: Health | None
-    """The table: of all nodes on node 0; of this one where it could not take part; else None."""
+    """On node 0 the findings for all nodes. On another node None, or its own if it was not compared."""
 
 
-class Alone(Exception):
-    """This node takes no part in the comparison: why."""
+class NotCompared(Exception):
+    """This node can't be compared with others; the message says why."""
 
 
-class Exchange:
-    """One rank's part in the exchange of values."""
+class StoreExchange:
+    """One rank's side of an exchange of values through torch's store."""
 
     def __init__(self, store: "Store", rank: int, size: int) -> None:
         self.rank = rank
         self._size = size
         self._others = {*range(1, size)}
-        """Those that have not been late yet."""
+        """On rank 0, the ranks that have not been late yet."""
         self._store = store
 
     def share(self, own: SharedT) -> tuple[list[SharedT | None], float]:
-        """Give a value; return those of all ranks, None for one that is late, and node 0's clock.
+        """Share a value; return the values of all ranks, None for a late one, and node 0's clock.
 
-        The clock is read when all ranks that are not late wait for these values.
+        Node 0 reads its clock (seconds since the epoch) while the other ranks wait for these values.
 
         Raises:
-            Alone: node 0 does not answer, or has not waited for this rank.
+            NotCompared: node 0 does not answer, or has not waited for this rank.
 
         """
         kind, name = type(own), type(own).__name__
         self._store.set(f"{name}/{self.rank}", msgspec.json.encode(own).decode())
         if self.rank == 0:
-            until = time.monotonic() + SECONDS_FOR_ENTRY
+            until = time.monotonic() + SECONDS_FOR_VALUE
             shared: list[SharedT | None] = [own, *[None] * (self._size - 1)]
             for rank in sorted(self._others):
-                shared[rank] = self._value(f"{name}/{rank}", kind, until)
+                shared[rank] = self._wait_for_value(f"{name}/{rank}", kind, until)
                 if shared[rank] is None:
                     self._others.remove(rank)
             value = msgspec.json.encode((time.time(), shared))
             self._store.set(name, value.decode())
             return shared, time.time()
         until = time.monotonic() + SECONDS_FOR_NODE_0
-        found = self._value(name, tuple[float, list[kind | None]], until)  # type: ignore[valid-type]
+        found = self._wait_for_value(name, tuple[float, list[kind | None]], until)  # type: ignore[valid-type]
         if found is None:
-            raise Alone(f"node 0 does not answer within {SECONDS_FOR_NODE_0:g} s, or is gone")
+            raise NotCompared(f"node 0 does not answer within {SECONDS_FOR_NODE_0:g} s, or is gone")
         clock, shared = found
         if shared[self.rank] is None:
-            raise Alone(f"node 0 has not waited longer than {SECONDS_FOR_ENTRY:g} s")
+            raise NotCompared(f"node 0 has not waited longer than {SECONDS_FOR_VALUE:g} s")
         return shared, clock
 
     def leave(self, ranks: int) -> None:
-        """Count this rank out; rank 0, which serves the store, waits until all ``ranks`` have left."""
+        """Leave the exchange; rank 0, which serves the store, waits until all ``ranks`` have left."""
         with suppress(RuntimeError):
             left = self._store.add("left", 1)
-            until = time.monotonic() + SECONDS_TO_READ
+            until = time.monotonic() + SECONDS_TO_LEAVE
             while self.rank == 0 and left < ranks and time.monotonic() < until:
                 time.sleep(0.02)
                 left = self._store.add("left", 0)
 
-    def _value(self, key: str, kind: Any, until: float) -> Any:
-        """Return a value of this kind; None if it is not there in time, or is another one."""
+    def _wait_for_value(self, key: str, kind: Any, until: float) -> Any:
+        """Return a value of this kind; None if it is late or of another kind."""
         left = timedelta(seconds=max(0.001, until - time.monotonic()))
-        # torch's timeout and a lost connection are both RuntimeErrors.
+        # torch raises RuntimeError for a timeout and for a lost connection.
         with suppress(RuntimeError, msgspec.MsgspecError):
             self._store.wait([key], left)
             return msgspec.json.decode(self._store.get(key), type=kind)
@@ -148,12 +160,12 @@ class Exchange:
 
 
 def result_of_this_node(log_dir: str, environ: Mapping[str, str]) -> NodeResult:
-    """Take part in the checks; ``log_dir`` is "" if there are no log files."""
+    """Check this node, and compare it with the others; ``log_dir`` is "" without log files."""
     try:
-        torch = _usable_torch(environ)
+        torch = _require_torch(environ)
         rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
-        return _compare(Exchange(_open_store(environ), rank, size), torch, log_dir, environ)
-    except Alone as why:
+        return _compare(StoreExchange(_open_store(environ), rank, size), torch, log_dir, environ)
+    except NotCompared as why:
         advice = (
             "nodes are compared by torch's store: install torch, and reach node 0 at MASTER_ADDR"
         )
@@ -162,17 +174,17 @@ def result_of_this_node(log_dir: str, environ: Mapping[str, str]) -> NodeResult:
         return NodeResult(has_failed=True, health=Health(socket.gethostname(), findings=findings))
 
 
-def _usable_torch(environ: Mapping[str, str]) -> TorchFacts:
+def _require_torch(environ: Mapping[str, str]) -> TorchFacts:
     found = run_child(TorchFacts, SECONDS_FOR_TORCH, environ, "torch")
     if isinstance(found, str):
-        raise Alone(f"torch can't be used: {found}")
+        raise NotCompared(f"torch can't be used: {found}")
     return found
 
 
 def run_child(
     kind: type[SharedT], seconds: float, environ: Mapping[str, str], *words: str
 ) -> SharedT | str:
-    """Return what the child prints; where it fails, crashes or hangs, how, in a line."""
+    """Run torch_program; return what it prints, or a line that says how it has failed."""
     try:
         child = TimeLimitedChild((*CHILD, *words), seconds, environ)
     except OSError as error:
@@ -198,45 +210,45 @@ def _open_store(environ: Mapping[str, str]) -> "Store":
             timeout=timedelta(seconds=SECONDS_FOR_NODE_0),
         )
     except RuntimeError as error:
-        raise Alone(as_line(str(error).partition("\n")[0])) from None
+        raise NotCompared(as_line(str(error).partition("\n")[0])) from None
 
 
 def _compare(
-    exchange: Exchange, torch: TorchFacts, log_dir: str, environ: Mapping[str, str]
+    exchange: StoreExchange, torch: TorchFacts, log_dir: str, environ: Mapping[str, str]
 ) -> NodeResult:
-    # It takes connections until the end: the kernel accepts them.
-    with _listening() as server, _shared_files(log_dir, exchange.rank) as files:
-        own = _facts(torch, server.getsockname()[1], files, environ)
+    # The kernel accepts connections to this socket until the block ends.
+    with _listen() as server, _shared_files(log_dir, exchange.rank) as files:
+        own = _node_facts(torch, server.getsockname()[1], files, environ)
         facts, _ = exchange.share(own)
         ranks, nodes = compare.first_rank_of_each_node(facts)
-        # Another task may check this node.
+        # If the scheduler started several tasks on this node, only the first checks it.
         at = ranks.index(exchange.rank) if exchange.rank in ranks else None
-        given = NodeFindings() if at is None else _findings(at, nodes, log_dir, environ)
+        given = NodeFindings() if at is None else _node_findings(at, nodes, log_dir, environ)
         findings, clock = exchange.share(given)
         ahead = time.time() - clock
-    labels = compare.labels_of(nodes)
+    labels = compare.node_labels(nodes)
     table = list(compare.compare_nodes(facts, nodes, [findings[rank] for rank in ranks]))
     backend = compare.backend_of(nodes)
-    may_hang = any(
-        each.level is Level.FAILURE and each.what.startswith(NEEDED_TO_EXCHANGE) for each in table
+    skips_measuring = any(
+        each.level is Level.FAILURE and each.what.startswith(BLOCKS_MEASURING) for each in table
     )
-    exchanged: NetworkSpeeds | str = NetworkSpeeds()
-    if at is not None and len(nodes) > 1 and not may_hang:
+    speeds: NetworkSpeeds | str = NetworkSpeeds()
+    if at is not None and len(nodes) > 1 and not skips_measuring:
         words = ("links", backend, str(at), str(len(nodes)))
-        exchanged = run_child(NetworkSpeeds, SECONDS_TO_EXCHANGE, environ, *words)
-    if isinstance(exchanged, str):
-        exchanged = NetworkSpeeds(fault=exchanged)
-    measured, _ = exchange.share(Measured(ahead, exchanged))
+        speeds = run_child(NetworkSpeeds, SECONDS_TO_EXCHANGE, environ, *words)
+    if isinstance(speeds, str):
+        speeds = NetworkSpeeds(fault=speeds)
+    measured, _ = exchange.share(NodeMeasurements(ahead, speeds))
     exchange.leave(sum(each is not None for each in facts))
     table += compare.compare_measured(labels, backend, [measured[rank] for rank in ranks])
     health = Health(nodes=labels, findings=tuple(table))
     return NodeResult(health.has_failed, health if exchange.rank == 0 else None)
 
 
-# What a node is.
+# Facts about this node.
 
 
-def _facts(
+def _node_facts(
     torch: TorchFacts, port: int, files: Sequence[str], environ: Mapping[str, str]
 ) -> NodeFacts:
     versions = {
@@ -250,9 +262,9 @@ def _facts(
     return NodeFacts(
         node=int(environ["GROUP_RANK"]),
         host=as_name(socket.gethostname()),
-        address=_address_to(environ["MASTER_ADDR"]),
-        interfaces=_known_to_others(interfaces),
-        chosen=_chosen(tuple(interfaces), environ),
+        address=_local_address_to(environ["MASTER_ADDR"]),
+        interfaces=_reachable_addresses(interfaces),
+        chosen=_interfaces_from_variables(tuple(interfaces), environ),
         port=port,
         versions={what: as_name(version) for what, version in versions.items() if version},
         torch=torch,
@@ -260,16 +272,16 @@ def _facts(
     )
 
 
-def _address_to(host: str) -> str:
-    """Return this machine's address on the way to a host; nothing is sent."""
-    for family, _, _, _, where in socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM):
-        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as way:
-            way.connect(where)
-            return plain_address(way.getsockname()[0])
+def _local_address_to(host: str) -> str:
+    """Return this machine's source address for traffic to a host; nothing is sent."""
+    for family, _, _, _, address in socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect(address)
+            return plain_address(sock.getsockname()[0])
     return ""
 
 
-def _known_to_others(interfaces: Interfaces) -> dict[str, tuple[str, ...]]:
+def _reachable_addresses(interfaces: Interfaces) -> dict[str, tuple[str, ...]]:
     import psutil
 
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
@@ -282,30 +294,31 @@ def _known_to_others(interfaces: Interfaces) -> dict[str, tuple[str, ...]]:
     return {name: known for name, known in found.items() if known}
 
 
-def _chosen(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return the interfaces that libraries are made to use; NCCL takes the first that matches."""
+def _interfaces_from_variables(
+    names: Sequence[str], environ: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the interfaces that variables make libraries use; NCCL takes the first that matches."""
     chosen = {}
-    for variable in (*BY_PREFIX, *EXACT):
-        by_prefix = variable in BY_PREFIX
+    for variable in (*INTERFACE_PREFIX_VARIABLES, *INTERFACE_NAME_VARIABLES):
+        by_prefix = variable in INTERFACE_PREFIX_VARIABLES
         if value := environ.get(variable, ""):
             found = usable_interfaces(value, names, by_prefix=by_prefix)
             chosen[variable] = tuple(found[:1] if by_prefix else found)
     return chosen
 
 
-def _listening() -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        family = socket.AF_INET6
-        return socket.create_server(("", 0), family=family, backlog=BACKLOG, dualstack_ipv6=True)
-    return socket.create_server(("", 0), backlog=BACKLOG)
+def _listen() -> socket.socket:
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    return socket.create_server(("", 0), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
 
 
 @contextmanager
 def _shared_files(log_dir: str, rank: int) -> Iterator[list[str]]:
-    """Have node 0 write files to the folders that all nodes may share. A file server may hang there."""
+    """On node 0, write a file to each folder that nodes may share; yield their paths."""
     folders = dict.fromkeys((Path.cwd(), Path(log_dir).absolute())) if rank == 0 else ()
     files = [folder / f".clusterrun-doctor-{secrets.token_hex(8)}" for folder in folders]
-    limit = TimeLimitedCalls(SECONDS_TO_LOOK)
+    limit = TimeLimitedCalls(SECONDS_PER_FILE)
     for file in files:
         limit.run(partial(_write, file))
     try:
@@ -317,7 +330,7 @@ def _shared_files(log_dir: str, rank: int) -> Iterator[list[str]]:
 
 def _write(file: Path) -> None:
     with suppress(OSError):
-        # Where it can't be written, no node sees it.
+        # If it can't be written, no node finds it.
         file.write_text(file.name)
 
 
@@ -326,41 +339,45 @@ def _remove(file: Path) -> None:
         file.unlink()
 
 
-# What a node finds.
+# Checks by this node.
 
 
-def _findings(
+def _node_findings(
     own: int, nodes: Sequence[NodeFacts], log_dir: str, environ: Mapping[str, str]
 ) -> NodeFindings:
-    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
-        calls = tuple(pool.map(lambda each: call(*each), _addresses(own, nodes)))
+    with ThreadPoolExecutor(MAX_CONCURRENT_CONNECTIONS) as pool:
+        attempts = tuple(
+            pool.map(lambda each: try_to_connect(*each), _addresses_to_try(own, nodes))
+        )
     hosts = [nodes[peer].host for peer in peers_of(own, len(nodes))]
-    resolve = partial(_resolve_all, hosts)
-    limit = TimeLimitedCalls(SECONDS_TO_LOOK)
+    limit = TimeLimitedCalls(SECONDS_PER_FILE)
     return NodeFindings(
         findings=tuple(this_machine.check_this_machine(log_dir, environ)),
-        calls=calls,
-        resolved=TimeLimitedCalls(SECONDS_TO_RESOLVE).run(resolve) or {},
-        sees=tuple(bool(limit.run(partial(_holds, Path(file)))) for file in nodes[0].files),
+        attempts=attempts,
+        resolved=TimeLimitedCalls(SECONDS_TO_RESOLVE).run(
+            lambda: {host: this_machine.addresses_of(host) for host in hosts}
+        )
+        or {},
+        sees=tuple(bool(limit.run(partial(_has_own_name, Path(file)))) for file in nodes[0].files),
     )
 
 
 def peers_of(own: int, size: int) -> list[int]:
-    """Return the nodes that a node calls: all others, or its neighbours in a large job."""
-    if size <= MAX_IN_PAIRS:
+    """Return the nodes that a node connects to: all others, or in a large job its neighbours."""
+    if size <= MAX_ALL_TO_ALL_NODES:
         return [peer for peer in range(size) if peer != own]
     return sorted({(own + 1) % size, (own - 1) % size})
 
 
-def _addresses(own: int, nodes: Sequence[NodeFacts]) -> Iterator[tuple[int, str, int]]:
+def _addresses_to_try(own: int, nodes: Sequence[NodeFacts]) -> Iterator[tuple[int, str, int]]:
     # Docker's bridge has the same address on every machine.
-    here = set(nodes[own].addresses)
+    own_addresses = set(nodes[own].addresses)
     for peer in peers_of(own, len(nodes)):
         known = dict.fromkeys((*nodes[peer].main_addresses, *nodes[peer].addresses))
-        yield from ((peer, each, nodes[peer].port) for each in known if each not in here)
+        yield from ((peer, each, nodes[peer].port) for each in known if each not in own_addresses)
 
 
-def call(peer: int, address: str, port: int) -> ConnectionAttempt:
+def try_to_connect(peer: int, address: str, port: int) -> ConnectionAttempt:
     """Connect to a node at one of its addresses."""
     try:
         socket.create_connection((address, port), SECONDS_TO_CONNECT).close()
@@ -369,11 +386,7 @@ def call(peer: int, address: str, port: int) -> ConnectionAttempt:
     return ConnectionAttempt(peer, address, "")
 
 
-def _resolve_all(hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    return {host: this_machine.addresses_of(host) for host in hosts}
-
-
-def _holds(file: Path) -> bool:
+def _has_own_name(file: Path) -> bool:
     try:
         return file.read_text() == file.name
     except (OSError, UnicodeDecodeError):
@@ -381,13 +394,13 @@ def _holds(file: Path) -> bool:
 
 
 def main() -> None:
-    """Check, and print the result; the only argument is the folder for logs, "" for none."""
-    faulthandler.dump_traceback_later(SECONDS_IN_ALL, exit=True)
+    """Check this node, and print the result; the argument is the log folder, "" without one."""
+    faulthandler.dump_traceback_later(MAX_SECONDS, exit=True)
     result = result_of_this_node(sys.argv[1], dict(os.environ))
     with suppress(BrokenPipeError):
         sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
         sys.stdout.flush()
-    # No thread that waits for a file or a name server may delay the end.
+    # Exit at once, even if a thread still waits for a file or a name server.
     os._exit(0)
 
 

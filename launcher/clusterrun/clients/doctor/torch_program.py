@@ -1,7 +1,7 @@
-"""A child of the program on each node: what may crash or hang in torch does so here.
+"""A child process of node_program that runs torch, which may crash or hang.
 
-``torch`` imports it and multiplies; ``links`` sends data to the other nodes and adds up with them.
-Each prints one line of JSON.
+With the argument ``torch`` it multiplies matrices; with ``links`` it exchanges data with the other nodes.
+It prints one line of JSON.
 """
 
 import os
@@ -19,31 +19,31 @@ from clusterrun.bounds import Count, Line, Name, Size, Text, as_line, as_text
 
 SECONDS_TO_MULTIPLY = 0.4
 CPU_ROWS = 384
-"""A product of a few milliseconds, so that one of many is not interrupted by other processes."""
+"""Takes a few milliseconds, so at least one of many products is not interrupted by other processes."""
 GPU_ROWS = 4096
 
 KIB, MIB = 1 << 10, 1 << 20
-SIZES = (64 * KIB, MIB, 16 * MIB)
-GPU_SIZES = (*SIZES, 256 * MIB)
-"""Bytes that are added up."""
-SENT = 8 * MIB
-"""Bytes that the two nodes of a link send each other."""
+ALL_REDUCE_SIZES = (64 * KIB, MIB, 16 * MIB)
+GPU_ALL_REDUCE_SIZES = (*ALL_REDUCE_SIZES, 256 * MIB)
+"""Bytes."""
+LINK_BYTES = 8 * MIB
+"""Bytes that the two nodes of a link send to each other."""
 
 ROUNDS = 4
-"""The first one is not measured."""
-SECONDS_TOO_LONG = 1.5
-"""A size that is expected to take longer is left out."""
+"""The first round is not measured."""
+MAX_SECONDS_PER_SIZE = 1.5
+"""A size that is expected to take longer is skipped."""
 
-SECONDS_FOR_TORCH = 15.0
+STORE_TIMEOUT = 15.0
 
 STORE_PREFIX = "links"
 
 
 class Product(Struct, frozen=True):
-    """A matrix product on one device."""
+    """The speed of a matrix product on one device."""
 
     device: Name
-    """``CPU``, ``GPU 0``."""
+    """``CPU``, or for example ``GPU 0``."""
     gigaflops: float
 
 
@@ -51,34 +51,34 @@ class TorchFacts(Struct, frozen=True):
     """What torch can do on a node."""
 
     nccl: Name = ""
-    """Its version; "" if torch has no GPU here."""
+    """The version of NCCL; "" if torch has no GPU."""
     gpus: Count = 0
     products: tuple[Product, ...] = ()
     fault: Line = ""
-    """What torch says of the first device that can't multiply."""
+    """torch's error on the first device that can't multiply, or ""."""
 
 
 class AllReduce(Struct, frozen=True):
-    """An all_reduce of one size among all nodes."""
+    """An all_reduce among all nodes."""
 
     size: Size
     """Bytes."""
     seconds: float
-    """The best of several, on the slowest node."""
+    """The shortest of several, on the slowest node."""
 
 
 class NetworkSpeeds(Struct, frozen=True):
-    """What one node has measured with the others."""
+    """The measurements of one node with the others."""
 
     links: tuple[tuple[Count, Count, float], ...] = ()
-    """Two nodes, by their number among those that take part, and bytes per second between them."""
+    """The indices of two nodes among those that take part, and bytes per second between them."""
     sums: tuple[AllReduce, ...] = ()
     fault: Text = ""
-    """What torch says; "" if all went well."""
+    """torch's error, or ""."""
 
 
 def torch_facts() -> TorchFacts:
-    """Import torch, and multiply on one CPU and on each GPU up to the first that fails."""
+    """Multiply matrices on one CPU and on each GPU, up to the first that fails."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -120,7 +120,7 @@ def _gigaflops(matrix: Any, finish: Callable[[], None]) -> float:
 
 
 def ring_rounds(size: int) -> list[list[tuple[int, int]]]:
-    """Return the links of a ring of nodes, in rounds in which no node is in two links."""
+    """Return the links of a ring of nodes, as rounds in which each node has at most one link."""
     if size == 2:
         return [[(0, 1)]]
     links = [(rank, (rank + 1) % size) for rank in range(size)]
@@ -129,17 +129,17 @@ def ring_rounds(size: int) -> list[list[tuple[int, int]]]:
     return [each for each in rounds if each]
 
 
-def exchanged(backend: str, rank: int, size: int) -> NetworkSpeeds:
-    """Send data along a ring of all nodes, then add up with all; by the store of the job.
+def measure_network(backend: str, rank: int, size: int) -> NetworkSpeeds:
+    """Send data along a ring of all nodes, then run all_reduce; connect through the job's store.
 
     Raises:
-        RuntimeError: torch's own, where another node is not there or can't be reached.
+        RuntimeError: torch's error if another node is missing or can't be reached.
 
     """
     import torch
     from torch import distributed
 
-    limit = timedelta(seconds=SECONDS_FOR_TORCH)
+    limit = timedelta(seconds=STORE_TIMEOUT)
     store = distributed.TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=limit
     )
@@ -155,23 +155,23 @@ def exchanged(backend: str, rank: int, size: int) -> NetworkSpeeds:
     for pairs in ring_rounds(size):
         distributed.barrier()
         if pair := next((pair for pair in pairs if rank in pair), None):
-            links.append((*pair, _rate_to(pair, rank, device)))
+            links.append((*pair, _measure_link(pair, rank, device)))
     sums: list[AllReduce] = []
-    for count in GPU_SIZES if backend == "nccl" else SIZES:
-        if sums and sums[-1].seconds * count / sums[-1].size > SECONDS_TOO_LONG:
+    for count in GPU_ALL_REDUCE_SIZES if backend == "nccl" else ALL_REDUCE_SIZES:
+        if sums and sums[-1].seconds * count / sums[-1].size > MAX_SECONDS_PER_SIZE:
             break
         sums.append(AllReduce(count, _time_all_reduce(count, device)))
     distributed.barrier()
     return NetworkSpeeds(tuple(links), tuple(sums))
 
 
-def _rate_to(pair: Sequence[int], rank: int, device: Any) -> float:
-    """Return bytes per second between two nodes, each way after the other."""
+def _measure_link(pair: Sequence[int], rank: int, device: Any) -> float:
+    """Return bytes per second between two nodes, which send one after the other."""
     import torch
     from torch import distributed
 
     peer = pair[1] if rank == pair[0] else pair[0]
-    for count in (KIB, SENT):
+    for count in (KIB, LINK_BYTES):
         values = torch.ones(count // 4, device=device)
         began = time.monotonic()
         for sender in pair:
@@ -179,13 +179,13 @@ def _rate_to(pair: Sequence[int], rank: int, device: Any) -> float:
                 distributed.send(values, peer)
             else:
                 distributed.recv(values, peer)
-        # Also waits for the GPU.
+        # Reading a value waits for the GPU.
         values[0].item()
-    return 2 * SENT / (time.monotonic() - began)
+    return 2 * LINK_BYTES / (time.monotonic() - began)
 
 
 def _time_all_reduce(count: int, device: Any) -> float:
-    """Return the seconds of the best of some rounds, the same on all ranks: that of the slowest."""
+    """Return the seconds that the slowest rank took in the fastest round, the same on all ranks."""
     import torch
     from torch import distributed
 
@@ -198,27 +198,27 @@ def _time_all_reduce(count: int, device: Any) -> float:
         took = torch.tensor([time.monotonic() - began], device=device)
         distributed.all_reduce(took, op=distributed.ReduceOp.MAX)
         slowest = float(took.item())
-        if number or slowest > SECONDS_TOO_LONG / ROUNDS:
+        if number or slowest > MAX_SECONDS_PER_SIZE / ROUNDS:
             best = min(best, slowest)
-        if slowest > SECONDS_TOO_LONG / ROUNDS:
+        if slowest > MAX_SECONDS_PER_SIZE / ROUNDS:
             break
     return best
 
 
 def main() -> None:
-    """Print what is asked for by the first argument."""
+    """Print the result for the arguments ``torch`` or ``links BACKEND RANK SIZE``."""
     found: TorchFacts | NetworkSpeeds
     if sys.argv[1] == "torch":
         found = torch_facts()
     else:
         backend, rank, size = sys.argv[2:]
         try:
-            found = exchanged(backend, int(rank), int(size))
+            found = measure_network(backend, int(rank), int(size))
         except RuntimeError as error:
             found = NetworkSpeeds(fault=as_text(str(error).strip() or "no reason given"))
     sys.stdout.buffer.write(msgspec.json.encode(found))
     sys.stdout.flush()
-    # A group that has failed may hang at its end.
+    # A process group that has failed may hang at exit.
     os._exit(0)
 
 

@@ -3,14 +3,19 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.clients.doctor.doctor import KEPT, PROGRAM, as_typed, node_check_job
+from clusterrun.clients.doctor.doctor import (
+    CONNECTION_OPTIONS,
+    PROGRAM,
+    hint_for_doctor,
+    node_check_job,
+)
 from clusterrun.job.options import OPTIONS
 
 from tests.command_lines import command_line, flags_of
 
 
-def test_options_of_workers_are_replaced() -> None:
-    """Those that say where the nodes are stay, by whatever name; spares are nodes to check."""
+def test_worker_options_are_replaced_and_node_options_kept() -> None:
+    """Spares count as nodes to check."""
     line = command_line(
         {
             "nnodes": "14",
@@ -31,14 +36,14 @@ def test_options_of_workers_are_replaced() -> None:
     assert flags.keys().isdisjoint({"tee", "spares"})
 
 
-def test_a_timeout_that_is_given_stays() -> None:
+def test_rdzv_timeout_from_variable_is_kept() -> None:
     job, _ = node_check_job(command_line({}), {"CLUSTERRUN_RDZV_TIMEOUT": "7"})
 
     assert flags_of(job.options)["rdzv_timeout"] == "7"
 
 
-def test_variables_and_a_job_file_add_to_the_command_line(tmp_path: Path) -> None:
-    """The strongest source counts; ``env`` adds up, and stays out of the command line."""
+def test_options_come_from_variables_and_job_file_too(tmp_path: Path) -> None:
+    """The strongest source counts; ``env`` is merged, and is not on the command line."""
     file = tmp_path / "job.yaml"
     file.write_text("script: train.py\nnnodes: 4\nmaster_addr: n0\nenv: {A: '1', B: '1'}\n")
     environ = {"CLUSTERRUN_NNODES": "3", "CLUSTERRUN_ENV": "B=2", "PET_NODE_RANK": "1"}
@@ -54,9 +59,9 @@ def test_variables_and_a_job_file_add_to_the_command_line(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("prefix", ["CLUSTERRUN_", "PET_"])
-def test_no_other_option_reaches_the_job(prefix: str) -> None:
-    """Not from variables either: a check that runs doctor would run itself in doctor's job."""
-    environ = {f"{prefix}{name.upper()}": "1" for name in OPTIONS if name not in KEPT}
+def test_other_options_in_variables_are_dropped(prefix: str) -> None:
+    """Otherwise a ``check`` that runs doctor would run itself in doctor's job."""
+    environ = {f"{prefix}{name.upper()}": "1" for name in OPTIONS if name not in CONNECTION_OPTIONS}
     del environ[f"{prefix}CONFIG"]
 
     job, variables = node_check_job(command_line({}), environ)
@@ -66,8 +71,8 @@ def test_no_other_option_reaches_the_job(prefix: str) -> None:
     assert variables.keys() <= {"CLUSTERRUN_ENV"}
 
 
-def test_a_check_is_ignored_from_every_source(tmp_path: Path) -> None:
-    """Doctor may be the check of a job; its own job has none."""
+def test_check_option_is_dropped_from_every_source(tmp_path: Path) -> None:
+    """Doctor may be the check of a job, but its own job has no check."""
     file = tmp_path / "job.yaml"
     file.write_text("script: train.py\ncheck: clusterrun doctor\n")
     typed = {"check": "clusterrun doctor"}
@@ -78,14 +83,14 @@ def test_a_check_is_ignored_from_every_source(tmp_path: Path) -> None:
         assert "clusterrun doctor" not in (*job.argv(), *left.values())
 
 
-def test_hints_are_about_doctor() -> None:
-    """They name what a user types, not the job behind it; others stay as they are."""
+def test_hint_names_doctor_command() -> None:
+    """A hint with the job's command line gets the user's; other hints are not changed."""
     line = command_line({"nnodes": "2"})
     job, _ = node_check_job(line, {})
     typed = job.quoted("--node-rank", "0")
 
-    assert as_typed(f"on node 0:\n  {typed}\n  srun {typed}", line) == (
+    assert hint_for_doctor(f"on node 0:\n  {typed}\n  srun {typed}", line) == (
         "on node 0:\n  clusterrun doctor --nnodes 2 --node-rank 0\n"
         "  srun clusterrun doctor --nnodes 2 --node-rank 0"
     )
-    assert as_typed("clusterrun --help", line) == "clusterrun --help"
+    assert hint_for_doctor("clusterrun --help", line) == "clusterrun --help"
