@@ -1,4 +1,4 @@
-"""The page of the pilot."""
+"""The report of the pilot."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,12 @@ RANK = {"local_rank": 0, "cpus": [2, 3], "uuid": "abc"}
 PLAN = {"local_rank": 0, "cpus": "2-3", "gpus": [{"uuid": "GPU-abc"}]}
 
 
-def test_names_and_addresses_are_left_out() -> None:
-    """Of hosts, users and folders; parts of other words stay."""
+def test_names_and_addresses_are_removed() -> None:
+    """Names within other words are kept."""
     names = {"n0", "n0.site.org", "ada", "/home/ada"}
     text = "rank 1 on n0.site.org (10.0.0.7): /home/ada/x.py of ada: n01 adagrad"
 
-    found = pilot.without_names(text, names)
+    found = pilot.anonymized(text, names)
 
     assert found == "rank 1 on ... (ADDRESS): .../x.py of ...: n01 adagrad"
 
@@ -34,19 +34,20 @@ def test_names_and_addresses_are_left_out() -> None:
         ([{**PLAN, "gpus": []}], ["ok"]),
     ],
 )
-def test_binding(plan: Sequence[dict[str, object]], levels: list[str]) -> None:
-    """Each rank has the CPUs and the GPU of the dry run."""
+def test_binding_compared_with_dry_run(
+    plan: Sequence[dict[str, object]], levels: list[str]
+) -> None:
     assert [row.level for row in pilot.compare_with_plan(plan, [RANK])] == levels
 
 
-def test_the_page_counts_what_has_failed() -> None:
+def test_first_line_counts_failures() -> None:
     rows = [
         pilot.ReportLine("ok", "a", "b"),
         pilot.ReportLine("FAILED", "c", "d"),
         pilot.ReportLine("not tried", "e", "f"),
     ]
 
-    assert pilot.page_of(rows).splitlines()[0] == "clusterrun pilot: 1 failed, 1 not tried"
+    assert pilot.report_text(rows).splitlines()[0] == "clusterrun pilot: 1 failed, 1 not tried"
 
 
 @pytest.mark.parametrize(
@@ -58,10 +59,9 @@ def test_the_page_counts_what_has_failed() -> None:
         ([], "FAILED"),
     ],
 )
-def test_a_machine_with_a_gpu(
+def test_gpus_compared_with_nvidia_smi(
     listed: list[list[str]] | None, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the GPUs that nvidia-smi lists."""
     monkeypatch.setattr(pilot, "nvidia_smi", lambda _query: listed)
     machine = inspect(tree_at(CAPTURES / "one_h200.json"), {}, None, "captured")
 
@@ -72,8 +72,8 @@ def test_a_machine_with_a_gpu(
     assert found[-1].level == level
 
 
-def test_memory_of_gpus_that_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As MIG slices do."""
+def test_gpu_memory_ignores_gpus_that_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MIG slices have no value."""
     monkeypatch.setattr(pilot, "nvidia_smi", lambda _query: [["512"], ["[N/A]"]])
 
     assert pilot.gpu_memory() == [512]

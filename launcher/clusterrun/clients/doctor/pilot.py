@@ -1,7 +1,7 @@
-"""``clusterrun doctor --pilot``: small jobs on somebody's GPUs, and how each of them ends.
+"""``clusterrun doctor --pilot``: run small jobs on a user's GPUs, and check how each of them ends.
 
-Each node runs the same command, which starts its part of one job after the other. Node 0 prints one
-page, without names of hosts and users, that can be sent to the authors.
+Each node runs the same command, which starts its agent for one job after the other. Node 0 prints one
+report, without names of hosts and users, that can be sent to the authors.
 """
 
 import csv
@@ -41,17 +41,17 @@ FOLDER_VARIABLE = "_CLUSTERRUN_PILOT"
 
 OK, FAILED, NOT_TRIED = "ok", "FAILED", "not tried"
 
-SECONDS_OF_A_JOB = 240.0
-SECONDS_TO_VANISH = 10.0
-"""How long ranks, and what they hold on GPUs, may outlive their job."""
-SECONDS_TO_COLLECT = 60.0
-"""How long this node tries again if the others are not ready for it."""
-MEMORY_LEFT = 64
-"""MiB by which the use of a GPU may differ before and after a job: others may use it."""
+SECONDS_PER_JOB = 240.0
+SECONDS_TO_CLEAN_UP = 10.0
+"""How long ranks and their GPU memory may outlive their job."""
+SECONDS_TO_GATHER = 60.0
+"""How long this node retries if the others are still in the job before."""
+MAX_MEMORY_GROWTH = 64
+"""MiB by which the memory in use on a GPU may grow over a job, because others may use the GPU."""
 
 
 class ReportLine(NamedTuple):
-    """A line of the page."""
+    """A line of the report."""
 
     level: str
     what: str
@@ -59,25 +59,25 @@ class ReportLine(NamedTuple):
 
 
 class PilotJobResult(NamedTuple):
-    """This node's part of a job that has ended."""
+    """How a job has ended on this node."""
 
     code: int
-    """Of the command; that of SIGKILL if it took too long."""
+    """The exit code of the command; that of SIGKILL if it took too long."""
     printed: str
     ready: list[dict[str, Any]]
-    """What its ranks of the first attempt have written."""
+    """The facts of this node's ranks in the first attempt."""
     seconds: float
-    """From what was done to it, or from its start, to the end of its command."""
+    """From the signal, or else from the start, to the end of the command."""
     at: float
-    """Seconds since the epoch, at its end."""
+    """When it ended, in seconds since the epoch."""
     folder: Path
 
 
 def run_pilot(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Run the jobs, and print the page; return 1 if something has failed.
+    """Run the jobs, and print the report; return 1 if a check has failed.
 
     Raises:
-        UsageError: what the options describe is impossible.
+        UsageError: the described job is impossible.
 
     """
     found, variables = options_from_sources(line, environ)
@@ -88,7 +88,7 @@ def run_pilot(line: CommandLine, environ: Mapping[str, str], called: str) -> int
     if resolved.over_ssh is not None:
         raise UsageError(
             "the pilot ends commands on each node, and ssh would have only one",
-            "type it on each node:\n  clusterrun doctor --pilot --nnodes 2 --master-addr ADDRESS",
+            "run it on each node:\n  clusterrun doctor --pilot --nnodes 2 --master-addr ADDRESS",
         )
     with TemporaryDirectory(prefix="clusterrun-pilot-") as folder:
         pilot = Pilot(job, variables, machine, resolved, Path(folder))
@@ -96,7 +96,7 @@ def run_pilot(line: CommandLine, environ: Mapping[str, str], called: str) -> int
 
 
 class Pilot:
-    """The jobs, one after the other, as this node takes part in them."""
+    """Runs this node's agents of the jobs one after the other, and reports."""
 
     def __init__(
         self,
@@ -115,107 +115,107 @@ class Pilot:
         self._memory_before = gpu_memory()
 
     def run(self) -> int:
-        """Run all, and print the page; return 1 if something has failed."""
+        """Run all jobs, and print the report; return 1 if a check has failed."""
         self._rows += describe_machine(self._machine)
         for what, step in (
-            ("train, all_reduce", self._train),
-            ("a failed rank", self._fail),
-            ("SIGTERM", self._save),
-            ("SIGKILL", self._kill),
-            ("a spare", self._lose_a_node),
+            ("train, all_reduce", self._check_training),
+            ("a failed rank", self._check_failed_rank),
+            ("SIGTERM", self._check_sigterm),
+            ("SIGKILL", self._check_sigkill),
+            ("a spare", self._check_spare),
         ):
             complain(f"clusterrun: pilot: {what}")
             self._rows += step()
-        pages = self._collected()
+        reports = self._gather_reports()
         rows = [
-            ReportLine(level, f"node {number}: {what}" if len(pages) > 1 else what, found)
-            for number, page in enumerate(pages)
-            for level, what, found in page["rows"]
+            ReportLine(level, f"node {number}: {what}" if len(reports) > 1 else what, found)
+            for number, report in enumerate(reports)
+            for level, what, found in report["rows"]
         ]
-        if pages:
-            names = {name for page in pages for name in page["names"]}
-            print_text(without_names(page_of(rows), names))
+        if reports:
+            names = {name for report in reports for name in report["names"]}
+            print_text(anonymized(report_text(rows), names))
         else:
-            complain("clusterrun: pilot: node 0 prints the page")
+            complain("clusterrun: pilot: node 0 prints the report")
         return int(any(row.level == FAILED for row in (*rows, *self._rows)))
 
-    def _train(self) -> Iterator[ReportLine]:
-        planned = self._planned()
-        ended = self._launch("train")
+    def _check_training(self) -> Iterator[ReportLine]:
+        planned = self._dry_run_workers()
+        ended = self._run_job("train")
         ranks = [read(each) for each in sorted(ended.folder.glob("trained-*"))]
-        yield from self._exit("train", ended, 0)
+        yield from self._check_exit_code("train", ended, 0)
         if not ranks:
             return
         backend, size = ranks[0]["backend"], ranks[0]["size"]
-        yield verdict(
-            "ranks", backend == "nccl" or not self._machine.visible, f"{size} by {backend}"
-        )
+        yield check("ranks", backend == "nccl" or not self._machine.visible, f"{size} by {backend}")
         if backend != "nccl":
             yield ReportLine(NOT_TRIED, "NCCL", "no GPU that torch can use here: gloo instead")
         elif size == 1:
             yield ReportLine(NOT_TRIED, "NCCL between ranks", "there is one GPU")
         versions = f"torch {ranks[0]['torch']}, NCCL {ranks[0]['nccl'] or 'none'}"
         yield ReportLine(OK, "versions of ranks", versions)
-        good = all(each["learnt"] and each["agree"] for each in ranks)
-        yield verdict("DDP", good, "all ranks train, and end with the same weights")
+        good = all(each["has_learnt"] and each["weights_agree"] for each in ranks)
+        yield check("DDP", good, "all ranks train, and end with the same weights")
         fresh = all(each["fresh"] for each in ranks)
-        yield verdict("CUDA begins in the rank", fresh, str(fresh).lower())
+        yield check("CUDA begins in the rank", fresh, str(fresh).lower())
         yield from compare_with_plan(planned, ranks)
         sums = [
             f"{size >> 20} MiB {size / seconds / 1e9:.1f} GB/s"
             for size, seconds in ranks[0]["sums"]
         ]
         yield ReportLine(OK, f"all_reduce ({backend})", ", ".join(sums))
-        yield from self._left("train", ranks)
+        yield from self._check_leftovers("train", ranks)
 
-    def _fail(self) -> Iterator[ReportLine]:
-        ended = self._launch("fail")
-        yield from self._exit("failed rank", ended, 1)
+    def _check_failed_rank(self) -> Iterator[ReportLine]:
+        ended = self._run_job("fail")
+        yield from self._check_exit_code("failed rank", ended, 1)
         last = f"rank {ended.ready[0]['size'] - 1}" if ended.ready else "rank"
         named = last in ended.printed and "planned by the pilot" in ended.printed
-        yield verdict("failed rank: the report", named, f"names {last} and its exception")
+        yield check("failed rank: the report", named, f"names {last} and its exception")
         if (failed := ended.folder / "failed").exists():
             took = f"{ended.at - read(failed):.1f} s after the failure"
             yield ReportLine(OK, "failed rank: the end of this node", took)
-        yield from self._left("failed rank", ended.ready)
+        yield from self._check_leftovers("failed rank", ended.ready)
 
-    def _save(self) -> Iterator[ReportLine]:
-        ended = self._launch("save", signal.SIGTERM)
-        yield from self._exit("SIGTERM", ended, exit_code_of_signal(signal.SIGTERM))
+    def _check_sigterm(self) -> Iterator[ReportLine]:
+        ended = self._run_job("save", signal.SIGTERM)
+        yield from self._check_exit_code("SIGTERM", ended, exit_code_of_signal(signal.SIGTERM))
         saved = [read(each) for each in ended.folder.glob("saved-*")]
         good = len(saved) == len(ended.ready) > 0 and len(set(saved)) == 1
-        yield verdict(
+        yield check(
             "SIGTERM: checkpoints", good, f"{len(saved)} of {len(ended.ready)} ranks, one step"
         )
-        yield from self._left("SIGTERM", ended.ready)
+        yield from self._check_leftovers("SIGTERM", ended.ready)
 
-    def _kill(self) -> Iterator[ReportLine]:
-        ended = self._launch("kill", signal.SIGKILL)
+    def _check_sigkill(self) -> Iterator[ReportLine]:
+        ended = self._run_job("kill", signal.SIGKILL)
         if ended.ready and ended.ready[0]["node"] != 0:
-            yield from self._exit("SIGKILL on node 0", ended, ExitCode.NODE_LOST)
+            yield from self._check_exit_code("SIGKILL on node 0", ended, ExitCode.NODE_LOST)
         else:
-            yield from self._exit("SIGKILL", ended, exit_code_of_signal(signal.SIGKILL))
-        yield from self._left("SIGKILL", ended.ready)
+            yield from self._check_exit_code("SIGKILL", ended, exit_code_of_signal(signal.SIGKILL))
+        yield from self._check_leftovers("SIGKILL", ended.ready)
 
-    def _lose_a_node(self) -> Iterator[ReportLine]:
-        """Kill the agent of a node; a spare takes its place. With fewer than three nodes, all are here."""
+    def _check_spare(self) -> Iterator[ReportLine]:
+        """Kill the agent of a node, which a spare replaces; with one or two nodes, use three local agents."""
         if self._nodes > 2:
             nodes = str(self._nodes - 1)
-            ended = self._launch("spare", signal.SIGKILL, of=1, nnodes=nodes, spares="1")
+            ended = self._run_job("spare", signal.SIGKILL, of=1, nnodes=nodes, spares="1")
             ready = ended.ready
             killed = bool(ready) and ready[0]["node"] == 1
             expected = exit_code_of_signal(signal.SIGKILL) if killed else 0
-            yield from self._exit("spare", ended, expected)
+            yield from self._check_exit_code("spare", ended, expected)
         else:
-            ready = yield from self._lose_one_of_three_agents()
-        yield from self._left("spare", ready)
+            ready = yield from self._check_spare_on_one_node()
+        yield from self._check_leftovers("spare", ready)
 
-    def _lose_one_of_three_agents(self) -> Generator[ReportLine, None, list[dict[str, Any]]]:
+    def _check_spare_on_one_node(self) -> Generator[ReportLine, None, list[dict[str, Any]]]:
         gpus = len(self._machine.visible)
         words = [] if gpus >= 3 else ["gloo"]
         own = {"nnodes": "2", "spares": "1", "cluster": "none", "nproc_per_node": "1"}
-        meeting = {"master_addr": "127.0.0.1", "master_port": free_port()}
-        line = CommandLine(typed(**own, **meeting, rdzv_timeout="120"), (PROGRAM, "spare", *words))
+        rendezvous = {"master_addr": "127.0.0.1", "master_port": free_port()}
+        line = CommandLine(
+            typed(**own, **rendezvous, rdzv_timeout="120"), (PROGRAM, "spare", *words)
+        )
         started = []
         for rank in range(3):
             more = {"node_rank": str(rank), **({"devices": str(rank)} if gpus >= 3 else {})}
@@ -223,7 +223,7 @@ class Pilot:
                 more["gpus_per_worker"] = "0"
             folder = self._new_folder(f"spare-{rank}")
             started.append((self._start(line.with_options(typed(**more)), folder), folder))
-        until = time.monotonic() + SECONDS_OF_A_JOB
+        until = time.monotonic() + SECONDS_PER_JOB
         ready: list[dict[str, Any]] = []
         while len(ready) < 2 and time.monotonic() < until:
             time.sleep(0.05)
@@ -238,13 +238,13 @@ class Pilot:
         second = [each for _, folder in started for each in ready_in(folder, 1)]
         again = good and len(second) == 2
         where = f"three agents on this node, by {words[0] if words else 'nccl'}"
-        yield verdict("spare", again, f"takes over, and the job ends {took:.1f} s later ({where})")
+        yield check("spare", again, f"takes over, and the job ends {took:.1f} s later ({where})")
         if not again:
-            yield from (quoted("spare", folder) for _, folder in started)
+            yield from (last_lines("spare", folder) for _, folder in started)
         return [*ready, *second]
 
-    def _planned(self) -> list[dict[str, Any]]:
-        """Return the workers of the dry run; [] where this node does not know its place yet."""
+    def _dry_run_workers(self) -> list[dict[str, Any]]:
+        """Return the workers in the plan of a dry run; [] if this node does not know its rank yet."""
         line = CommandLine(
             {**self._job.options, **typed(dry_run="true", json="true")}, (PROGRAM, "train")
         )
@@ -253,7 +253,7 @@ class Pilot:
             env=self._environ(self._folder),
             capture_output=True,
             text=True,
-            timeout=SECONDS_OF_A_JOB,
+            timeout=SECONDS_PER_JOB,
             check=False,
         )
         workers: list[dict[str, Any]] = (
@@ -261,66 +261,70 @@ class Pilot:
         )
         return workers
 
-    def _collected(self) -> list[dict[str, Any]]:
-        """Return the pages of all nodes on node 0, else []; this node's own where they do not meet."""
-        own = {"rows": self._rows, "names": sorted(own_names())}
+    def _gather_reports(self) -> list[dict[str, Any]]:
+        """Return the reports of all nodes on node 0, [] on others; only the own one if the job fails."""
+        own = {"rows": self._rows, "names": sorted(private_names())}
         if self._nodes == 1:
             return [own]
         folder = self._new_folder("collect")
-        (folder / "page.json").write_text(json.dumps(own))
-        until = time.monotonic() + SECONDS_TO_COLLECT
+        (folder / "report.json").write_text(json.dumps(own))
+        until = time.monotonic() + SECONDS_TO_GATHER
         while True:
-            code = wait_or_kill(self._start(self._line("collect"), folder), SECONDS_OF_A_JOB)
-            # A node that was lost may come while the others are still in the job before.
+            code = wait_or_kill(self._start(self._job_line("collect"), folder), SECONDS_PER_JOB)
+            # A node that was killed may be here while the others are still in the job before.
             if code == 0 or time.monotonic() > until:
                 break
             time.sleep(1)
-        if (pages := folder / "pages.json").exists():
-            return list(read(pages))
+        if (reports := folder / "reports.json").exists():
+            return list(read(reports))
         return [] if code == 0 else [own]
 
-    def _exit(self, what: str, ended: PilotJobResult, expected: int) -> Iterator[ReportLine]:
+    def _check_exit_code(
+        self, what: str, ended: PilotJobResult, expected: int
+    ) -> Iterator[ReportLine]:
         good = ended.code == expected
         found = f"exit code {ended.code}, after {ended.seconds:.1f} s"
-        yield verdict(what, good, found if good else f"{found}, and not {expected}")
+        yield check(what, good, found if good else f"{found}, and not {expected}")
         if not good:
-            yield quoted(what, ended.folder)
+            yield last_lines(what, ended.folder)
 
-    def _left(self, what: str, ranks: Sequence[Mapping[str, Any]]) -> Iterator[ReportLine]:
-        """Wait until nothing of a job is left on this node: no process, and no memory of its GPUs."""
+    def _check_leftovers(
+        self, what: str, ranks: Sequence[Mapping[str, Any]]
+    ) -> Iterator[ReportLine]:
+        """Wait until no process and no GPU memory of a job is left on this node."""
         pids = [each[name] for each in ranks for name in ("pid", "loader") if name in each]
         began = time.monotonic()
         while (
             left := list(filter(is_alive, pids))
-        ) and time.monotonic() < began + SECONDS_TO_VANISH:
+        ) and time.monotonic() < began + SECONDS_TO_CLEAN_UP:
             time.sleep(0.05)
         took = time.monotonic() - began
-        yield verdict(
+        yield check(
             f"{what}: processes", not left, f"{len(left)} of {len(pids)} after {took:.1f} s"
         )
         if not self._memory_before:
             return
-        while (more := self._more_memory()) > MEMORY_LEFT:
-            if time.monotonic() > began + SECONDS_TO_VANISH:
+        while (more := self._memory_growth()) > MAX_MEMORY_GROWTH:
+            if time.monotonic() > began + SECONDS_TO_CLEAN_UP:
                 break
             time.sleep(0.2)
         found = f"{max(0, more)} MiB more than before, after {time.monotonic() - began:.1f} s"
-        yield verdict(f"{what}: GPU memory", more <= MEMORY_LEFT, found)
+        yield check(f"{what}: GPU memory", more <= MAX_MEMORY_GROWTH, found)
 
-    def _more_memory(self) -> int:
+    def _memory_growth(self) -> int:
         pairs = zip(gpu_memory(), self._memory_before, strict=False)
         return max((now - before for now, before in pairs), default=0)
 
-    def _line(self, happens: str, **more: str) -> CommandLine:
-        named = typed(run_id=f"pilot-{happens}", **more)
-        return CommandLine({**self._job.options, **named}, (PROGRAM, happens))
+    def _job_line(self, scenario: str, **more: str) -> CommandLine:
+        named = typed(run_id=f"pilot-{scenario}", **more)
+        return CommandLine({**self._job.options, **named}, (PROGRAM, scenario))
 
-    def _launch(self, happens: str, number: int = 0, of: int = 0, **more: str) -> PilotJobResult:
-        """Run this node's part of a job; once its ranks are ready, the agent of node ``of`` gets a signal."""
-        folder = self._new_folder(happens)
-        process = self._start(self._line(happens, **more), folder)
+    def _run_job(self, scenario: str, number: int = 0, of: int = 0, **more: str) -> PilotJobResult:
+        """Run a job on this node; once ranks are ready, send signal ``number`` to the agent of node ``of``."""
+        folder = self._new_folder(scenario)
+        process = self._start(self._job_line(scenario, **more), folder)
         began = time.monotonic()
-        until = began + SECONDS_OF_A_JOB
+        until = began + SECONDS_PER_JOB
         while number and process.poll() is None and time.monotonic() < until:
             ready = ready_in(folder)
             if ready and len(ready) == ready[0]["local_size"]:
@@ -357,11 +361,11 @@ class Pilot:
         return {**self._variables, FOLDER_VARIABLE: str(folder)}
 
 
-# What is compared.
+# Checks.
 
 
 def describe_machine(machine: Machine) -> Iterator[ReportLine]:
-    """Yield what this machine is, and whether nvidia-smi lists the same GPUs."""
+    """Describe this machine, and check that nvidia-smi lists the same GPUs."""
     release = f"Linux {platform.release()}, Python {platform.python_version()}"
     yield ReportLine(OK, "software", f"clusterrun {version_of('clusterrun')}, {release}")
     cpus = f"{counted(len(machine.allowed), 'CPU')}, {counted(len(machine.nodes), 'NUMA node')}"
@@ -380,15 +384,15 @@ def describe_machine(machine: Machine) -> Iterator[ReportLine]:
         )
         return
     wholes = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia" and not gpu.parent]
-    ours = sorted((bus(gpu.bdf), gpu.uuid, gpu.model) for gpu in wholes)
-    theirs = sorted((bus(address), uuid, name) for address, uuid, name in listed)
-    yield verdict("GPUs of nvidia-smi", ours == theirs, f"{len(theirs)}, and {len(ours)} found")
+    ours = sorted((short_pci_address(gpu.bdf), gpu.uuid, gpu.model) for gpu in wholes)
+    theirs = sorted((short_pci_address(address), uuid, name) for address, uuid, name in listed)
+    yield check("GPUs of nvidia-smi", ours == theirs, f"{len(theirs)}, and {len(ours)} found")
 
 
 def compare_with_plan(
     planned: Sequence[Mapping[str, Any]], ranks: Sequence[Mapping[str, Any]]
 ) -> Iterator[ReportLine]:
-    """Yield whether each rank has the CPUs and the GPU that the dry run shows."""
+    """Check that each rank has the CPUs and the GPU that the dry run has planned."""
     if not planned:
         yield ReportLine(NOT_TRIED, "binding", "the dry run does not know this node's rank")
         return
@@ -397,19 +401,19 @@ def compare_with_plan(
     pairs = [(by_rank[each["local_rank"]], each) for each in ranks]
     bound = [str(plan["cpus"] or allowed) == str(CpuSet(rank["cpus"])) for plan, rank in pairs]
     each = "; ".join(str(CpuSet(rank["cpus"])) for _, rank in pairs)
-    yield verdict("binding: CPUs of ranks", all(bound), each)
+    yield check("binding: CPUs of ranks", all(bound), each)
     uuids = [
         (gpu.get("uuid", ""), rank["uuid"]) for plan, rank in pairs for gpu in plan["gpus"][:1]
     ]
     if uuids:
-        same = all(bare(ours) == bare(theirs) for ours, theirs in uuids)
-        yield verdict(
+        same = all(bare_uuid(ours) == bare_uuid(theirs) for ours, theirs in uuids)
+        yield check(
             "binding: GPUs of ranks", same, f"{len(uuids)} as planned" if same else "differ"
         )
 
 
 def nvidia_smi(query: str) -> list[list[str]] | None:
-    """Return a row for each GPU; None if nvidia-smi is not installed, or fails."""
+    """Return a row for each GPU; None if nvidia-smi is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return None
     words = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
@@ -420,18 +424,18 @@ def nvidia_smi(query: str) -> list[list[str]] | None:
 
 
 def gpu_memory() -> list[int]:
-    """Return the MiB in use on each GPU; [] if that is not shown."""
+    """Return the MiB in use on each GPU that shows it."""
     rows = nvidia_smi("memory.used") or []
     return [int(used) for used, *_ in rows if used.isdecimal()]
 
 
-def bus(address: str) -> str:
-    """Return a PCI address with a domain of four digits; nvidia-smi writes eight."""
+def short_pci_address(address: str) -> str:
+    """Return a PCI address with a domain of four digits, where nvidia-smi prints eight."""
     return address.lower()[-12:]
 
 
-def bare(uuid: str) -> str:
-    """Return a UUID as torch writes it: without its prefix."""
+def bare_uuid(uuid: str) -> str:
+    """Return a UUID without its prefix, as torch prints it."""
     return uuid.removeprefix("GPU-").removeprefix("MIG-")
 
 
@@ -439,7 +443,7 @@ def bare(uuid: str) -> str:
 
 
 def wait_or_kill(process: "subprocess.Popen[bytes]", seconds: float) -> int:
-    """Return the exit code of a command; it is killed when its time is over."""
+    """Return the exit code of a command, which is killed after ``seconds``."""
     try:
         code = process.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:
@@ -462,7 +466,7 @@ def is_alive(pid: int) -> bool:
 
 
 def ready_in(folder: Path, attempt: int = 0) -> list[dict[str, Any]]:
-    """Return what the ranks of an attempt have written, by rank."""
+    """Return the facts of the ranks of an attempt, by rank."""
     found = [read(file) for file in folder.glob(f"ready-{attempt}-*")]
     return sorted(found, key=lambda each: int(each["rank"]))
 
@@ -471,33 +475,33 @@ def read(file: Path) -> Any:
     return json.loads(file.read_text())
 
 
-# The page.
+# The report.
 
 
-def verdict(what: str, is_good: bool, found: str) -> ReportLine:  # noqa: FBT001 - the row's own value
+def check(what: str, is_good: bool, found: str) -> ReportLine:  # noqa: FBT001 - the row's own value
     return ReportLine(OK if is_good else FAILED, what, found)
 
 
-def quoted(what: str, folder: Path) -> ReportLine:
-    """Return the last lines that a job has printed."""
+def last_lines(what: str, folder: Path) -> ReportLine:
+    """Return the end of a job's output."""
     lines = (folder / "printed").read_text(errors="replace").split("\n")
     return ReportLine(FAILED, f"{what}: last lines", " | ".join(filter(None, lines))[-1500:])
 
 
-def page_of(rows: Sequence[ReportLine]) -> str:
+def report_text(rows: Sequence[ReportLine]) -> str:
     failed = sum(row.level == FAILED for row in rows)
     head = f"clusterrun pilot: {failed} failed, {sum(row.level == NOT_TRIED for row in rows)} not tried"
     return "\n".join([head, "", *aligned(rows)])
 
 
-def own_names() -> set[str]:
-    """Return the names of this host and user, and the folders that have them."""
+def private_names() -> set[str]:
+    """Return the names of this host and user, and folders that may contain them."""
     host = socket.gethostname()
     return {host, host.partition(".")[0], getpass.getuser(), str(Path.home()), str(Path.cwd())}
 
 
-def without_names(text: str, names: Iterable[str]) -> str:
-    """Return a text without these names, the longest first, and without addresses."""
+def anonymized(text: str, names: Iterable[str]) -> str:
+    """Return a text without these names and without IPv4 addresses."""
     for name in sorted(filter(None, names), key=len, reverse=True):
         text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "...", text)
     return re.sub(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", "ADDRESS", text)
