@@ -1,4 +1,4 @@
-"""Why a host is not ready: from what is printed to a sentence, which docs/several_nodes.md lists."""
+"""Explanations of why a host is not ready, which docs/several_nodes.md lists."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ import pytest
 from clusterrun.clients.ssh.faults import (
     FailedConnection,
     HostFault,
-    describe,
+    describe_faults,
     diagnose,
     printable_tail,
 )
-from clusterrun.clients.ssh.remote import Reached
+from clusterrun.clients.ssh.remote import Stage
 from msgspec.structs import replace
 
 PAGE = (Path(__file__).parents[2] / "docs/several_nodes.md").read_text()
@@ -18,14 +18,14 @@ PAGE = (Path(__file__).parents[2] / "docs/several_nodes.md").read_text()
 FAILED = FailedConnection(
     host="gpu-02",
     python="/opt/venv/bin/python",
-    reached=Reached.NOTHING,
+    stage=Stage.CONNECTING,
     exit_code=255,
-    waited=30.0,
-    noise="",
+    seconds=30.0,
+    shell_output="",
     errors="",
 )
 
-BY_SSH = {
+SSH_ERRORS = {
     "ssh: connect to host gpu-02 port 22: Connection refused": "no ssh server listens there",
     "ssh: connect to host gpu-02 port 22: No route to host": "it does not answer",
     "ssh: Could not resolve hostname gpu-02: Name or service not known": "its name does not resolve",
@@ -42,14 +42,14 @@ BY_SSH = {
 }
 
 
-@pytest.mark.parametrize("errors", BY_SSH)
-def test_words_of_ssh(errors: str) -> None:
-    """Each has a sentence, which the page lists, and comes with what to type."""
+@pytest.mark.parametrize("errors", SSH_ERRORS)
+def test_ssh_error_has_message_and_hint(errors: str) -> None:
+    """The page lists the messages."""
     fault = diagnose(replace(FAILED, errors=errors))
 
-    assert fault.message.endswith(BY_SSH[errors])
-    assert BY_SSH[errors] in PAGE
-    assert fault.hint or BY_SSH[errors] == "it does not answer"
+    assert fault.message.endswith(SSH_ERRORS[errors])
+    assert SSH_ERRORS[errors] in PAGE
+    assert fault.hint or SSH_ERRORS[errors] == "it does not answer"
 
 
 OTHERS = [
@@ -59,20 +59,20 @@ OTHERS = [
     ),
     (replace(FAILED, exit_code=None), HostFault("it did not answer within 30 s")),
     (
-        replace(FAILED, exit_code=None, noise="Which queue?\n"),
+        replace(FAILED, exit_code=None, shell_output="Which queue?\n"),
         HostFault(
             "its login shell did not run our command within 30 s; it printed:", "Which queue?"
         ),
     ),
     (
-        replace(FAILED, exit_code=1, noise="account closed\n", errors="ask us\n"),
+        replace(FAILED, exit_code=1, shell_output="account closed\n", errors="ask us\n"),
         HostFault(
             "its login shell ended with 1 instead of running our command; it printed:",
             "account closed\nask us",
         ),
     ),
     (
-        replace(FAILED, reached=Reached.SHELL, exit_code=1, errors="No module named clusterrun"),
+        replace(FAILED, stage=Stage.SHELL, exit_code=1, errors="No module named clusterrun"),
         HostFault(
             "/opt/venv/bin/python has no clusterrun there",
             "install it there:\n  /opt/venv/bin/python -m pip install clusterrun",
@@ -82,7 +82,7 @@ OTHERS = [
     (
         replace(
             FAILED,
-            reached=Reached.SHELL,
+            stage=Stage.SHELL,
             exit_code=1,
             errors="No module named clusterrun.clients.ssh.bootstrap",
         ),
@@ -93,32 +93,30 @@ OTHERS = [
         ),
     ),
     (
-        replace(FAILED, reached=Reached.SHELL, exit_code=2, errors="Unknown option: -P"),
+        replace(FAILED, stage=Stage.SHELL, exit_code=2, errors="Unknown option: -P"),
         HostFault("/opt/venv/bin/python ended with 2", "Unknown option: -P"),
     ),
 ]
 
 
-@pytest.mark.parametrize(("last", "expected"), OTHERS)
-def test_other_ends(last: FailedConnection, expected: HostFault) -> None:
-    """What was printed is shown."""
-    assert diagnose(last) == expected
-    assert expected.message.partition(";")[0] in PAGE or not last.noise
+@pytest.mark.parametrize(("connection", "expected"), OTHERS)
+def test_other_failures(connection: FailedConnection, expected: HostFault) -> None:
+    assert diagnose(connection) == expected
+    assert expected.message.partition(";")[0] in PAGE or not connection.shell_output
 
 
-def test_no_interpreter() -> None:
-    """The path that was looked for is named."""
-    fault = diagnose(replace(FAILED, reached=Reached.NO_INTERPRETER, exit_code=127))
+def test_missing_interpreter_is_named() -> None:
+    fault = diagnose(replace(FAILED, stage=Stage.NO_INTERPRETER, exit_code=127))
 
     assert fault.message == "there is no interpreter /opt/venv/bin/python there"
     assert fault.message in PAGE
 
 
-def test_hosts_with_the_same_fault_share_a_line() -> None:
-    """Of many hosts the first ones are named."""
+def test_hosts_with_equal_faults_share_a_line() -> None:
+    """Of many hosts, the first are named."""
     faults = {f"n{number}": HostFault("it does not answer") for number in range(12)}
 
-    message, hint = describe({**faults, "m": HostFault("no", "type\n  this")}, 64)
+    message, hint = describe_faults({**faults, "m": HostFault("no", "type\n  this")}, 64)
 
     assert message == "13 of 64 hosts are not ready; nothing was started"
     assert hint == (
@@ -126,16 +124,15 @@ def test_hosts_with_the_same_fault_share_a_line() -> None:
     )
 
 
-def test_the_only_host() -> None:
-    """Its fault is the message."""
-    assert describe({"a": HostFault("no", "type this")}, 1) == (
+def test_fault_of_only_host_is_the_message() -> None:
+    assert describe_faults({"a": HostFault("no", "type this")}, 1) == (
         "a: no; nothing was started",
         "type this",
     )
 
 
-def test_what_another_host_prints_does_nothing_to_a_terminal() -> None:
-    """No colours, no other order of letters, no more than a screen; ssh ends its lines with CR LF."""
+def test_output_of_host_is_shortened_and_control_characters_replaced() -> None:
+    """Escape sequences and bidirectional controls are replaced; CR LF of ssh becomes LF."""
     shell = b"motd\r\n\x1b]0;title\x07\x1b[2J\xe2\x80\xae\xe2\x80\x8f\xd8\x9crm -rf\r\n"
 
     assert printable_tail(shell) == "motd\n?]0;title??[2J???rm -rf\n"

@@ -1,10 +1,10 @@
-"""The variables that a host gets."""
+"""The variables that are forwarded to a host."""
 
-from clusterrun.clients.ssh.remote import forwarded
+from clusterrun.clients.ssh.remote import forwarded_variables
 
 
-def test_all_but_those_of_this_host() -> None:
-    """PATH and the user's own go; the session's, the scheduler's and those of ssh's options stay."""
+def test_variables_of_this_host_are_not_forwarded() -> None:
+    """Nor are those of the session, the scheduler and options that the client evaluates."""
     mine = {"PATH": "/a", "NCCL_DEBUG": "INFO", "CLUSTERRUN_MAX_RESTARTS": "1", "LANG": "C"}
     others = {
         "HOME": "/h",
@@ -21,4 +21,4 @@ def test_all_but_those_of_this_host() -> None:
         "TMPDIR": "/tmp/1",
     }
 
-    assert forwarded({**others, **mine}, unset=["RANK"]) == mine
+    assert forwarded_variables({**others, **mine}, unset=["RANK"]) == mine

@@ -1,4 +1,4 @@
-"""The command that a login shell runs on a host, and the host's end of it."""
+"""The command that a login shell runs on a host, and bootstrap."""
 
 import shutil
 import subprocess
@@ -13,33 +13,33 @@ from clusterrun.clients.ssh.host import Host
 from clusterrun.clients.ssh.remote import (
     COMMAND,
     NO_INTERPRETER,
-    REACHED,
-    Call,
-    Reached,
+    SHELL_READY,
+    HostCommand,
+    Stage,
     interpreter_lines,
 )
 
 SHELLS = [shell for shell in ("sh", "bash", "fish", "csh", "tcsh", "zsh") if shutil.which(shell)]
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 @pytest.fixture
 def hosts() -> Iterator[list[Host]]:
-    """Return a list of hosts that are ended after the test."""
+    """Return a list of hosts that are stopped after the test."""
     made: list[Host] = []
     yield made
     for host in made:
-        host.end()
+        host.stop()
 
 
-def printed_by(host: Host) -> dict[int, bytes]:
-    """Read a host to its end; return what is shown of it, by stream."""
-    host.open()
+def run_to_end(host: Host) -> dict[int, bytes]:
+    """Run a host's command until it ends; return what is shown, by stream."""
+    host.start()
     shown = {1: b"", 2: b""}
-    deadline = time.monotonic() + PATIENCE
-    while not host.is_over:
-        assert time.monotonic() < deadline, (host.reached, shown)
+    deadline = time.monotonic() + TIMEOUT
+    while not host.has_ended:
+        assert time.monotonic() < deadline, (host.stage, shown)
         host.flush()
         for stream, data in host.read():
             shown[stream] += data
@@ -47,56 +47,59 @@ def printed_by(host: Host) -> dict[int, bytes]:
     return shown
 
 
-def host_by(command: list[str], interpreters: list[str], call: Call) -> Host:
-    return Host(0, "here", command, interpreter_lines(interpreters), call)
+def host_with(ssh: list[str], interpreters: list[str], command: HostCommand) -> Host:
+    return Host(0, "here", ssh, interpreter_lines(interpreters), command)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_starts_the_first_interpreter(
+def test_first_existing_interpreter_runs_in_every_shell(
     shell: str, hosts: list[Host], tmp_path: Path
 ) -> None:
-    """Interpreters that the host lacks are passed over. Newlines and quotes in values arrive."""
-    odd = 'it\'s "mine" $HOME;\n\\ *\udcff'
+    """Newlines and quotes in variables arrive unchanged."""
+    special = 'it\'s "mine" $HOME;\n\\ *\udcff'
     (tmp_path / "train.py").write_text("import os; print(ascii(os.environ['ODD']), os.getcwd())")
-    call = Call(["--nproc-per-node=1", "train.py"], str(tmp_path), {"ODD": odd})
+    command = HostCommand(["--nproc-per-node=1", "train.py"], str(tmp_path), {"ODD": special})
     hosts.append(
-        host_by([shell, "-c", COMMAND], ["/nowhere/python", sys.executable, "/bin/false"], call)
+        host_with(
+            [shell, "-c", COMMAND], ["/nowhere/python", sys.executable, "/bin/false"], command
+        )
     )
 
-    shown = printed_by(hosts[0])
+    shown = run_to_end(hosts[0])
 
-    assert shown == {1: f"{odd!a} {tmp_path}\n".encode(), 2: b""}
+    assert shown == {1: f"{special!a} {tmp_path}\n".encode(), 2: b""}
     assert hosts[0].report is not None
-    assert (hosts[0].report.code, hosts[0].exit_code, hosts[0].reached) == (0, 0, Reached.AGENT)
+    assert (hosts[0].report.code, hosts[0].exit_code, hosts[0].stage) == (0, 0, Stage.AGENT)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_no_interpreter(shell: str, hosts: list[Host]) -> None:
-    """The host has none of them."""
+def test_host_without_any_interpreter(shell: str, hosts: list[Host]) -> None:
     hosts.append(
-        host_by([shell, "-c", COMMAND], ["/nowhere/python", "/no where/it's"], Call([], "/", {}))
+        host_with(
+            [shell, "-c", COMMAND], ["/nowhere/python", "/no where/it's"], HostCommand([], "/", {})
+        )
     )
 
-    printed_by(hosts[0])
+    run_to_end(hosts[0])
 
-    assert (hosts[0].reached, hosts[0].exit_code) == (Reached.NO_INTERPRETER, 127)
+    assert (hosts[0].stage, hosts[0].exit_code) == (Stage.NO_INTERPRETER, 127)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_path_with_odd_characters(shell: str, tmp_path: Path) -> None:
-    """It is not the shell that reads it."""
-    odd = tmp_path / 'it\'s "mine" $HOME; \\ *'
-    odd.symlink_to(sys.executable)
+def test_interpreter_path_with_special_characters(shell: str, tmp_path: Path) -> None:
+    """The shell does not parse it."""
+    special = tmp_path / 'it\'s "mine" $HOME; \\ *'
+    special.symlink_to(sys.executable)
 
     done = subprocess.run(
         [shell, "-c", COMMAND],
-        input=interpreter_lines([str(odd)]) + b"0f 2\n{}",
+        input=interpreter_lines([str(special)]) + b"0f 2\n{}",
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
 
-    assert REACHED in done.stdout
+    assert SHELL_READY in done.stdout
     assert NO_INTERPRETER not in done.stdout
 
 
@@ -107,46 +110,53 @@ exec sh -c "$0"
 """
 
 
-def test_what_a_login_shell_prints_is_kept_apart(hosts: list[Host], tmp_path: Path) -> None:
-    """Even if it ends without a line break; what the job prints is shown, and nothing else."""
+def test_login_shell_output_is_separate_from_job_output(hosts: list[Host], tmp_path: Path) -> None:
+    """Even if the shell's output does not end with a line break."""
     (tmp_path / "train.py").write_text(
         "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(3)"
     )
-    call = Call(["--nproc-per-node=1", "train.py"], str(tmp_path), {})
-    hosts.append(host_by(["sh", "-c", NOISY, COMMAND], [sys.executable], call))
+    command = HostCommand(["--nproc-per-node=1", "train.py"], str(tmp_path), {})
+    hosts.append(host_with(["sh", "-c", NOISY, COMMAND], [sys.executable], command))
 
-    shown = printed_by(hosts[0])
+    shown = run_to_end(hosts[0])
 
     assert shown == {1: b"out\n", 2: b"err\n"}
-    assert (hosts[0].noise, hosts[0].errors) == (b"", b"news")
+    assert (hosts[0].shell_output, hosts[0].errors) == (b"", b"news")
     report = hosts[0].report
     assert report is not None
     assert (report.code, report.rank, report.exit_code) == (3, 0, 3)
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("command", "message"),
     [
-        (Call([], "/no/such/folder", {}), "can't enter /no/such/folder: No such file or directory"),
-        (Call(["--nope"], "/", {}), "there is no option --nope"),
+        (
+            HostCommand([], "/no/such/folder", {}),
+            "can't enter /no/such/folder: No such file or directory",
+        ),
+        (HostCommand(["--nope"], "/", {}), "there is no option --nope"),
     ],
 )
-def test_what_is_impossible_there_is_reported(hosts: list[Host], call: Call, said: str) -> None:
-    hosts.append(host_by(["sh", "-c", COMMAND], [sys.executable], call))
+def test_usage_error_on_host_is_in_report(
+    hosts: list[Host], command: HostCommand, message: str
+) -> None:
+    hosts.append(host_with(["sh", "-c", COMMAND], [sys.executable], command))
 
-    printed_by(hosts[0])
+    run_to_end(hosts[0])
 
     report = hosts[0].report
     assert report is not None
     assert (report.code, report.reason) == (2, "UsageError")
-    assert said in report.message
+    assert message in report.message
 
 
-def test_another_version(hosts: list[Host], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_version_on_host_is_reported(
+    hosts: list[Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("clusterrun.clients.ssh.remote.version", lambda _: "0.0.1")
-    hosts.append(host_by(["sh", "-c", COMMAND], [sys.executable], Call([], "/", {})))
+    hosts.append(host_with(["sh", "-c", COMMAND], [sys.executable], HostCommand([], "/", {})))
 
-    printed_by(hosts[0])
+    run_to_end(hosts[0])
 
     report = hosts[0].report
     assert report is not None
@@ -161,12 +171,12 @@ for stream in (1, 2):
 """
 
 
-def test_a_host_that_prints_without_end_before_it_is_ready(hosts: list[Host]) -> None:
-    """The end of it is kept, as an explanation."""
-    hosts.append(host_by([sys.executable, "-c", FLOOD], ["/bin/false"], Call([], "/", {})))
+def test_endless_output_before_ready_uses_bounded_memory(hosts: list[Host]) -> None:
+    """The last bytes are kept as an explanation."""
+    hosts.append(host_with([sys.executable, "-c", FLOOD], ["/bin/false"], HostCommand([], "/", {})))
     tracemalloc.start()
     try:
-        shown = printed_by(hosts[0])
+        shown = run_to_end(hosts[0])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""``--launcher ssh`` with a program in ssh's place, which runs the command on this machine."""
+"""``--launcher ssh`` with a replacement for ssh that runs the command on this machine."""
 
 import os
 import re
@@ -13,15 +13,15 @@ from free_ports import free_port
 from tests.contract.changed_times import command_with
 from tests.contract.launched import Job, Launcher
 
-HERE = """\
+LOCAL_SSH = """\
 #!/bin/sh
-# ssh, if all hosts were this one: the last word is the command.
+# Runs the last argument, which is the command, on this host.
 echo "$@" >> {folder}/words
 for command; do :; done
 exec sh -c "$command"
 """
 
-NOWHERE = """\
+REFUSED_SSH = """\
 #!/bin/sh
 echo + >> {folder}/log
 sleep 0.2
@@ -31,16 +31,16 @@ exit 255
 """
 
 
-def start(
+def start_job(
     launcher: Launcher,
     program: str,
     *options: str,
     script: str,
     variables: Mapping[str, str] | None = None,
 ) -> Job:
-    """Start a script with ``program`` as ssh, and with these ``variables``."""
+    """Run a script with ``program`` as ssh, and with these ``variables``."""
     folder = launcher.folder / "bin"
-    # A command with another time is there already.
+    # It exists if it has a command with changed timeouts.
     folder.mkdir(exist_ok=True)
     ssh = folder / "ssh"
     ssh.write_text(program.format(folder=launcher.folder))
@@ -49,8 +49,8 @@ def start(
     return launcher.script(script, "--launcher", "ssh", *options, environ=environ)
 
 
-def test_one_host(clusterrun: Launcher) -> None:
-    """The job runs as without ssh; the report is printed once."""
+def test_one_host_reports_once(clusterrun: Launcher) -> None:
+    """The job runs as without ssh."""
     script = """
     import os, pathlib, sys, time
 
@@ -62,7 +62,7 @@ def test_one_host(clusterrun: Launcher) -> None:
     """
     options = ("--hosts", "localhost", "--nproc-per-node", "2", "--ssh-options", "-p 22 -i 'a b'")
 
-    end = start(clusterrun, HERE, *options, script=script).ended()
+    end = start_job(clusterrun, LOCAL_SSH, *options, script=script).ended()
 
     assert end.code == 3, end
     assert sorted(end.out.splitlines()) == ["[rank 0] rank 0 2 []", "[rank 1] rank 1 2 []"]
@@ -73,7 +73,7 @@ def test_one_host(clusterrun: Launcher) -> None:
     assert "Host" not in words.replace("localhost", "")
 
 
-CRASHING = """\
+CRASHING_AGENT_SSH = """\
 #!/bin/sh
 for command; do :; done
 exec 3<&0
@@ -88,15 +88,15 @@ exit 1
 """
 
 
-def test_an_agent_that_ends_with_an_error_of_its_own(clusterrun: Launcher) -> None:
-    """All that it printed is shown: the last line alone would be no help."""
+def test_output_of_crashed_agent_is_shown(clusterrun: Launcher) -> None:
+    """All of it is shown, not only the last line."""
     script = """
     import pathlib, time
     pathlib.Path("works").touch()
     time.sleep(60)
     """
 
-    end = start(clusterrun, CRASHING, "--hosts", "a", script=script).ended()
+    end = start_job(clusterrun, CRASHING_AGENT_SSH, "--hosts", "a", script=script).ended()
 
     assert end.code == 5, end
     assert end.err == (
@@ -108,19 +108,19 @@ def test_an_agent_that_ends_with_an_error_of_its_own(clusterrun: Launcher) -> No
     )
 
 
-def test_a_bound_on_connections_at_a_time(clusterrun: Launcher) -> None:
-    """No more than ten hosts are being reached, and all that fail are named in one error."""
+def test_at_most_ten_hosts_connect_at_once(clusterrun: Launcher) -> None:
+    """All hosts that fail are named in one error."""
     count = 40
     options = ("--hosts", f"gpu-[01-{count}]")
 
-    end = start(clusterrun, NOWHERE, *options, script="").ended()
+    end = start_job(clusterrun, REFUSED_SSH, *options, script="").ended()
 
     opened = most = 0
     for line in (clusterrun.folder / "log").read_text().split():
         opened += 1 if line == "+" else -1
         most = max(most, opened)
     assert end.code == 4, end
-    # On a busy machine most may have ended before the last of them began.
+    # On a busy machine, most may have ended before the last one started.
     assert 1 < most <= 10
     assert end.err.startswith(
         f"clusterrun: error: {count} of {count} hosts are not ready; nothing was started\n"
@@ -129,8 +129,7 @@ def test_a_bound_on_connections_at_a_time(clusterrun: Launcher) -> None:
     )
 
 
-def test_much_output_is_whole(clusterrun: Launcher) -> None:
-    """Lines of several ranks, and the exit code that comes after them."""
+def test_large_output_is_complete(clusterrun: Launcher) -> None:
     script = """
     import os
 
@@ -138,7 +137,9 @@ def test_much_output_is_whole(clusterrun: Launcher) -> None:
         print("line", os.environ["RANK"], number, "x" * 60)
     """
 
-    end = start(clusterrun, HERE, "--hosts", "a", "--nproc-per-node", "2", script=script).ended()
+    end = start_job(
+        clusterrun, LOCAL_SSH, "--hosts", "a", "--nproc-per-node", "2", script=script
+    ).ended()
 
     assert (end.code, end.err) == (0, "")
     numbers = [re.findall(rf"(?m)line {rank} (\d+) x{{60}}$", end.out) for rank in "01"]
@@ -146,15 +147,15 @@ def test_much_output_is_whole(clusterrun: Launcher) -> None:
     assert end.out.count("\n") == 40_000
 
 
-def test_a_reader_that_pauses(clusterrun: Launcher) -> None:
-    """For longer than a silent host is waited for: nothing is lost, no host is taken for silent."""
+def test_paused_reader_loses_nothing(clusterrun: Launcher) -> None:
+    """It pauses longer than the heartbeat timeout, and no host is taken for lost."""
     script = """
     for number in range(40_000):
         print("line", number, "x" * 60)
     """
     options = ("--hosts", "a", "--heartbeat-timeout", "2")
 
-    job = start(clusterrun, HERE, *options, script=script)
+    job = start_job(clusterrun, LOCAL_SSH, *options, script=script)
     job.wait_for("line 0 ")
     time.sleep(6.0)
 
@@ -163,18 +164,18 @@ def test_a_reader_that_pauses(clusterrun: Launcher) -> None:
     assert end.out.count("line ") == 40_000
 
 
-def test_a_host_that_is_slow_to_begin(clusterrun: Launcher) -> None:
-    """Its check takes longer than a silent host is waited for; its agent shows that it lives."""
-    place = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
-    options = ("--hosts", "a,b", "--check", "sleep 6", "--heartbeat-timeout", "2", *place)
+def test_slow_check_is_not_taken_for_lost_host(clusterrun: Launcher) -> None:
+    """The check takes longer than the heartbeat timeout."""
+    rendezvous = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    options = ("--hosts", "a,b", "--check", "sleep 6", "--heartbeat-timeout", "2", *rendezvous)
 
-    end = start(clusterrun, HERE, *options, script="print('worked')").ended()
+    end = start_job(clusterrun, LOCAL_SSH, *options, script="print('worked')").ended()
 
     assert (end.code, end.out.count("worked")) == (0, 2), end
 
 
-def test_modules_of_the_user_are_none_of_the_agents(clusterrun: Launcher) -> None:
-    """A folder on PYTHONPATH has modules with the names of ours: only the workers import them."""
+def test_modules_on_pythonpath_are_not_imported_by_agents(clusterrun: Launcher) -> None:
+    """Only the workers import them."""
     for name in ("click", "msgspec", "psutil"):
         (clusterrun.folder / f"{name}.py").write_text("MINE = True\n")
     script = """
@@ -182,9 +183,9 @@ def test_modules_of_the_user_are_none_of_the_agents(clusterrun: Launcher) -> Non
     print(click.MINE, msgspec.MINE, psutil.MINE)
     """
 
-    end = start(
+    end = start_job(
         clusterrun,
-        HERE,
+        LOCAL_SSH,
         *("--hosts", "a"),
         script=script,
         variables={"PYTHONPATH": str(clusterrun.folder)},
@@ -193,7 +194,7 @@ def test_modules_of_the_user_are_none_of_the_agents(clusterrun: Launcher) -> Non
     assert (end.code, end.out) == (0, "True True True\n"), end
 
 
-def test_signals(clusterrun: Launcher) -> None:
+def test_signals_are_forwarded(clusterrun: Launcher) -> None:
     """USR1 reaches all workers, QUIT prints the stacks of all ranks once, Ctrl-Z only a line."""
     script = """
     import os, signal, time
@@ -203,8 +204,8 @@ def test_signals(clusterrun: Launcher) -> None:
     while True:
         time.sleep(0.1)
     """
-    place = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
-    job = start(clusterrun, HERE, "--hosts", "a,b", *place, script=script)
+    rendezvous = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    job = start_job(clusterrun, LOCAL_SSH, "--hosts", "a,b", *rendezvous, script=script)
     job.wait_for("ready", times=2)
 
     job.signal(signal.SIGTSTP)
@@ -222,8 +223,7 @@ def test_signals(clusterrun: Launcher) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_64_hosts(clusterrun: Launcher) -> None:
-    """As many as one command starts on a group of machines; here all of them are one machine."""
+def test_64_hosts_run_one_job(clusterrun: Launcher) -> None:
     script = """
     import os
     print("here", os.environ["RANK"], os.environ["WORLD_SIZE"])
@@ -234,7 +234,7 @@ def test_64_hosts(clusterrun: Launcher) -> None:
     )
 
     clusterrun.program = command_with(clusterrun.folder, hosts, "SECONDS_TO_BE_READY", 300.0)
-    end = start(clusterrun, HERE, *options, script=script).ended(500)
+    end = start_job(clusterrun, LOCAL_SSH, *options, script=script).ended(500)
 
     assert end.code == 0, end
     assert sorted(map(int, re.findall(r"here (\d+) 64", end.out))) == list(range(64))

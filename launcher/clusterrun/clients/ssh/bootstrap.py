@@ -1,7 +1,7 @@
-"""The far end of ``--launcher ssh``: takes the job from the client, and becomes the ordinary command.
+"""What ``--launcher ssh`` runs on a host: it reads the job from the client, and becomes the command.
 
-Its standard input stays open: it is the command's lifeline (``run.caller``). What a login shell's
-files have printed ends with a line of ours on standard output and on standard error.
+Standard input stays open as the command's lifeline (``run.caller``). On both standard streams, a marker
+line separates the output of the login shell's startup files from that of the command.
 """
 
 import json
@@ -15,36 +15,36 @@ from clusterrun.errors import UsageError
 
 
 def main() -> NoReturn:
-    """Read ``MARK LENGTH`` and the call, and run its job; exit with its exit code."""
-    mark, _, length = _line().partition(b" ")
+    """Read ``MARK LENGTH`` and the request, and run the job; exit with its exit code."""
+    marker, _, length = _read_line().partition(b" ")
     for descriptor in (1, 2):
-        os.write(descriptor, b"\x1e%b\n" % mark)
-    call = json.loads(_bytes(int(length)))
+        os.write(descriptor, b"\x1e%b\n" % marker)
+    request = json.loads(_read(int(length)))
     try:
-        _check_version(call["version"])
-        _take_over(call)
+        _check_version(request["version"])
+        _apply_request(request)
     except UsageError as error:
         from clusterrun.policy.end_report import EndReport
 
-        os.write(2, EndReport.of_error(error).line(mark.decode()))
+        os.write(2, EndReport.of_error(error).line(marker.decode()))
         os._exit(error.exit_code)
-    os.environ["CLUSTERRUN_CALLER"] = f"2:{mark.decode()}"
-    sys.argv = ["clusterrun", *call["argv"]]
+    os.environ["CLUSTERRUN_CALLER"] = f"2:{marker.decode()}"
+    sys.argv = ["clusterrun", *request["argv"]]
     from clusterrun.cli.entry import main as run_command
 
     sys.exit(run_command())
 
 
-def _line() -> bytes:
-    """Read a line, and no byte more: what follows is for others."""
+def _read_line() -> bytes:
+    """Read a line, and no byte of what follows."""
     line = b""
     while not line.endswith(b"\n"):
-        line += _bytes(1)
+        line += _read(1)
     return line[:-1]
 
 
-def _bytes(count: int) -> bytes:
-    """Read so many bytes; exit if the client is gone."""
+def _read(count: int) -> bytes:
+    """Read exactly ``count`` bytes; exit if the client is gone."""
     found = b""
     while len(found) < count:
         more = os.read(0, count - len(found))
@@ -64,9 +64,9 @@ def _check_version(theirs: str) -> None:
         )
 
 
-def _take_over(call: dict[str, dict[str, str]]) -> None:
-    """Enter the client's folder, and take its variables."""
-    folder = str(call["folder"])
+def _apply_request(request: dict[str, dict[str, str]]) -> None:
+    """Enter the client's folder, and set its variables."""
+    folder = str(request["folder"])
     try:
         os.chdir(folder)
     except OSError as error:
@@ -75,9 +75,9 @@ def _take_over(call: dict[str, dict[str, str]]) -> None:
             f"{user} can't enter {folder}: {error.strerror}",
             "start the job in a folder that all hosts have, with the same path",
         ) from None
-    os.environ.update(call["variables"])
+    os.environ.update(request["variables"])
     time.tzset()
-    # As Python would have found it: -m puts none of the job's modules before ours.
+    # No module in the job's folder may hide one of clusterrun's.
     sys.path[:] = [entry for entry in sys.path if entry and Path(entry) != Path.cwd()]
 
 

@@ -1,4 +1,4 @@
-"""What all hosts print, on this process's own standard output and standard error."""
+"""Write the output of all hosts to this process's standard output and standard error."""
 
 import time
 
@@ -7,24 +7,24 @@ from clusterrun.descriptor_output import HIGH_WATER_MARK, DescriptorOutput, open
 from clusterrun.errors import printable
 
 SECONDS_OF_ECHO = 10.0
-"""Within this time a notice that another host has sent, too, is not repeated."""
+"""Within this time, the same notice of another host is not repeated."""
 
 MAX_NOTICES = 1000
-"""That are remembered; a broken host may send any number."""
+"""The number of notices that are remembered; a broken host may send any number."""
 
 SECONDS_TO_PRINT = 2.0
-"""How long the last lines may take."""
+"""How long the last lines may take to write."""
 
 SECONDS_BETWEEN_TRIES = 0.05
 
 
 class HostsConsole:
-    """Two streams of whole lines."""
+    """Writes whole lines to both streams."""
 
     def __init__(self, out: DescriptorOutput, err: DescriptorOutput) -> None:
         self._outputs = {1: out, 2: err}
         self._noticed: dict[bytes, tuple[int, float]] = {}
-        """The host that has sent a notice first, and when."""
+        """By notice, the rank of the host that sent it first, and when."""
 
     @property
     def is_congested(self) -> bool:
@@ -32,7 +32,7 @@ class HostsConsole:
 
     @property
     def waiting(self) -> list[DescriptorOutput]:
-        """The outputs that have something left to write."""
+        """The outputs with unwritten data."""
         return [output for output in self._outputs.values() if output.waiting]
 
     @property
@@ -41,20 +41,20 @@ class HostsConsole:
         return self._outputs[1].failure is not None
 
     def write(self, stream: int, data: bytes) -> None:
-        """Print to standard output (1) or standard error (2)."""
+        """Write to standard output (1) or standard error (2)."""
         self._outputs[stream].write(data)
         self._outputs[stream].flush()
 
-    def say(self, text: str) -> None:
-        """Print lines of this process's own to standard error."""
+    def print(self, text: str) -> None:
+        """Print a message of this process to standard error."""
         if text:
             shown = printable(text, "\t\n")
             self.write(2, f"{shown}\n".encode())
 
     def notice(self, rank: int, line: bytes) -> None:
-        """Print what the command on a host says, unless that of another has just said the same.
+        """Print a notice of the command on a host, unless another host has just sent the same.
 
-        No terminal obeys it, whatever runs there in the command's place.
+        Control characters are replaced.
         """
         now = time.monotonic()
         first, at = self._noticed.get(line, (rank, now))
@@ -63,14 +63,14 @@ class HostsConsole:
         if len(self._noticed) == MAX_NOTICES:
             del self._noticed[next(iter(self._noticed))]
         self._noticed[line] = rank, now
-        self.say(as_line(line.decode(errors="replace").rstrip("\n")))
+        self.print(as_line(line.decode(errors="replace").rstrip("\n")))
 
     def flush(self) -> None:
         for output in self.waiting:
             output.flush()
 
     def close(self) -> None:
-        """Print the rest, if the reader takes it in time."""
+        """Write the rest, if the reader takes it in time."""
         deadline = time.monotonic() + SECONDS_TO_PRINT
         while self.waiting and time.monotonic() < deadline:
             self.flush()

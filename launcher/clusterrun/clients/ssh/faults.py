@@ -1,4 +1,4 @@
-"""Why a host cannot take part: what ssh, a login shell and an interpreter print -> a sentence. Pure."""
+"""Explain why a host can't take part, from the output of ssh, a login shell or an interpreter."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,38 +6,40 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from clusterrun.bounds import MAX_NAME_LENGTH, as_text
-from clusterrun.clients.ssh.remote import Reached
+from clusterrun.clients.ssh.remote import Stage
 
 MAX_LINES = 40
-"""Of what a host has printed that is not ready."""
+"""The number of lines of a host's output that are shown."""
 
 
 class HostFault(Struct, frozen=True):
-    """Why a host cannot take part, and what to type."""
+    """Why a host can't take part in the job."""
 
     message: str
     hint: str = ""
     is_mistake: bool = False
-    """The host was reached; what is asked of it is impossible."""
+    """The host was reached, but can't run this job as it is."""
 
 
 class FailedConnection(Struct, frozen=True):
-    """What is known of a connection that ended, or was given up, before its host was ready."""
+    """A connection that ended, or timed out, before its host was ready."""
 
     host: str
     python: str
-    """The interpreter that was looked for."""
-    reached: Reached
+    """The path of the interpreter."""
+    stage: Stage
     exit_code: int | None
-    """ssh's; None: it was given up after ``waited`` seconds."""
-    waited: float
-    noise: str
-    """What was printed to standard output before our command."""
+    """The exit code of ssh; None after a timeout."""
+    seconds: float
+    """The timeout."""
+    shell_output: str
+    """Standard output of the login shell, before our command."""
     errors: str
-    """What was printed to standard error."""
+    """Standard error."""
 
 
-_OWN_WORDS: Sequence[tuple[str, str, str]] = (
+_SSH_ERRORS: Sequence[tuple[str, str, str]] = (
+    # Pattern, message, hint.
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "its host key is not the one that is known",
@@ -86,70 +88,72 @@ _OWN_WORDS: Sequence[tuple[str, str, str]] = (
 )
 
 
-def diagnose(last: FailedConnection) -> HostFault:
-    """Return why the host is not ready."""
-    if last.reached is Reached.NO_INTERPRETER:
+def diagnose(connection: FailedConnection) -> HostFault:
+    """Explain why the host is not ready."""
+    if connection.stage is Stage.NO_INTERPRETER:
         return HostFault(
-            f"there is no interpreter {last.python} there",
+            f"there is no interpreter {connection.python} there",
             "install it at the same path on all hosts, or name one that has clusterrun:\n"
             "  --python PATH",
             is_mistake=True,
         )
-    if last.reached is Reached.NOTHING:
-        return _not_reached(last)
-    if last.exit_code is None:
-        return HostFault(f"{last.python} did not answer within {last.waited:g} s", last.errors)
-    if re.search(r"No module named '?clusterrun\.", last.errors):
+    if connection.stage is Stage.CONNECTING:
+        return _diagnose_ssh(connection)
+    if connection.exit_code is None:
         return HostFault(
-            f"{last.python} has an older clusterrun there",
+            f"{connection.python} did not answer within {connection.seconds:g} s", connection.errors
+        )
+    if re.search(r"No module named '?clusterrun\.", connection.errors):
+        return HostFault(
+            f"{connection.python} has an older clusterrun there",
             "install the same version on all hosts",
             is_mistake=True,
         )
-    if re.search("No module named '?clusterrun", last.errors):
+    if re.search("No module named '?clusterrun", connection.errors):
         return HostFault(
-            f"{last.python} has no clusterrun there",
-            f"install it there:\n  {last.python} -m pip install clusterrun",
+            f"{connection.python} has no clusterrun there",
+            f"install it there:\n  {connection.python} -m pip install clusterrun",
             is_mistake=True,
         )
-    return HostFault(f"{last.python} ended with {last.exit_code}", last.errors)
+    return HostFault(f"{connection.python} ended with {connection.exit_code}", connection.errors)
 
 
-def _not_reached(last: FailedConnection) -> HostFault:
-    for pattern, message, hint in _OWN_WORDS if last.exit_code in {None, 255} else ():
-        if re.search(pattern, last.errors):
-            return HostFault(message, hint.format(host=last.host))
-    printed = "\n".join(filter(None, (last.noise.strip(), last.errors.strip())))
-    if last.exit_code is None:
+def _diagnose_ssh(connection: FailedConnection) -> HostFault:
+    for pattern, message, hint in _SSH_ERRORS if connection.exit_code in {None, 255} else ():
+        if re.search(pattern, connection.errors):
+            return HostFault(message, hint.format(host=connection.host))
+    printed = "\n".join(filter(None, (connection.shell_output.strip(), connection.errors.strip())))
+    if connection.exit_code is None:
         if not printed:
-            return HostFault(f"it did not answer within {last.waited:g} s", "")
+            return HostFault(f"it did not answer within {connection.seconds:g} s", "")
         return HostFault(
-            f"its login shell did not run our command within {last.waited:g} s; it printed:",
+            f"its login shell did not run our command within {connection.seconds:g} s; it printed:",
             printed,
         )
-    if last.exit_code == 255 and not last.noise.strip():
+    if connection.exit_code == 255 and not connection.shell_output.strip():
         return HostFault("ssh failed:" if printed else "ssh failed", printed)
-    what = f"its login shell ended with {last.exit_code} instead of running our command"
+    what = f"its login shell ended with {connection.exit_code} instead of running our command"
     return HostFault(f"{what}; it printed:" if printed else what, printed)
 
 
 def printable_tail(printed: bytes | bytearray) -> str:
-    """Return the end of what ssh or another host has printed, as lines that no terminal obeys."""
+    """Return the last lines of output from ssh or a host, without control characters."""
     lines = bytes(printed).decode(errors="replace").replace("\r", "").split("\n")
     return as_text("\n".join(line[:MAX_NAME_LENGTH] for line in lines[-MAX_LINES:]))
 
 
-def describe(faults: Mapping[str, HostFault], hosts: int) -> tuple[str, str]:
-    """Return the message and the hint of the error for all hosts that are not ready."""
+def describe_faults(faults: Mapping[str, HostFault], hosts: int) -> tuple[str, str]:
+    """Return the error message and hint for all hosts that are not ready."""
     if len(faults) == 1 and hosts == 1:
         (host, fault), *_ = faults.items()
         return f"{host}: {fault.message}; nothing was started", fault.hint
     message = f"{len(faults)} of {hosts} hosts are not ready; nothing was started"
     if len(faults) == 1:
         message = f"one of {hosts} hosts is not ready; nothing was started"
-    return message, "\n".join(_lines(faults))
+    return message, "\n".join(_fault_lines(faults))
 
 
-def _lines(faults: Mapping[str, HostFault]) -> Iterable[str]:
+def _fault_lines(faults: Mapping[str, HostFault]) -> Iterable[str]:
     groups: dict[HostFault, list[str]] = {}
     for host, fault in faults.items():
         groups.setdefault(fault, []).append(host)

@@ -1,4 +1,4 @@
-"""One host: the ssh that reaches it, what it prints, and how its part of the job has ended."""
+"""One host of a job: its ssh process, its output, and its report."""
 
 import os
 import secrets
@@ -9,64 +9,67 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import IO
 
-from clusterrun.clients.ssh.remote import NO_INTERPRETER, REACHED, Call, Reached
+from clusterrun.clients.ssh.remote import NO_INTERPRETER, SHELL_READY, HostCommand, Stage
 from clusterrun.policy.end_report import BEGIN, LONGEST, EndReport, output_shown_line, parse_report
 from clusterrun.processes import set_parent_death_signal
 
 CHUNK = 1 << 16
 
-MAX_BEFORE = 1 << 14
-"""Bytes that are kept of what is printed before the agent runs: their end."""
+MAX_SHELL_OUTPUT = 1 << 14
+"""Bytes of output before the agent runs that are kept."""
 
-MAX_LINE_LENGTH = 1 << 16
-"""Bytes; a longer one is shown in pieces."""
+MAX_LINE_BYTES = 1 << 16
+"""A longer line is shown in pieces."""
 
 SECONDS_TO_EXIT = 2.0
 
 OUT, ERR = 1, 2
 
-Printed = tuple[int, bytes]
-"""A stream, and whole lines or a piece of a long one."""
+Output = tuple[int, bytes]
+"""A stream, and one or more whole lines or a piece of a long line."""
 
 
 class Host:
-    """A host, in the place of its node rank."""
+    """A host of a job, which runs one node."""
 
     def __init__(
-        self, rank: int, name: str, command: Sequence[str], interpreters: bytes, call: Call
+        self,
+        rank: int,
+        name: str,
+        command: Sequence[str],
+        interpreters: bytes,
+        host_command: HostCommand,
     ) -> None:
-        """It is not called yet.
+        """Start nothing yet.
 
         Args:
-            rank: of its node.
-            name: as it is listed.
-            command: the words that start ssh.
-            interpreters: the lines for our command at the other end.
-            call: the job, for the far end.
+            rank: its node rank.
+            name: as the user has listed it.
+            command: the ssh command.
+            interpreters: the lines that the login shell's command reads.
+            host_command: what bootstrap runs.
 
         """
         self.rank = rank
         self.name = name
-        self.reached = Reached.NOTHING
-        self.began_at = 0.0
+        self.stage = Stage.CONNECTING
+        self.started_at = 0.0
         self.report: EndReport | None = None
-        self.shown = 0
-        """How often it has answered that all is shown (``show``)."""
+        self.shown_count = 0
+        """How often the host has answered ``SHOW_OUTPUT``."""
         self.exit_code: int | None = None
-        """That of ssh, once all that it has printed is read; None before."""
+        """ssh's exit code, once all of its output is read."""
         self._command = command
-        self._mark = secrets.token_hex(8)
-        self._to_send = interpreters + call.message(self._mark)
+        self._marker = secrets.token_hex(8)
+        self._to_send = interpreters + host_command.request(self._marker)
         self._unsent = b""
         self._read = {OUT: b"", ERR: b""}
-        """What has been read and is not shown: before the mark all, then the beginning of a line."""
-        self._is_marked = {OUT: False, ERR: False}
+        """Data not shown yet: before the marker everything, then the beginning of a line."""
+        self._agent_began = {OUT: False, ERR: False}
         self._errors = b""
         self._process: subprocess.Popen[bytes] | None = None
         self._pipes: dict[int, int] = {}
-        """The open outputs of ssh, by stream."""
-
-    # What it does.
+        """The open output pipes of ssh, by stream."""
 
     @property
     def is_started(self) -> bool:
@@ -74,27 +77,32 @@ class Host:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the command has begun there."""
-        return self.reached is Reached.AGENT
+        """Whether the agent runs on the host."""
+        return self.stage is Stage.AGENT
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return self.exit_code is not None
 
     @property
-    def noise(self) -> bytes:
-        """What its login shell has printed to standard output."""
-        return self._read[OUT].partition(b"\n%b\n" % REACHED)[0]
+    def is_pending(self) -> bool:
+        """Whether the host is neither ready nor has ended."""
+        return not (self.is_ready or self.has_ended)
+
+    @property
+    def shell_output(self) -> bytes:
+        """Standard output of the login shell."""
+        return self._read[OUT].partition(b"\n%b\n" % SHELL_READY)[0]
 
     @property
     def errors(self) -> bytes:
-        """What was printed to standard error before the command has begun."""
-        return self._errors if self._is_marked[ERR] else self._read[ERR]
+        """Standard error before the agent ran."""
+        return self._errors if self._agent_began[ERR] else self._read[ERR]
 
-    def open(self) -> None:
-        """Start ssh, which has no terminal to ask on, and ends with this process."""
+    def start(self) -> None:
+        """Start ssh without a terminal; it is killed if this process dies."""
         client = os.getpid()
-        self.began_at = time.monotonic()
+        self.started_at = time.monotonic()
         process = self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -105,29 +113,29 @@ class Host:
         )
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise AssertionError("ssh was started with three pipes")
-        _descriptor(process.stdin)
-        self._pipes = {OUT: _descriptor(process.stdout), ERR: _descriptor(process.stderr)}
+        _nonblocking(process.stdin)
+        self._pipes = {OUT: _nonblocking(process.stdout), ERR: _nonblocking(process.stderr)}
 
-    def leave_out(self) -> None:
-        """Never call it: the job does not run."""
+    def cancel(self) -> None:
+        """Mark a host that was never started as ended."""
         self.exit_code = 0
 
-    # What is sent.
+    # Sending.
 
     def signal(self, number: int) -> None:
-        """Have its command act as if it had got a signal, or show all for ``SHOW_OUTPUT``."""
+        """Send the number of a signal, or ``SHOW_OUTPUT``, to the command."""
         if self.is_ready:
             self._send(bytes([number]))
 
     def close_lifeline(self) -> None:
-        """Have its command end as by SIGTERM; what still runs there ends with it."""
+        """Make the command stop as after SIGTERM, with all its processes."""
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
 
     @property
     def writing(self) -> list[int]:
-        """The descriptor to wait for, if something is to be sent."""
+        """The descriptor to wait for, if there is unsent data."""
         pipe = self._process.stdin if self._process is not None else None
         return [pipe.fileno()] if pipe is not None and not pipe.closed and self._unsent else []
 
@@ -138,40 +146,41 @@ class Host:
             except BlockingIOError:
                 return
             except OSError:
-                # ssh has ended: its exit says why.
+                # ssh has ended; its exit code says why.
                 self._unsent = b""
 
     def _send(self, data: bytes) -> None:
         self._unsent += data
         self.flush()
 
-    # What it prints.
+    # Receiving.
 
     @property
     def reading(self) -> list[int]:
         return [*self._pipes.values()]
 
-    def read(self) -> Iterator[Printed]:
-        """Read what has come; yield what is to be shown. Once ssh has ended, note its exit code.
+    def read(self) -> Iterator[Output]:
+        """Read available data, and yield what to show; once ssh has ended, set the exit code.
 
-        A connection that ssh keeps for others (ControlPersist) holds its standard error open.
+        The end of file alone is not enough: with ControlPersist, ssh's background process keeps standard
+        error open.
         """
         ended = self._process.poll() if self._process is not None else None
         for stream in list(self._pipes):
-            while data := self._chunk(stream):
+            while data := self._read_chunk(stream):
                 self._read[stream] += data
-                yield from self._shown(stream)
+                yield from self._new_output(stream)
                 if ended is None:
                     break
         if ended is not None:
             for stream, rest in self._read.items():
-                if self._is_marked[stream] and rest:
+                if self._agent_began[stream] and rest:
                     yield stream, rest + b"\n"
             self._pipes = {}
             self.exit_code = ended
 
-    def _chunk(self, stream: int) -> bytes:
-        """Return what can be read now; b"" if nothing can, or at the end, after which it is not watched."""
+    def _read_chunk(self, stream: int) -> bytes:
+        """Return available data, or b""; at the end of file, forget the pipe."""
         try:
             data = os.read(self._pipes[stream], CHUNK)
         except BlockingIOError:
@@ -180,51 +189,51 @@ class Host:
             del self._pipes[stream]
         return data
 
-    def _shown(self, stream: int) -> Iterator[Printed]:
-        if not self._is_marked[stream]:
-            self._greet(stream)
-        if self._is_marked[stream]:
-            yield from self._lines(stream)
+    def _new_output(self, stream: int) -> Iterator[Output]:
+        if not self._agent_began[stream]:
+            self._look_for_agent(stream)
+        if self._agent_began[stream]:
+            yield from self._complete_lines(stream)
 
-    def _greet(self, stream: int) -> None:
-        """Look for what ends the login shell's own output."""
+    def _look_for_agent(self, stream: int) -> None:
+        """Look for the lines that say how far the host has come."""
         before, found, after = self._read[stream].partition(
-            b"%b%b\n" % (BEGIN, self._mark.encode())
+            b"%b%b\n" % (BEGIN, self._marker.encode())
         )
         if found:
-            self._is_marked[stream] = True
+            self._agent_began[stream] = True
             self._read[stream] = after
             if stream == OUT:
-                self.reached = Reached.AGENT
+                self.stage = Stage.AGENT
             else:
                 self._errors = before
             return
-        self._read[stream] = before[-MAX_BEFORE:]
-        if stream == OUT and self.reached is Reached.NOTHING and b"\n%b\n" % REACHED in before:
-            self.reached = Reached.SHELL
+        self._read[stream] = before[-MAX_SHELL_OUTPUT:]
+        if stream == OUT and self.stage is Stage.CONNECTING and b"\n%b\n" % SHELL_READY in before:
+            self.stage = Stage.SHELL
             self._send(self._to_send)
         if stream == OUT and b"\n%b\n" % NO_INTERPRETER in before:
-            self.reached = Reached.NO_INTERPRETER
+            self.stage = Stage.NO_INTERPRETER
 
-    def _lines(self, stream: int) -> Iterator[Printed]:
+    def _complete_lines(self, stream: int) -> Iterator[Output]:
         *lines, rest = self._read[stream].split(b"\n")
-        ours = b"%b%b " % (BEGIN, self._mark.encode())
+        ours = b"%b%b " % (BEGIN, self._marker.encode())
         for line in lines:
-            if stream == ERR and line + b"\n" == output_shown_line(self._mark):
-                self.shown += 1
+            if stream == ERR and line + b"\n" == output_shown_line(self._marker):
+                self.shown_count += 1
             elif stream == ERR and line.startswith(ours):
-                self.report = parse_report(line + b"\n", self._mark)
+                self.report = parse_report(line + b"\n", self._marker)
             else:
                 yield stream, line + b"\n"
-        is_long = len(rest) > (LONGEST if rest.startswith(ours) else MAX_LINE_LENGTH)
+        is_long = len(rest) > (LONGEST if rest.startswith(ours) else MAX_LINE_BYTES)
         if is_long:
             yield stream, rest
         self._read[stream] = b"" if is_long else rest
 
     # The end.
 
-    def end(self) -> None:
-        """End ssh, if it runs, and close its pipes; the command sees the end of its lifeline."""
+    def stop(self) -> None:
+        """Terminate ssh, if it runs, and close its pipes; the command sees its lifeline close."""
         process = self._process
         if process is None:
             return
@@ -241,6 +250,6 @@ class Host:
         self.exit_code = process.poll() or 0
 
 
-def _descriptor(pipe: IO[bytes]) -> int:
+def _nonblocking(pipe: IO[bytes]) -> int:
     os.set_blocking(pipe.fileno(), False)
     return pipe.fileno()

@@ -1,4 +1,4 @@
-"""What reaches a host: ssh's command line, the login shell's command, the job's call and variables."""
+"""What a host gets: ssh's command line, the login shell's command, and the job with its variables."""
 
 import json
 import os
@@ -29,18 +29,18 @@ from clusterrun.job.ssh_targets import SshTargets
 
 # The command that a login shell runs, and what is printed before the agent begins.
 
-REACHED = b"clusterrun-reached"
-"""A line of this alone: all before it was printed by the login shell's own files."""
+SHELL_READY = b"clusterrun-reached"
+"""Printed on a line after the output of the login shell's startup files."""
 
 NO_INTERPRETER = b"clusterrun-no-interpreter"
-"""A line: none of the interpreters is on the host."""
+"""Printed on a line if the host has none of the interpreters."""
 
-# The user's login shell reads this first, be it sh, fish or csh: so it is the same for every job, and
-# has only what is written alike in all of them. All else goes through standard input: sh's own read
-# takes one byte at a time, and leaves the rest to the interpreter.
+# The user's login shell, which may be sh, fish or csh, parses this command. So it is the same for every
+# job, and uses only syntax common to all of them. Everything else goes through standard input: ``read``
+# of sh takes one byte at a time, and leaves the rest to the interpreter.
 COMMAND = (
     "exec /bin/sh -c '"
-    f'echo; echo "{REACHED.decode()}"; '
+    f'echo; echo "{SHELL_READY.decode()}"; '
     'python=; while IFS= read -r path && test -n "$path"; do '
     'test -z "$python" && test -x "$path" && python=$path; done; '
     f'test -n "$python" && exec "$python" -P -u -m clusterrun.clients.ssh.bootstrap; '
@@ -49,36 +49,36 @@ COMMAND = (
 )
 
 _ALWAYS = (
-    # The first value that ssh gets counts: no file of the user's changes these.
-    *("-T", "-o", "BatchMode=yes"),  # no terminal, no question
+    # The first value that ssh gets counts, so ssh_config can't change these.
+    *("-T", "-o", "BatchMode=yes"),  # no terminal, no questions
     *("-o", "RemoteCommand=none"),
-    # As scp does: a port that ssh_config forwards is taken by the first of several connections.
+    # As scp does, because only one of several connections could forward a port.
     *("-o", "ClearAllForwardings=yes"),
 )
 
 SERVER_ALIVE_COUNT = 3
-"""That ssh asks a silent host for, before it ends with "Timeout, server not responding"."""
+"""Unanswered keepalive messages after which ssh exits (ssh_config(5))."""
 
 
-def ssh_command(ssh: str, host: str, options: Sequence[str], silence: float) -> list[str]:
+def ssh_command(ssh: str, host: str, options: Sequence[str], timeout: float) -> list[str]:
     """Return the words that run our command on ``host``.
 
     Args:
         ssh: the path of the program.
         host: a name or an address, as ssh_config may know it.
-        options: the user's; they do not replace ours. Host keys are checked as ssh_config says.
-        silence: seconds after which a host that does not answer is lost.
+        options: the user's, which do not override ours. Host keys are checked as ssh_config says.
+        timeout: seconds after which a host that does not answer is lost.
 
     """
     alive = (
-        *("-o", f"ServerAliveInterval={max(1, round(silence / SERVER_ALIVE_COUNT))}"),
+        *("-o", f"ServerAliveInterval={max(1, round(timeout / SERVER_ALIVE_COUNT))}"),
         *("-o", f"ServerAliveCountMax={SERVER_ALIVE_COUNT}"),
     )
     return [ssh, *_ALWAYS, *alive, *options, "--", host, COMMAND]
 
 
 def interpreters_of(job: Job) -> list[str]:
-    """Return the interpreters that may run the agents: this process's, else that of ``--python``."""
+    """Return paths of interpreters that may run the agents: this process's, then ``--python``'s."""
     python = job.program.python
     named = job.given.python and Path(python).is_absolute() and python != sys.executable
     return [sys.executable, *([python] if named else [])]
@@ -89,26 +89,25 @@ def interpreter_lines(paths: Iterable[str]) -> bytes:
     return b"".join(os.fsencode(path) + b"\n" for path in (*paths, ""))
 
 
-class Reached(Enum):
-    """What runs at the other end of a connection."""
+class Stage(Enum):
+    """How far a connection has come."""
 
-    NOTHING = "nothing"
-    """Nothing of ours has run."""
+    CONNECTING = "connecting"
     SHELL = "shell"
-    """Our command runs, and has no interpreter yet."""
+    """The login shell runs our command, which looks for an interpreter."""
     NO_INTERPRETER = "no interpreter"
     AGENT = "agent"
-    """What it prints follows."""
+    """The agent runs."""
 
 
-# The job, as each host gets it.
+# The job.
 
 TOKEN_BYTES = 32
 
-_LISTING = {*rows_of(Ssh), "hosts", "hostfile", "token_file"}
-"""Options that the client reads for all hosts."""
+_CLIENT_OPTIONS = {*rows_of(Ssh), "hosts", "hostfile", "token_file"}
+"""Options that the client evaluates for all hosts."""
 
-_OWN = frozenset(
+_LOCAL_VARIABLES = frozenset(
     {
         *("HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "MAIL", "HOST", "HOSTNAME", "HOSTTYPE"),
         *("PWD", "OLDPWD", "SHLVL", "_", "TERM", "TERMINFO", "COLUMNS", "LINES", "WINDOWID", "TTY"),
@@ -118,76 +117,76 @@ _OWN = frozenset(
 )
 """Variables that describe this host or this session."""
 
-_OWN_PREFIXES = (
+_LOCAL_PREFIXES = (
     *("SSH_", "XDG_", "GPG_", "VSCODE_"),
-    # A scheduler's: its job is this process's, not that of an agent which ssh has started.
+    # A scheduler's variables are about this process, not about an agent started by ssh.
     *(beginning for cluster in CLUSTERS for beginning in cluster.private_prefixes),
 )
 
-_OPTIONS = {
+_CLIENT_VARIABLES = {
     f"{prefix}{name.upper()}"
     for prefix in (PREFIX, TORCHRUN_PREFIX)
-    for option in (*_LISTING, "node_rank")
+    for option in (*_CLIENT_OPTIONS, "node_rank")
     for name in OPTIONS[option].names
 }
 
 
-def forwarded(environ: Mapping[str, str], unset: Collection[str]) -> dict[str, str]:
+def forwarded_variables(environ: Mapping[str, str], unset: Collection[str]) -> dict[str, str]:
     """Return the variables of ``environ`` for the hosts, without those in ``unset``."""
-    not_for_hosts = {*_OWN, *_OPTIONS, *unset}
+    not_for_hosts = {*_LOCAL_VARIABLES, *_CLIENT_VARIABLES, *unset}
     return {
         name: value
         for name, value in environ.items()
-        if name not in not_for_hosts and not name.startswith(_OWN_PREFIXES)
+        if name not in not_for_hosts and not name.startswith(_LOCAL_PREFIXES)
     }
 
 
-class Call(NamedTuple):
-    """What the far end of a host gets (``far_end``)."""
+class HostCommand(NamedTuple):
+    """The command that bootstrap runs on a host."""
 
     argv: list[str]
-    """The words after "clusterrun"."""
+    """The arguments of clusterrun."""
     folder: str
     variables: Mapping[str, str]
-    """On top of the host's own."""
+    """Variables to set in the host's environment."""
 
-    def message(self, mark: str) -> bytes:
-        """Return the message; ``mark`` is how this host marks what is ours."""
+    def request(self, marker: str) -> bytes:
+        """Return what bootstrap reads; ``marker`` begins lines for this process in the host's output."""
         body = json.dumps({**self._asdict(), "version": version("clusterrun")}).encode()
-        return b"%b %d\n%b" % (mark.encode(), len(body), body)
+        return b"%b %d\n%b" % (marker.encode(), len(body), body)
 
 
-def calls(
+def host_commands(
     resolved: Resolved, over_ssh: SshTargets, line: CommandLine, environ: Mapping[str, str]
-) -> Iterator[Call]:
-    """Yield what each host gets, in the order of their ranks.
+) -> Iterator[HostCommand]:
+    """Yield the command of each host, by rank.
 
     Raises:
         UsageError: the current folder is deleted.
 
     """
     job = resolved.job
-    kept = line.without({*_LISTING, "env"})
+    kept = line.without({*_CLIENT_OPTIONS, "env"})
     variables = {
-        **forwarded(environ, resolved.unset),
-        **_env(line, environ),
-        # Command lines can be read by all users of a host; variables cannot.
+        **forwarded_variables(environ, resolved.unset),
+        **_env_variable(line, environ),
+        # All users of a host can read command lines, but not variables.
         TOKEN_VARIABLE: job.token or secrets.token_hex(TOKEN_BYTES),
     }
-    folder = _folder()
+    folder = _current_folder()
     for rank, host in enumerate(over_ssh.hosts):
         own = typed(
-            # A job file may say ssh, and each agent reads it.
+            # Each agent reads the job file, which may say ssh.
             launcher=NodeLauncher.NONE.value,
             hosts=",".join(over_ssh.hosts),
             node_rank=str(rank),
         )
         if host in over_ssh.slots:
             own = {**own, **typed(nproc_per_node=str(over_ssh.slots[host]))}
-        yield Call(kept.with_options(own).argv(), folder, variables)
+        yield HostCommand(kept.with_options(own).argv(), folder, variables)
 
 
-def _folder() -> str:
+def _current_folder() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
@@ -197,8 +196,8 @@ def _folder() -> str:
         ) from None
 
 
-def _env(line: CommandLine, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that says what the flags ``--env`` do, which all users could read."""
+def _env_variable(line: CommandLine, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return a variable in place of ``--env`` flags, because all users can read command lines."""
     values = [text.value for text in line.options.get("env", ())]
     texts = [environ.get(ENV_VARIABLE, ""), *values]
     return {ENV_VARIABLE: "\n".join(filter(None, texts))} if values else {}

@@ -21,10 +21,7 @@ from clusterrun.policy.end_report import EndReport
         ([], False, ExitCode.NODE_LOST),
     ],
 )
-def test_the_code_of_most_agents(
-    codes: list[int], *, survives_node_loss: bool, expected: int
-) -> None:
-    """The agents agree, apart from those that were lost."""
+def test_job_exit_code(codes: list[int], *, survives_node_loss: bool, expected: int) -> None:
     assert job_exit_code(codes, survives_node_loss=survives_node_loss) == expected
 
 
@@ -36,7 +33,7 @@ NO = EndReport(4, "RendezvousError", "no")
 @pytest.mark.parametrize(
     ("reports", "hosts", "text"),
     [
-        # The node of the rank knows most.
+        # The report of the failed rank's node is the longest.
         ({"n0": SHORT, "n1": FAILED, "n2": SHORT}, 3, FAILED.text),
         ({"n0": NO, "n1": NO}, 2, "no"),
         ({"n0": NO, "n1": NO}, 3, "n0, n1: no"),
@@ -45,7 +42,7 @@ NO = EndReport(4, "RendezvousError", "no")
         ({}, 2, ""),
     ],
 )
-def test_what_is_reported_once(reports: dict[str, EndReport], hosts: int, text: str) -> None:
+def test_merged_report(reports: dict[str, EndReport], hosts: int, text: str) -> None:
     report = merge_reports(reports, hosts)
 
     assert (report.text if report is not None else "") == text
