@@ -14,7 +14,7 @@ from kubeflow_trainer_api.models import (
     TrainerV1alpha1TrainJobSpec,
 )
 
-from tests.submitting.shellcheck import complaints
+from tests.submitting.shellcheck import shellcheck_warnings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SCRIPTS = sorted(CONFIGS.glob("schedulers/*.sh"))
@@ -62,7 +62,7 @@ def test_a_script_can_be_read(script: Path) -> None:
     """By bash, and shellcheck has nothing to say."""
     subprocess.run(["bash", "-n", script], check=True, timeout=60)
 
-    assert complaints(script.read_text()) == ""
+    assert shellcheck_warnings(script.read_text()) == ""
 
 
 def test_each_scheduler_has_a_script() -> None:

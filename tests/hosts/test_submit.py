@@ -157,7 +157,7 @@ def test_ctrl_c_leaves_the_job_alone(slurm: Slurm, folder: Path) -> None:
 
     following.process.send_signal(signal.SIGINT)
     left = following.ended()
-    lines = re.findall(rf"job {number} goes on; to see it: (.*); to end it: (.*)\n", left.err)
+    lines = re.findall(rf"job {number} continues; to see it: (.*); to end it: (.*)\n", left.err)
     ((see, end),) = lines
     seen = slurm.start(*see.split(), folder=folder)
     seen.wait_for("asleep")

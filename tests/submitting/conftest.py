@@ -1,4 +1,4 @@
-"""Fixtures of the tests of what is submitted."""
+"""Fixtures for the tests of submitted jobs."""
 
 from pathlib import Path
 

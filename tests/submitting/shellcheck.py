@@ -1,12 +1,12 @@
-"""shellcheck's opinion of a script."""
+"""Check scripts with shellcheck."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 
-def complaints(script: str) -> str:
-    """Return what shellcheck complains of in ``script``; "" if it has no complaint."""
+def shellcheck_warnings(script: str) -> str:
+    """Return shellcheck's warnings about ``script``."""
     command = Path(sys.executable).with_name("shellcheck")
     done = subprocess.run(
         [command, "--color=never", "-"],

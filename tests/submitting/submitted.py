@@ -1,4 +1,4 @@
-"""What ``clusterrun submit`` writes, without Slurm."""
+"""The scripts of ``clusterrun submit``, without Slurm."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from tests.described import PROCESS
 
-SUBMITS = replace(PROCESS, python="/opt/python/bin/python3")
-"""Its interpreter has no clusterrun beside it."""
+SUBMITTING_PROCESS = replace(PROCESS, python="/opt/python/bin/python3")
+"""The folder of its interpreter has no clusterrun."""
 
 
 def no_sinfo(_words: object) -> CommandResult:
@@ -21,10 +21,10 @@ def no_sinfo(_words: object) -> CommandResult:
 def submission(
     *words: str,
     environ: Mapping[str, str] | None = None,
-    process: ThisProcess = SUBMITS,
+    process: ThisProcess = SUBMITTING_PROCESS,
     ask: Callable[..., CommandResult] = no_sinfo,
 ) -> Submission:
-    """Return what ``clusterrun submit WORDS`` describes; ``ask`` answers for sinfo."""
+    """Return the job of ``clusterrun submit WORDS``; ``ask`` answers for sinfo."""
     Path("train.py").touch()
     _, line = find_command(["submit", *words], "clusterrun")
     return describe(line, environ or {}, process, ask)

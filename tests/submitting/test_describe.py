@@ -1,15 +1,15 @@
-"""What is submitted: what is asked of Slurm, and the command of each node."""
+"""The job to submit: its resources, and the command of each node."""
 
 from pathlib import Path
 
 import pytest
-from clusterrun.clients.submit import Gpus, path_of_launcher
+from clusterrun.clients.submit import Gpus, launcher_command
 from clusterrun.errors import UsageError
 from msgspec.structs import replace
 
-from tests.submitting.submitted import SUBMITS, script, submission
+from tests.submitting.submitted import SUBMITTING_PROCESS, script, submission
 
-JOB = """\
+JOB_FILE = """\
 script: train.py
 args: [--epochs, 3]
 nnodes: 2
@@ -24,12 +24,12 @@ env:
 @pytest.fixture
 def job_file(folder: Path) -> tuple[str, ...]:
     """Write a job file; return the options that name it."""
-    (folder / "job.yaml").write_text(JOB)
+    (folder / "job.yaml").write_text(JOB_FILE)
     return ("--config", "job.yaml")
 
 
-def test_a_directive_is_one_line() -> None:
-    """Several would end the directives; a line feed at the end is none."""
+def test_directive_with_line_break_is_refused() -> None:
+    """A second line would end the directives; a trailing line feed is allowed."""
     given = ("--gpus-per-node", "1", "--directive")
 
     assert "#SBATCH --nice\n\n" in script(*given, "--nice\n", "train.py")
@@ -37,10 +37,10 @@ def test_a_directive_is_one_line() -> None:
         script(*given, "--nice\n--hold\n", "train.py")
 
 
-def test_the_command_has_what_the_file_sets(job_file: tuple[str, ...]) -> None:
-    """A change of the file while the job is queued changes nothing.
+def test_options_of_job_file_are_in_command(job_file: tuple[str, ...]) -> None:
+    """Changes of the file while the job is queued have no effect.
 
-    The number of nodes and their addresses come from the scheduler.
+    The number of nodes and their addresses come from Slurm.
     """
     job = submission(*job_file)
 
@@ -53,10 +53,10 @@ def test_the_command_has_what_the_file_sets(job_file: tuple[str, ...]) -> None:
     ("typed", "args"),
     [((), ()), (("--",), ()), (("--", "--lr", "a b"), ("--lr", "a b"))],
 )
-def test_arguments_after_dashes(
+def test_arguments_after_dashes_stay_arguments(
     job_file: tuple[str, ...], typed: tuple[str, ...], args: tuple[str, ...]
 ) -> None:
-    """They follow those of the file."""
+    """They follow the arguments in the file."""
     assert submission(*job_file, *typed).words == ("train.py", "--epochs", "3", *args)
 
 
@@ -81,8 +81,8 @@ services:
         ("-- --nnodes 3 -- x", "-- --nnodes 3 -- x"),
     ],
 )
-def test_a_job_with_services_is_read_on_its_nodes(folder: Path, typed: str, words: str) -> None:
-    """No option says what the file does: the command names it, and what is typed besides."""
+def test_job_file_with_services_is_read_on_nodes(folder: Path, typed: str, words: str) -> None:
+    """The command has --config and the flags."""
     (folder / "job.yaml").write_text(WITH_SERVICES)
     options = ("--gpus-per-node", "8", "--max-restarts", "2", "--config", "job.yaml")
 
@@ -93,8 +93,8 @@ def test_a_job_with_services_is_read_on_its_nodes(folder: Path, typed: str, word
     assert (job.nodes, job.gpus, job.env) == ("2", Gpus(8), "")
 
 
-def test_services_need_gpus_that_no_number_of_workers_tells(folder: Path) -> None:
-    """The main program has what they leave."""
+def test_services_need_gpus_per_node(folder: Path) -> None:
+    """The main program gets the GPUs that services leave."""
     (folder / "job.yaml").write_text(WITH_SERVICES)
 
     with pytest.raises(UsageError) as refused:
@@ -102,8 +102,7 @@ def test_services_need_gpus_that_no_number_of_workers_tells(folder: Path) -> Non
     assert "--gpus-per-node" in refused.value.hint
 
 
-def test_the_script_of_a_job_with_services(folder: Path) -> None:
-    """Its last line is what a user would type behind srun."""
+def test_script_of_job_with_services(folder: Path) -> None:
     (folder / "job.yaml").write_text(WITH_SERVICES)
 
     text = script("--gpus-per-node", "8", "--config", "job.yaml", "--", "--lr", "1")
@@ -112,8 +111,7 @@ def test_the_script_of_a_job_with_services(folder: Path) -> None:
     assert "#SBATCH --gpus-per-node=8\n" in text
 
 
-def test_nothing_that_finds_nodes_without_a_scheduler_reaches_its_nodes(folder: Path) -> None:
-    """Neither from a job file for ssh nor from a variable that the scheduler passes on."""
+def test_node_address_options_of_file_and_variables_are_dropped(folder: Path) -> None:
     (folder / "job.yaml").write_text(
         "script: train.py\nnproc_per_node: 1\nlauncher: ssh\nhosts: a,b\nssh_options: -p 3\n"
     )
@@ -132,8 +130,8 @@ def test_nothing_that_finds_nodes_without_a_scheduler_reaches_its_nodes(folder: 
     assert submission("--config", "job.yaml").unset == ()
 
 
-def test_the_command_has_what_variables_set(job_file: tuple[str, ...]) -> None:
-    """They replace the file's values, and flags replace them."""
+def test_options_of_variables_are_in_command(job_file: tuple[str, ...]) -> None:
+    """Variables override the file's values, and flags override variables."""
     variables = {"CLUSTERRUN_MAX_RESTARTS": "5", "PET_TEE": "3", "CLUSTERRUN_NO_FAIL_FAST": "no"}
     options = ("--tee", "0:1", "--exec", "--pass-local-rank", "--env", "B=c")
     job = submission(*job_file, *options, environ=variables)
@@ -148,8 +146,8 @@ def test_the_command_has_what_variables_set(job_file: tuple[str, ...]) -> None:
     assert job.env == "A=b c\nB=c"
 
 
-def test_a_variable_with_a_line_break_is_refused(folder: Path) -> None:
-    """It cannot be passed on; a command line, which can hold it, is read by all."""
+def test_env_value_with_line_break_is_refused(folder: Path) -> None:
+    """A variable can't hold it, and all users can read a command line."""
     (folder / "job.yaml").write_text("script: train.py\nenv:\n  KEY: |\n    a\n    b\n")
 
     with pytest.raises(
@@ -159,8 +157,7 @@ def test_a_variable_with_a_line_break_is_refused(folder: Path) -> None:
     assert "a file that only you can read" in refused.value.hint
 
 
-def test_addresses_on_the_command_line_stay() -> None:
-    """Whoever types one for a scheduler means it."""
+def test_address_flags_are_kept() -> None:
     options = ("--gpus-per-node", "1", "--nnodes", "1:2", "--master-port", "4000")
     job = submission(*options, "train.py")
 
@@ -177,13 +174,12 @@ def test_addresses_on_the_command_line_stay() -> None:
         ("--nproc-per-node auto --exclusive", None),
     ],
 )
-def test_workers_need_gpus(options: str, gpus: Gpus | None) -> None:
-    """One each, unless told otherwise."""
+def test_gpus_per_node_from_workers(options: str, gpus: Gpus | None) -> None:
+    """Each worker has one by default."""
     assert submission(*options.split(), "train.py").gpus == gpus
 
 
-def test_cpus_and_memory_of_a_job_without_gpus() -> None:
-    """Are those of its workers."""
+def test_cpus_and_memory_without_gpus_are_per_worker() -> None:
     options = ("--gpus-per-node", "0", "--nproc-per-node", "3", "--cpus-per-gpu", "2")
     job = submission(*options, "--memory-per-gpu", "1G", "train.py")
 
@@ -191,8 +187,8 @@ def test_cpus_and_memory_of_a_job_without_gpus() -> None:
     assert submission("--exclusive", "train.py").cpus is None
 
 
-def test_a_worker_without_a_gpu_has_a_cpu_of_its_own() -> None:
-    """A scheduler's default is one CPU for all of them."""
+def test_one_cpu_per_worker_without_gpus() -> None:
+    """Slurm's default is one CPU for all workers."""
     job = submission("--gpus-per-node", "0", "--nproc-per-node", "2", "train.py")
     whole = submission("--gpus-per-node", "0", "--nproc-per-node", "2", "--exclusive", "train.py")
 
@@ -209,34 +205,34 @@ def test_a_worker_without_a_gpu_has_a_cpu_of_its_own() -> None:
         ("--image x --no-python ...", "clusterrun"),
     ],
 )
-def test_a_job_is_called_as_its_program(words: str, name: str) -> None:
-    """Characters that a scheduler may refuse are replaced."""
+def test_default_job_name(words: str, name: str) -> None:
+    """Characters that Slurm may reject are replaced."""
     assert submission("--gpus-per-node", "1", *words.split()).job_name == name
 
 
-def test_the_launcher_is_that_which_submits(folder: Path) -> None:
-    """By its path, which all nodes have; without one beside the interpreter, by the interpreter."""
+def test_launcher_is_the_submitting_clusterrun(folder: Path) -> None:
+    """It is started by its path, or by its interpreter if that has no script beside it."""
     python = str(folder / "python")
-    without = path_of_launcher(python)
+    without = launcher_command(python)
     (folder / "clusterrun").touch()
 
     assert without == (python, "-m", "clusterrun")
-    assert path_of_launcher(python) == (str(folder / "clusterrun"),)
+    assert launcher_command(python) == (str(folder / "clusterrun"),)
 
 
 @pytest.mark.parametrize(
     ("words", "chosen"),
     [((), True), (("--setup", "module load x"), False), (("--python", "python3"), False)],
 )
-def test_the_environment_that_is_active_at_the_submission(
+def test_active_environment_at_submission(
     folder: Path, words: tuple[str, ...], *, chosen: bool
 ) -> None:
-    """The job has its path, if it would be the default here; the lines of a set-up choose for themselves."""
+    """The job gets the path of its interpreter, unless --setup chooses an environment."""
     active = folder / "active"
     for path in (active / "bin/python", active / "lib/python3.12/site-packages/torch/__init__.py"):
         path.parent.mkdir(parents=True)
         path.touch(mode=0o755)
-    process = replace(SUBMITS, has_torch=lambda: False)
+    process = replace(SUBMITTING_PROCESS, has_torch=lambda: False)
     given = ("--exclusive", *words, "train.py")
 
     job = submission(*given, environ={"VIRTUAL_ENV": str(active)}, process=process)
@@ -257,8 +253,8 @@ def test_the_environment_that_is_active_at_the_submission(
         ("max_restarts: few", "job.yaml:1 max_restarts: 'few' is not a number of restarts", ""),
     ],
 )
-def test_what_a_job_file_cannot_have(folder: Path, text: str, message: str, hint: str) -> None:
-    """With file, line and key, and what to write instead; nothing is submitted."""
+def test_impossible_values_in_job_file(folder: Path, text: str, message: str, hint: str) -> None:
+    """The message has file, line and key, and the hint what to write instead."""
     (folder / "job.yaml").write_text(f"{text}\n")
 
     with pytest.raises(UsageError) as caught:
@@ -268,8 +264,7 @@ def test_what_a_job_file_cannot_have(folder: Path, text: str, message: str, hint
     assert hint in caught.value.hint
 
 
-def test_spares_of_a_job_file_are_nodes(folder: Path) -> None:
-    """They are asked for, too."""
+def test_spares_of_job_file_count_as_nodes(folder: Path) -> None:
     (folder / "job.yaml").write_text("nnodes: 2\nspares: 1\n")
 
     assert submission("--gpus-per-node", "1", "--config", "job.yaml", "train.py").nodes == "3"

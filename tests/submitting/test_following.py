@@ -1,4 +1,4 @@
-"""A job that is followed by a command whose output nobody takes, or who is interrupted; it goes on."""
+"""``--follow`` that is interrupted, or can't write its output; the job continues."""
 
 import os
 import signal
@@ -17,12 +17,12 @@ state=RUNNING
 echo "JobId=7 JobName=train JobState=$state Reason=None ExitCode=0:0 StdOut=$FOLDER/7.out"
 """
 
-GOES_ON = "clusterrun: job 7 goes on; to see it: tail -f "
+CONTINUES = "clusterrun: job 7 continues; to see it: tail -f "
 
 
 @pytest.fixture
 def cluster(folder: Path) -> Path:
-    """Return the folder of a cluster whose job runs, and has printed a line."""
+    """Return the folder of a simulated cluster, whose job runs and has printed a line."""
     for name, text in (("scontrol", SCONTROL), ("sbatch", "#!/bin/sh\necho 7\n")):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -44,8 +44,8 @@ def followed(
     )
 
 
-def test_a_reader_that_has_seen_enough(cluster: Path) -> None:
-    """As ``| head -1`` has."""
+def test_closed_reader_ends_following(cluster: Path) -> None:
+    """For example ``| head -1``."""
     following = followed(cluster, subprocess.PIPE)
     assert following.stdout is not None
     assert following.stdout.readline() == b"first line\n"
@@ -56,24 +56,23 @@ def test_a_reader_that_has_seen_enough(cluster: Path) -> None:
     _, errors = following.communicate(timeout=30)
 
     assert following.returncode == 141
-    assert GOES_ON in errors.decode()
+    assert CONTINUES in errors.decode()
 
 
-def test_a_full_disk(cluster: Path) -> None:
-    """An error of this machine, not the job's end."""
+def test_full_disk_is_machine_error(cluster: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         following = followed(cluster, full)
     _, errors = following.communicate(timeout=30)
 
     assert following.returncode == 3
     assert (
-        "error: what the job prints can't be written: No space left on device\n  job 7 goes on"
+        "error: what the job prints can't be written: No space left on device\n  job 7 continues"
         in errors.decode()
     )
 
 
-def test_without_standard_output(cluster: Path) -> None:
-    """The exit code alone is asked for."""
+def test_follow_without_standard_output(cluster: Path) -> None:
+    """Only the exit code is of use then."""
     (cluster / "ended").touch()
 
     following = followed(cluster, subprocess.DEVNULL, redirection=">&-")
@@ -83,8 +82,7 @@ def test_without_standard_output(cluster: Path) -> None:
     assert "job 7 has ended: COMPLETED, exit code 0" in errors.decode()
 
 
-def test_impatient_interrupts(cluster: Path) -> None:
-    """The last line is printed once."""
+def test_second_interrupt_does_not_lose_last_line(cluster: Path) -> None:
     following = followed(cluster, subprocess.PIPE)
     assert following.stdout is not None
     assert following.stdout.readline() == b"first line\n"
@@ -93,5 +91,5 @@ def test_impatient_interrupts(cluster: Path) -> None:
     _, errors = following.communicate(timeout=30)
 
     assert following.returncode == 130
-    assert errors.decode().count(GOES_ON) == 1
+    assert errors.decode().count(CONTINUES) == 1
     assert "Traceback" not in errors.decode()

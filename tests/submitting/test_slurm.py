@@ -1,4 +1,4 @@
-"""Batch scripts for Slurm: each option is the directive that sbatch(1) has for it."""
+"""Batch scripts for Slurm."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from clusterrun.clients.submit import QueuedJob, Submission, submit
 from clusterrun.errors import MachineError, UsageError
 from clusterrun.job.this_process import CommandResult
 
-from tests.submitting.shellcheck import complaints
+from tests.submitting.shellcheck import shellcheck_warnings
 from tests.submitting.submitted import script, submission
 
 ONE_GPU = ("--gpus-per-node", "1")
@@ -22,7 +22,7 @@ def directives(text: str) -> list[str]:
 
 
 def command(text: str) -> list[str]:
-    """Return the words of the command that the script becomes."""
+    """Return the words of the command that the script executes."""
     _, _, last = text.replace("\\\n", "").rpartition("\nexec ")
     return shlex.split(last)
 
@@ -53,16 +53,16 @@ def command(text: str) -> list[str]:
         ("--directive=--mail-type=END --directive=-C;x", ["--mail-type=END", "-C;x"]),
     ],
 )
-def test_an_option_is_a_directive(options: str, expected: list[str]) -> None:
-    """And the script is to shellcheck's liking."""
+def test_option_becomes_directive(options: str, expected: list[str]) -> None:
+    """The script passes shellcheck."""
     text = script(*ONE_GPU, *options.split(), "train.py")
 
     assert [each for each in expected if each not in directives(text)] == []
-    assert complaints(text) == ""
+    assert shellcheck_warnings(text) == ""
 
 
-def test_a_job_of_one_node_needs_few_lines() -> None:
-    """Nothing that is not asked for is in the script."""
+def test_script_of_one_node() -> None:
+    """It has no lines for options that are not set."""
     text = script("--gpus-per-node", "8", "--cpus-per-gpu", "8", "train.py", "--lr", "0.1")
 
     assert directives(text) == [
@@ -75,16 +75,16 @@ def test_a_job_of_one_node_needs_few_lines() -> None:
     ]
 
 
-def test_cpus_that_are_not_asked_for_are_those_of_the_job() -> None:
-    """Without -c, srun gives its task one core; the variable is Slurm's."""
+def test_without_cpus_the_step_gets_those_of_the_job() -> None:
+    """Without -c, srun gives the task one core."""
     text = script("--exclusive", "train.py")
 
     assert "cpus=${SLURM_JOB_CPUS_PER_NODE%%[(,]*}\n" in text
     assert 'exec srun --cpus-per-task="$cpus" ' in text
 
 
-def test_a_job_that_outlives_its_nodes() -> None:
-    """Slurm ends neither the job with a node nor the step with a task."""
+def test_job_that_survives_node_loss() -> None:
+    """Slurm must end neither the job with a node nor the step with a task."""
     words = command(script(*ONE_GPU, "--nnodes", "14", "--spares", "2", "train.py"))
 
     assert "--kill-on-bad-exit=0" in words
@@ -94,8 +94,7 @@ def test_a_job_that_outlives_its_nodes() -> None:
 WORDS = ["a b", "$HOME", "it's", "`id`", 'say "no"', "\\", "*", "", "--x=ü", "#"]
 
 
-def test_words_of_the_script_arrive_unchanged(folder: Path) -> None:
-    """Blanks, quotes, variables and patterns are quoted for the shell that runs the script."""
+def test_script_arguments_arrive_unchanged(folder: Path) -> None:
     text = script(*ONE_GPU, "train.py", *WORDS)
     (folder / "srun").write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
     (folder / "srun").chmod(0o755)
@@ -112,21 +111,21 @@ def test_words_of_the_script_arrive_unchanged(folder: Path) -> None:
     options, *printed = done.stdout.split("\0")[:-1]
     assert options == "--cpus-per-task=64"
     assert printed[-len(WORDS) :] == WORDS
-    assert complaints(text) == ""
+    assert shellcheck_warnings(text) == ""
 
 
-def test_the_setup_comes_first() -> None:
-    """A line that fails ends the job; clusterrun is that of the environment they make."""
+def test_setup_lines_come_first() -> None:
+    """A failing line ends the job; clusterrun comes from the environment that they set up."""
     lines = ("--setup", "ulimit -n 65536", "--setup", "export A=1")
     text = script(*ONE_GPU, "--setup", "module load cuda/12.4 nccl", *lines, "train.py")
 
     assert "\nset -e\nmodule load cuda/12.4 nccl\nulimit -n 65536\nexport A=1\n\n" in text
     assert command(text)[-2:] == ["clusterrun", "train.py"]
-    assert complaints(text) == ""
+    assert shellcheck_warnings(text) == ""
 
 
-def test_a_container_of_pyxis() -> None:
-    """It begins in the current folder, which it sees."""
+def test_pyxis_container() -> None:
+    """The current folder is mounted, and is its working folder."""
     image = ("--image", "nvcr.io#nvidia/pytorch:24.05-py3", "--mounts", "/data:/mnt,/scratch")
     text = script(*ONE_GPU, *image, "of_the_image.py")
 
@@ -134,11 +133,11 @@ def test_a_container_of_pyxis() -> None:
     assert "--container-image=nvcr.io#nvidia/pytorch:24.05-py3" in words
     assert "--container-mounts=$PWD:$PWD,/data:/mnt,/scratch" in words
     assert words[-2:] == ["clusterrun", "of_the_image.py"]
-    assert complaints(text) == ""
+    assert shellcheck_warnings(text) == ""
 
 
-def test_no_shell_runs_what_a_folder_is_called() -> None:
-    """The batch script would, in double quotes."""
+def test_folder_name_is_not_executed() -> None:
+    """In double quotes, the shell would execute it."""
     image = ("--image", "x", "--mounts", "/data/$(touch${IFS}hacked):/mnt,/a")
     text = script(*ONE_GPU, *image, "of_the_image.py")
 
@@ -154,18 +153,17 @@ def test_no_shell_runs_what_a_folder_is_called() -> None:
 
 
 @pytest.mark.parametrize("options", ["--image train.sif", "--image docker://x/y:1"])
-def test_a_container_of_apptainer(options: str) -> None:
-    """On each node, srun starts apptainer with the driver's libraries."""
+def test_apptainer_container(options: str) -> None:
+    """Srun starts apptainer with the driver's libraries."""
     text = script(*ONE_GPU, *options.split(), "--mounts", "/data", "of_the_image.py")
 
     image = options.split()[1]
     wanted = f"apptainer exec --nv --pwd $PWD --bind $PWD --bind /data {image} clusterrun"
     assert wanted in " ".join(command(text))
-    assert complaints(text) == ""
+    assert shellcheck_warnings(text) == ""
 
 
 def test_apptainer_without_gpus() -> None:
-    """Needs no driver."""
     text = script("--gpus-per-node", "0", "--image", "train.sif", "of_the_image.py")
 
     assert "--nv" not in text
@@ -182,13 +180,15 @@ def test_apptainer_without_gpus() -> None:
         ("", None),
     ],
 )
-def test_a_gpu_has_its_part_of_the_cpus(listed: str, cpus: int | None) -> None:
-    """On the node with the fewest; nodes without GPUs do not count."""
-    assert asked_sinfo(*ONE_GPU, listed=listed)[0].cpus == cpus
+def test_cpus_per_gpu_from_sinfo(listed: str, cpus: int | None) -> None:
+    """The smallest share of any node counts; nodes without GPUs do not."""
+    assert submission_and_sinfo_queries(*ONE_GPU, listed=listed)[0].cpus == cpus
 
 
-def asked_sinfo(*words: str, listed: str = "64 gpu:8\n") -> tuple[Submission, list[list[str]]]:
-    """Return the job with what sinfo answers, and the questions."""
+def submission_and_sinfo_queries(
+    *words: str, listed: str = "64 gpu:8\n"
+) -> tuple[Submission, list[list[str]]]:
+    """Return the job, and the sinfo commands that were run."""
     asked: list[list[str]] = []
 
     def ask(question: list[str]) -> CommandResult:
@@ -198,22 +198,19 @@ def asked_sinfo(*words: str, listed: str = "64 gpu:8\n") -> tuple[Submission, li
     return submission(*words, "train.py", ask=ask), asked
 
 
-def test_the_partition_says_how_many_cpus() -> None:
-    """The question is about the nodes of that partition only."""
-    job, asked = asked_sinfo("--gpus-per-node", "2", "--partition", "a100")
+def test_sinfo_is_queried_for_the_partition() -> None:
+    job, asked = submission_and_sinfo_queries("--gpus-per-node", "2", "--partition", "a100")
 
     assert job.cpus == 16
     assert [question[-1] for question in asked] == ["--partition=a100"]
 
 
 @pytest.mark.parametrize("options", ["--exclusive", "--cpus-per-gpu 3", "--gpus-per-node 0"])
-def test_sinfo_is_not_asked_without_need(options: str) -> None:
-    """Whole nodes have all of their CPUs."""
-    assert asked_sinfo(*ONE_GPU, *options.split())[1] == []
+def test_sinfo_is_not_queried_if_cpus_are_known(options: str) -> None:
+    assert submission_and_sinfo_queries(*ONE_GPU, *options.split())[1] == []
 
 
-def test_without_an_answer_slurm_decides() -> None:
-    """The script then takes the number from Slurm's variable."""
+def test_no_cpus_without_answer_of_sinfo() -> None:
     job = submission(*ONE_GPU, "train.py", ask=lambda _words: CommandResult("", "no", 1))
 
     assert job.cpus is None
@@ -228,24 +225,24 @@ def test_without_an_answer_slurm_decides() -> None:
         ("17;east\n", QueuedJob("17", ("--clusters=east",))),
     ],
 )
-def test_the_number_is_in_the_last_line(printed: str, queued: QueuedJob) -> None:
-    """What a cluster has put around sbatch may print more; several clusters have jobs of one number."""
+def test_job_number_is_in_last_line(printed: str, queued: QueuedJob) -> None:
+    """A wrapper of sbatch may print more lines; job numbers are unique per cluster."""
     job = submission("--gpus-per-node", "1", "train.py")
 
     assert submit(job, "", lambda *_words: CommandResult(printed, "", 0)) == queued
 
 
-def test_a_job_without_a_number() -> None:
-    """It is queued: the message says how it is found."""
+def test_submission_without_job_number() -> None:
+    """It is queued, and the message says how to find it."""
     job = submission("--gpus-per-node", "1", "train.py")
 
     with pytest.raises(MachineError, match=r"accepted the job, but its ID is unknown: odd\n") as no:
         submit(job, "", lambda *_words: CommandResult("", "odd\n", 0))
-    assert no.value.hint == "to find it by its name, train, type squeue"
+    assert no.value.hint == "to find it by its name, train, run squeue"
 
 
-def test_a_directive_that_has_its_mark() -> None:
-    """A second one would make a comment of the line."""
+def test_directive_with_sbatch_prefix() -> None:
+    """The prefix is removed, because the line would be a comment."""
     text = script(*ONE_GPU, "--directive=#SBATCH --x=1", "train.py")
 
     assert "\n#SBATCH --x=1\n" in text
@@ -254,19 +251,19 @@ def test_a_directive_that_has_its_mark() -> None:
 SECRET = ("--env", "KEY=hush", "train.py")
 
 
-def test_values_of_variables_are_on_no_command_line() -> None:
-    """All users of a node can read those; the script says how to keep it to oneself."""
+def test_env_values_are_not_on_command_line() -> None:
+    """The script says how to keep it private."""
     text = script(*ONE_GPU, *SECRET)
 
     assert "export CLUSTERRUN_ENV=KEY=hush\n" in text
     assert "hush" not in " ".join(command(text))
     assert "(umask 077; clusterrun submit --print ... > FILE)" in text
     assert "umask" not in script(*ONE_GPU, "train.py")
-    assert complaints(text) == ""
+    assert shellcheck_warnings(text) == ""
 
 
-def test_a_job_that_is_not_queued() -> None:
-    """In Slurm's own words, which name the option or the controller."""
+def test_rejected_job() -> None:
+    """The message has Slurm's error."""
     job = submission(*ONE_GPU, "--qos", "x", "train.py")
     answer = CommandResult("", "sbatch: error: Batch job submission failed:\n Invalid qos\n", 1)
 
@@ -275,11 +272,11 @@ def test_a_job_that_is_not_queued() -> None:
 
     why = "sbatch: error: Batch job submission failed: Invalid qos"
     assert caught.value.message == f"the job is not queued: {why}"
-    assert caught.value.hint == "to see what Slurm is asked for, add --print"
+    assert caught.value.hint == "to see what is requested from Slurm, add --print"
 
 
-def test_no_answer_in_time() -> None:
-    """The job may be queued all the same."""
+def test_timeout_of_sbatch() -> None:
+    """The job may be queued nevertheless."""
     job = submission(*ONE_GPU, "--job-name=mine", "train.py")
 
     with pytest.raises(MachineError) as caught:
@@ -288,4 +285,4 @@ def test_no_answer_in_time() -> None:
     assert caught.value.message == (
         "it is not known whether the job is queued: sbatch: no answer in 60 s"
     )
-    assert caught.value.hint == "to look for it by its name, type squeue --name mine"
+    assert caught.value.hint == "to look for it by its name, run squeue --name mine"

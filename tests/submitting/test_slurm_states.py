@@ -1,9 +1,9 @@
-"""What Slurm says of jobs: states, exit codes and files."""
+"""Parsing of job states, exit codes and output files."""
 
 from pathlib import Path
 
 import pytest
-from clusterrun.clients.submit import JobState, QueuedJob, state_of
+from clusterrun.clients.submit import JobState, QueuedJob, parse_job_state
 
 RUNNING = (
     "JobId=12 JobName=train UserId=me(1000) JobState=RUNNING Reason=None Dependency=(null)"
@@ -12,25 +12,25 @@ RUNNING = (
 )
 
 
-def test_a_running_job() -> None:
-    """One file for both streams is one file."""
-    assert state_of(RUNNING) == JobState("RUNNING", None, Path("/home/me/12.out"))
+def test_state_of_running_job() -> None:
+    """If both streams have one file, it is read once."""
+    assert parse_job_state(RUNNING) == JobState("RUNNING", None, Path("/home/me/12.out"))
 
 
-def test_a_path_with_blanks() -> None:
-    """As `--directive='--output=my logs/%j'` has it."""
-    found = state_of(RUNNING.replace("/home/me", "/home/me/my logs"))
+def test_output_path_with_blanks() -> None:
+    """For example with ``--directive='--output=my logs/%j'``."""
+    found = parse_job_state(RUNNING.replace("/home/me", "/home/me/my logs"))
 
     assert found.output == Path("/home/me/my logs/12.out")
 
 
-def test_files_of_their_own() -> None:
-    """A job that waits has none yet, and what Slurm throws away is none."""
+def test_separate_error_file() -> None:
+    """A pending job has no files, and /dev/null is not a file to read."""
     ended = "JobId=12 JobState=COMPLETED ExitCode=0:0 StdErr=/x/12.err StdOut=/x/12.out\n"
 
-    assert state_of(ended) == JobState("COMPLETED", 0, Path("/x/12.out"), Path("/x/12.err"))
-    assert state_of(ended.replace("/x/12.out", "/dev/null")).output is None
-    assert state_of(ended.replace("COMPLETED", "PENDING Reason=Priority")) == (
+    assert parse_job_state(ended) == JobState("COMPLETED", 0, Path("/x/12.out"), Path("/x/12.err"))
+    assert parse_job_state(ended.replace("/x/12.out", "/dev/null")).output is None
+    assert parse_job_state(ended.replace("COMPLETED", "PENDING Reason=Priority")) == (
         JobState("PENDING (Priority)")
     )
 
@@ -53,15 +53,14 @@ def test_files_of_their_own() -> None:
         ("CONFIGURING", "0:0", None),
     ],
 )
-def test_ends(state: str, code: str, expected: int | None) -> None:
-    """The job's own exit code, or one for the reason of its end; none while it waits for its next turn."""
-    found = state_of(f"JobId=12 JobState={state} Reason=None ExitCode={code}\n")
+def test_exit_code_of_final_state(state: str, code: str, expected: int | None) -> None:
+    """The job's own exit code, or one for the reason of its end; None for a requeued job."""
+    found = parse_job_state(f"JobId=12 JobState={state} Reason=None ExitCode={code}\n")
 
     assert (found.words, found.exit_code) == (state, expected)
 
 
-def test_a_job_of_another_cluster() -> None:
-    """That cluster is asked, by the number that the job has there."""
+def test_commands_for_job_of_another_cluster() -> None:
     job = QueuedJob("12", ("--clusters=east",))
 
     assert job.line("scontrol show job") == "scontrol --clusters=east show job 12"

@@ -1,4 +1,4 @@
-"""What is shown of a submitted job: every change once, all of its output, its end."""
+"""``--follow``: state changes, output and exit code of a job."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ JOB = QueuedJob("7")
 
 @pytest.fixture(autouse=True)
 def _own_signals() -> Iterator[None]:
-    """Following takes the signals by which a user leaves a job."""
+    """Restore signal handlers, which following replaces."""
     before = {
         each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
@@ -23,7 +23,6 @@ def _own_signals() -> Iterator[None]:
 
 
 def state(name: str, code: int = 0, *, reason: str = "None", more: str = "") -> str:
-    """Return a line of ``scontrol show job``."""
     return f"JobId=7 JobState={name} Reason={reason} ExitCode={code}:0 {more}\n"
 
 
@@ -31,27 +30,27 @@ WAITS, RUNS, ENDED = state("PENDING", reason="Resources"), state("RUNNING"), sta
 
 
 def followed(
-    *turns: str, begin: Callable[[int], None] = lambda _turn: None
+    *answers_of_scontrol: str, begin: Callable[[int], None] = lambda _turn: None
 ) -> tuple[int, list[float]]:
-    """Return the exit code of a job of which Slurm says this, and all pauses.
+    """Follow a job with these answers of scontrol; return the exit code and all pauses.
 
-    A turn that begins with an exclamation mark is an error.
+    An answer that begins with an exclamation mark is an error.
     """
-    answers = iter(enumerate(turns))
+    answers = iter(enumerate(answers_of_scontrol))
 
     def ask(_words: object) -> CommandResult:
-        number, turn = next(answers)
+        number, call = next(answers)
         begin(number)
         return (
-            CommandResult("", turn[1:], 1) if turn.startswith("!") else CommandResult(turn, "", 0)
+            CommandResult("", call[1:], 1) if call.startswith("!") else CommandResult(call, "", 0)
         )
 
     pauses: list[float] = []
     return follow(JOB, ask, pauses.append), pauses
 
 
-def test_every_change_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """The end has the job's own exit code."""
+def test_each_state_change_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is the job's own."""
     code, _ = followed(WAITS, WAITS, RUNS, RUNS, WAITS, RUNS, state("FAILED", 9))
 
     words = ["PENDING (Resources)", "RUNNING", "PENDING (Resources)", "RUNNING", "FAILED"]
@@ -62,10 +61,9 @@ def test_every_change_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 9
 
 
-def test_a_controller_that_does_not_answer_is_asked_again(
+def test_unavailable_controller_is_queried_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It may restart while the job runs."""
     code, _ = followed(RUNS, "!no route", "!no route", ENDED)
 
     lines = capsys.readouterr().err.splitlines()
@@ -74,32 +72,32 @@ def test_a_controller_that_does_not_answer_is_asked_again(
     assert (len(lines), code) == (4, 0)
 
 
-def test_a_forgotten_job_has_not_succeeded(capsys: pytest.CaptureFixture[str]) -> None:
-    """Slurm forgets a job minutes after its end."""
+def test_unknown_job_is_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    """Slurm forgets a job some minutes after its end."""
     code, _ = followed(RUNS, "!Invalid job id specified")
 
     assert "clusterrun: Slurm does not know how job 7 has ended\n" in capsys.readouterr().err
     assert code == 1
 
 
-def test_questions_become_rare() -> None:
-    """The controller serves the whole cluster: one question in 15 s for a long job."""
+def test_pauses_between_queries_grow() -> None:
+    """A long job causes one query in 15 s."""
     _, pauses = followed(*[RUNS] * 40, ENDED)
 
     assert max(pauses) == 1
     assert sum(pauses) == sum(range(1, 15)) + 26 * 15
 
 
-def test_output_is_shown_to_its_last_line(
+def test_output_is_shown_to_last_line(
     folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """What is written just before the end, and a file that begins anew."""
+    """Output just before the end, and a truncated file."""
     path = folder / "7.out"
     texts = {1: b"first\n", 2: b"first\nsecond\n", 3: b"anew\n", 4: b"anew\nlast"}
 
-    def write(turn: int) -> None:
-        if turn in texts:
-            path.write_bytes(texts[turn])
+    def write(call: int) -> None:
+        if call in texts:
+            path.write_bytes(texts[call])
 
     more = f"StdOut={path} StdErr={path}"
     runs, ended = state("RUNNING", more=more), state("COMPLETED", more=more)

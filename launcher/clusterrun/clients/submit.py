@@ -1,7 +1,7 @@
-"""``clusterrun submit``: writes the batch script of a job, submits it to Slurm, and follows the job.
+"""``clusterrun submit``: write the batch script of a job, submit it to Slurm, and follow the job.
 
-In this order: the options, the job that they describe, its script, the submission, and how a job is
-followed to its end.
+This file has, in this order, the options, the job that they describe, its script, the submission, and
+following.
 """
 
 import os
@@ -43,78 +43,79 @@ class Gpus(Struct, frozen=True):
 
     number: int
     model: str = ""
-    """As Slurm calls it, such as ``h100``; "": any."""
+    """Slurm's name, such as ``h100``; "" for any model."""
 
     def __str__(self) -> str:
-        """Return the value as typed: ``h100:8``."""
+        """Return the option's value, such as ``h100:8``."""
         return f"{self.model}:{self.number}" if self.model else str(self.number)
 
 
 MIB = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
-_CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)")
-_IN_UNITS = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
+_CLOCK_TIME = re.compile(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)")
+_TIME_IN_UNITS = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
 
 
 def _time_limit(text: str) -> int:
-    """Read ``2:00:00``, ``1-12:00:00``, ``90m`` or ``1d12h``; seconds.
+    """Return the seconds in ``2:00:00``, ``1-12:00:00``, ``90m`` or ``1d12h``.
 
-    A plain number is minutes to Slurm and ``2:30`` is minutes and seconds: both are refused.
+    A plain number is refused, because it means minutes to Slurm; ``2:30`` too, which means minutes and
+    seconds.
     """
-    found = _CLOCK.fullmatch(text) or _IN_UNITS.fullmatch(text)
+    found = _CLOCK_TIME.fullmatch(text) or _TIME_IN_UNITS.fullmatch(text)
     parts = found.groups() if found else ()
     seconds = sum(
         int(part or 0) * size for part, size in zip(parts, (86_400, 3_600, 60, 1), strict=False)
     )
     if seconds == 0:
-        raise _not(text, "a time limit", "give, for example, 2:00:00, 90m, 12h or 1-12:00:00")
+        raise _invalid(text, "a time limit", "give, for example, 2:00:00, 90m, 12h or 1-12:00:00")
     return seconds
 
 
 def _memory_size(text: str) -> int:
-    """Read ``64G`` or ``64GiB``; MiB."""
+    """Return the MiB in ``64G`` or ``64GiB``."""
     found = re.fullmatch(r"([1-9]\d{0,8})([MGT])(?:i?B)?", text, re.IGNORECASE)
     if not found:
-        raise _not(text, "a size of memory", "give, for example, 64G or 500M")
+        raise _invalid(text, "a size of memory", "give, for example, 64G or 500M")
     return int(found[1]) * MIB[found[2].upper()]
 
 
 def _gpus(text: str) -> Gpus:
-    """Read ``8`` or ``h100:8``."""
+    """Parse ``8`` or ``h100:8``."""
     found = re.fullmatch(r"(?:([A-Za-z][\w./-]*):)?(\d{1,4})", text)
     if not found:
-        raise _not(text, "a number of GPUs", "give, for example, 8 or h100:8; 0 for none")
+        raise _invalid(text, "a number of GPUs", "give, for example, 8 or h100:8; 0 for none")
     return Gpus(int(found[2]), found[1] or "")
 
 
 def _mounts(text: str) -> tuple[str, ...]:
-    """Read ``SOURCE:TARGET,...``."""
+    """Parse ``SOURCE:TARGET,...``."""
     found = tuple(part.strip() for part in text.split(","))
     for part in found:
         if not re.fullmatch(r"/[^\s\"']*", part):
-            raise _not(part, "a folder to mount", "give, for example, /data or /data:/mnt/data")
+            raise _invalid(part, "a folder to mount", "give, for example, /data or /data:/mnt/data")
     return found
 
 
 def _line(text: str) -> str:
     if len(text.strip().splitlines()) != 1:
-        raise _not(text, "one line", "give one line")
+        raise _invalid(text, "one line", "give one line")
     return text.strip()
 
 
 def _directive(text: str) -> str:
-    # Of two marks, the second would make the line a comment.
+    # After a second #SBATCH, the line would be a comment.
     return _line(text).removeprefix("#SBATCH").strip()
 
 
 def _word(text: str) -> str:
-    """Read a word that sbatch takes as it is in a directive: there, # begins a comment."""
+    """Check that a word needs no quoting in a directive, where # begins a comment."""
     if not re.fullmatch(r"[^\s\"'\\#]+", text):
-        raise _not(text, "one word", "give one without blanks, quotes, \\ and #")
+        raise _invalid(text, "one word", "give one without blanks, quotes, \\ and #")
     return text
 
 
-def _not(text: str, what: str, hint: str) -> UsageError:
+def _invalid(text: str, what: str, hint: str) -> UsageError:
     shown = text if len(text) < 60 else f"{text[:60]}..."
     return UsageError(f"{shown!r} is not {what}", hint)
 
@@ -123,9 +124,9 @@ Word = Annotated[str, Value(_word, "NAME")]
 
 
 class Submit(Struct, frozen=True):
-    """What ``clusterrun submit`` does with the script."""
+    """Options for what ``clusterrun submit`` does with the script."""
 
-    title: ClassVar = "What becomes of it"
+    title: ClassVar = "What to do with the script"
 
     print: Annotated[bool, Option("Print the batch script, and submit nothing")] = False
     follow: Annotated[
@@ -137,9 +138,9 @@ class Submit(Struct, frozen=True):
 
 
 class SlurmRequest(Struct, frozen=True):
-    """What a job asks Slurm for; "" and None are not set."""
+    """Options for the resources that a job requests from Slurm; "" and None mean not set."""
 
-    title: ClassVar = "What is asked of Slurm"
+    title: ClassVar = "What to request from Slurm"
 
     job_name: Annotated[Word, Option("The job's name", default="that of SCRIPT")] = ""
     gpus_per_node: Annotated[
@@ -212,10 +213,10 @@ ROWS = rows_of(Submit, SlurmRequest)
 
 
 def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | None:
-    """Return the error for an option that submit does not have, with which ``words`` begin.
+    """Return the error for an unknown option, with which ``words`` begin.
 
-    None: it abbreviates one of the ``known`` flags, or looks like one. An option of Slurm's is not an
-    abbreviation: ``--mem`` is not ``--memory-per-gpu``.
+    Return None if it abbreviates or resembles one of the ``known`` flags. An option of Slurm is not taken
+    for an abbreviation: ``--mem`` is not ``--memory-per-gpu``.
     """
     from clusterrun.job.foreign_options import common_option, foreign_option
     from clusterrun.job.suggestions import closest
@@ -237,67 +238,66 @@ def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | N
 
 # The job
 
-Ask = Callable[..., CommandResult]
-"""Runs a command of Slurm: takes its words and, if it reads any, its standard input."""
+SlurmCommand = Callable[..., CommandResult]
+"""Runs a command of Slurm: takes its words and, optionally, its standard input."""
 
 
 class Submission(Struct, frozen=True):
-    """A job as it is submitted: what is asked for, and the command of each node."""
+    """A job to submit: its resources, and the command that runs on each node."""
 
     request: SlurmRequest
     job_name: str
     nodes: str
-    """As sbatch has it, spares included: ``3``, or with MIN:MAX ``2-4``."""
+    """The value of sbatch's --nodes, with spares: ``3``, or with MIN:MAX ``2-4``."""
     survives_node_loss: bool
-    """The job goes on without a lost node: Slurm must not end it."""
+    """Whether the job continues after the loss of a node, so Slurm must not end it."""
     gpus: Gpus | None
-    """Of each node; None: all GPUs of whole nodes."""
+    """Per node; None for all GPUs of whole nodes."""
     cpus: int | None
-    """Of each node; None: what Slurm gives."""
+    """Per node; None for Slurm's default."""
     memory: int | None
-    """MiB of each node; None: what Slurm gives."""
+    """MiB per node; None for Slurm's default."""
     requeue: bool
     launcher: tuple[str, ...]
-    """The words that start clusterrun: its path, or its name in a container."""
+    """The words that start clusterrun: its path, or in a container its name."""
     options: tuple[tuple[str, ...], ...]
-    """Its options, each with its value: ``("--max-restarts", "2")``.
+    """clusterrun's options, each with its value, such as ``("--max-restarts", "2")``.
 
-    They have all that the job file and variables set: what those hold when the job leaves the queue,
-    hours later, does not matter.
+    They include values from the job file and from variables, which may have changed when the job starts.
     """
     words: tuple[str, ...]
     """SCRIPT and its arguments."""
     env: str
-    """What ``--env`` says, as ``ENV_VARIABLE`` has it; "": nothing."""
+    """The value of ``ENV_VARIABLE``, from ``--env`` and the job file; "" if it is not set."""
     unset: tuple[str, ...]
-    """Variables of the shell in which the job is submitted that clusterrun must not read there."""
-    warning: str
-    """What may not be meant; "": nothing."""
+    """Variables of the submitting shell that clusterrun must not read on the nodes."""
+    warning: str | None
+    """A warning for the user."""
 
 
 LAUNCH_OPTIONS = set(rows_of(Launcher))
-"""Options that are not part of a job, or are replaced by what they name."""
+"""Options that are not part of a job, or are replaced by their values."""
 
-NODE_ADDRESS_OPTIONS = {
+SLURM_SETS = {
     *("hosts", "hostfile", "node_rank", "cluster", "master_addr", "master_port", "rdzv_endpoint"),
     *rows_of(Ssh),
 }
-"""Options by which nodes find each other without a scheduler: only typed ones are kept."""
+"""Options by which nodes find each other without a scheduler; they are kept only if they are flags."""
 
 
 def describe(
-    line: CommandLine, environ: Mapping[str, str], process: ThisProcess, ask: Ask
+    line: CommandLine, environ: Mapping[str, str], process: ThisProcess, ask: SlurmCommand
 ) -> Submission:
-    """Return what the command line, ``environ`` and the job file describe.
+    """Return the job that the command line, ``environ`` and the job file describe.
 
     Raises:
-        UsageError: something is impossible; nothing has been submitted.
+        UsageError: the described job is impossible.
 
     """
     job, words, job_file = read_sources(line, environ)
     request = line.read(SlurmRequest)
     _check_options(job, request)
-    # The set-up may activate an environment with another clusterrun.
+    # --setup may activate an environment with a different clusterrun.
     is_on_path = bool(request.image or request.setup)
     if not request.image or not words.value:
         program = find_program(words, job, environ.get("PATH", ""))
@@ -308,7 +308,7 @@ def describe(
             )
         python = default_interpreter(program.value, process, environ)
         if python.origin != "default" and not is_on_path:
-            # The environment that is active now may not be active on the nodes.
+            # The environment that is active here may not be active on the nodes.
             job = (*job, layer_of(python=python))
     asked, nnodes = requested_nodes(job), value_of("nnodes", job).value
     nodes = asked.value.maximum if asked else 1
@@ -316,46 +316,46 @@ def describe(
     ways = ("spares", "rejoin_timeout")
     keeps_going = is_elastic or any(value_of(name, job).value for name in ways)
     per_node = value_of("nproc_per_node", job).value
-    # Those of services come on top: how many GPUs a node needs is for its user to say.
+    # With services, only the user knows how many GPUs a node needs.
     is_count = isinstance(per_node, int) and not job_file.services
     workers = per_node if is_count else None
-    gpus = _gpus_of_a_node(request, workers, value_of("gpus_per_worker", job).value)
+    gpus = _gpus_per_node(request, workers, value_of("gpus_per_worker", job).value)
     cpus, memory = _cpus_per_gpu(request, gpus, workers, ask), request.memory_per_gpu
-    # Without a GPU, each worker has so much.
+    # Without GPUs, the amounts are per worker.
     units = (gpus and gpus.number) or workers or 1
     in_options, in_words = job, words.value
     if job_file.services:
-        # No option says what the file says of them: it is read on the nodes.
+        # Services can't be options, so the nodes read the job file.
         in_options = job[:3]
         config = value_of("config", job[:3]).value
         in_words = ("--config", config, *(["--"] if line.after_dashes else []), *line.words)
     return Submission(
         request=request,
-        job_name=request.job_name or _name_of(words.value[0], job),
+        job_name=request.job_name or _default_name(words.value[0], job),
         nodes=f"{nnodes.minimum}-{nodes}" if is_elastic else str(nodes),
         survives_node_loss=nodes > 1 and keeps_going,
         gpus=gpus,
         cpus=cpus and cpus * units,
         memory=memory and memory * units,
         requeue=value_of("requeue", job).value,
-        launcher=("clusterrun",) if is_on_path else path_of_launcher(process.python),
+        launcher=("clusterrun",) if is_on_path else launcher_command(process.python),
         options=tuple(
             option
             for row in OPTIONS.values()
-            for option in _typed(row, in_options, is_elastic=is_elastic)
+            for option in _option_words(row, in_options, is_elastic=is_elastic)
         ),
         words=in_words,
-        env=_env(in_options),
-        unset=_left_out(job[1:3]),
+        env=_env_setting(in_options),
+        unset=_variables_to_unset(job[1:3]),
         warning=_requeue_warning(request, job),
     )
 
 
 def _check_options(job: Sequence[Layer], request: SlurmRequest) -> None:
-    """Check that each option of the job has a value that it can have, in a job in a queue.
+    """Check that the options are possible for a queued job.
 
     Raises:
-        UsageError: one has not; the message begins with where it is set.
+        UsageError: an option is not; the message begins with where it is set.
 
     """
     found = {name: value_of(name, job) for name in OPTIONS}
@@ -363,12 +363,12 @@ def _check_options(job: Sequence[Layer], request: SlurmRequest) -> None:
     if starts.value is not NodeLauncher.NONE:
         raise UsageError(
             f"{starts.origin} {starts.value.value} starts the job now, and Slurm starts it later",
-            f"leave submit or {starts.origin} out",
+            f"remove submit or {starts.origin}",
         )
     if found["dry_run"].value:
         raise UsageError(
             f"{found['dry_run'].origin} goes with a job that starts now",
-            "to see what would be submitted, type --print",
+            "to see what would be submitted, use --print",
         )
     before = found["suspend_before"]
     if request.time is not None and before.value and before.value >= request.time:
@@ -379,13 +379,13 @@ def _check_options(job: Sequence[Layer], request: SlurmRequest) -> None:
         )
 
 
-def _gpus_of_a_node(
+def _gpus_per_node(
     request: SlurmRequest, workers: int | None, gpus_per_worker: int | None
 ) -> Gpus | None:
-    """Return the GPUs of a node: as typed, else those of the workers; None: all of whole nodes.
+    """Return the GPUs of a node from options or from its workers; None for all GPUs of whole nodes.
 
     Raises:
-        UsageError: neither they nor the workers are set, nor whole nodes.
+        UsageError: no option determines the GPUs.
 
     """
     if request.gpus_per_node is not None:
@@ -395,58 +395,58 @@ def _gpus_of_a_node(
     if not request.exclusive:
         raise UsageError(
             "the number of GPUs of each node is not set",
-            "type --gpus-per-node N, 0 for none, or --exclusive for whole nodes",
+            "add --gpus-per-node N, 0 for none, or --exclusive for whole nodes",
         )
     if request.cpus_per_gpu or request.memory_per_gpu:
         raise UsageError(
             "with --exclusive alone, how many GPUs a node has is not known",
-            "type --gpus-per-node N, or leave --cpus-per-gpu and --memory-per-gpu out: whole nodes"
+            "add --gpus-per-node N, or remove --cpus-per-gpu and --memory-per-gpu: whole nodes"
             " have all of theirs",
         )
     return None
 
 
 def _cpus_per_gpu(
-    request: SlurmRequest, gpus: Gpus | None, workers: int | None, ask: Ask
+    request: SlurmRequest, gpus: Gpus | None, workers: int | None, ask: SlurmCommand
 ) -> int | None:
-    """Return the CPUs of each GPU, or of each worker without one; None: what Slurm gives."""
+    """Return the CPUs for each GPU, or for each worker without GPUs; None for Slurm's default."""
     if request.cpus_per_gpu or request.exclusive or gpus is None:
         return request.cpus_per_gpu
     # Slurm's default is one CPU for all workers of a node.
-    return _cpus_by_sinfo(request.partition, ask) if gpus.number else workers and 1
+    return _cpus_per_gpu_from_sinfo(request.partition, ask) if gpus.number else workers and 1
 
 
-def _cpus_by_sinfo(partition: str, ask: Ask) -> int | None:
-    """Return a GPU's part of the smallest node of the partition; None: Slurm does not say."""
+def _cpus_per_gpu_from_sinfo(partition: str, ask: SlurmCommand) -> int | None:
+    """Return the CPUs per GPU of the partition's nodes, the fewest of any; None if Slurm does not say."""
     where = [f"--partition={partition}"] if partition else []
-    # Lines such as "64 gpu:h100:8(S:0-1)": the CPUs of a node, and its generic resources.
+    # Lines such as "64 gpu:h100:8(S:0-1)" have the CPUs and the generic resources of a node.
     answer = ask(["sinfo", "--noheader", "--Node", "--format=%c %G", *where])
     found = [re.match(r"(\d+)\+? (.*)", line.strip()) for line in answer.out.splitlines()]
-    parts = [
+    shares = [
         int(each[1]) // gpus
         for each in found
         if each and (gpus := sum(map(int, re.findall(r"gpu:(?:[\w.-]+:)?(\d+)", each[2]))))
     ]
-    return min(parts, default=0) or None
+    return min(shares, default=0) or None
 
 
-def _name_of(script: str, job: Sequence[Layer]) -> str:
+def _default_name(script: str, job: Sequence[Layer]) -> str:
     """Return a name for the job: ``train`` for train.py, ``pkg.train`` for a module."""
     name = script if value_of("module", job).value else PurePath(script).stem
     plain = "".join(each if each.isalnum() or each in "._-" else "-" for each in name)
     return plain.strip("-.") or "clusterrun"
 
 
-def path_of_launcher(interpreter: str) -> tuple[str, ...]:
-    """Return the words that start the clusterrun of this ``interpreter``, in any environment."""
+def launcher_command(interpreter: str) -> tuple[str, ...]:
+    """Return the words that start the clusterrun of ``interpreter``, whatever environment is active."""
     beside = Path(interpreter).with_name("clusterrun")
     return (str(beside),) if beside.is_file() else (interpreter, "-m", "clusterrun")
 
 
-def _typed(row: Row, job: Sequence[Layer], *, is_elastic: bool) -> Iterator[tuple[str, ...]]:
-    """Yield an option as each node gets it typed, if it is set, and not by Slurm there."""
+def _option_words(row: Row, job: Sequence[Layer], *, is_elastic: bool) -> Iterator[tuple[str, ...]]:
+    """Yield the flags of an option for the nodes' command line, unless it is not set or Slurm sets it."""
     set_by = [layer[row.name] for layer in job if row.name in layer]
-    comes_from_slurm = row.name in NODE_ADDRESS_OPTIONS and row.name not in job[0]
+    comes_from_slurm = row.name in SLURM_SETS and row.name not in job[0]
     is_plain_number = row.name == "nnodes" and not is_elastic
     if not set_by or row.name in {"env", *LAUNCH_OPTIONS} or comes_from_slurm or is_plain_number:
         return
@@ -455,7 +455,7 @@ def _typed(row: Row, job: Sequence[Layer], *, is_elastic: bool) -> Iterator[tupl
             yield tuple(option_words(row, text.value, row.flag))
 
 
-def _env(job: Sequence[Layer]) -> str:
+def _env_setting(job: Sequence[Layer]) -> str:
     settings = environment(job)
     for name, fact in settings.items():
         if "\n" in fact.value:
@@ -466,50 +466,50 @@ def _env(job: Sequence[Layer]) -> str:
     return "\n".join(f"{name}={fact.value}" for name, fact in settings.items())
 
 
-def _left_out(by_variables: Sequence[Layer]) -> tuple[str, ...]:
-    """Return the variables whose values the command does not have.
+def _variables_to_unset(by_variables: Sequence[Layer]) -> tuple[str, ...]:
+    """Return the variables that set options which the nodes' command line does not have.
 
-    sbatch gives a job the variables of the shell in which it is submitted: there an agent would read
-    them all the same, and use ssh, or hosts that are not Slurm's.
+    sbatch passes the submitting shell's variables to the job, where an agent would read them, and use
+    ssh or hosts that are not Slurm's.
     """
-    names = (*sorted(LAUNCH_OPTIONS | NODE_ADDRESS_OPTIONS), "nnodes")
+    names = (*sorted(LAUNCH_OPTIONS | SLURM_SETS), "nnodes")
     return tuple(
         text.origin for layer in by_variables for name in names for text in layer.get(name, ())
     )
 
 
-def _requeue_warning(request: SlurmRequest, job: Sequence[Layer]) -> str:
-    """Return a warning if the job is to be put back, and nothing suspends it before its end; or "".
+def _requeue_warning(request: SlurmRequest, job: Sequence[Layer]) -> str | None:
+    """Return a warning if the job is requeued but nothing suspends it before its time limit.
 
-    It may be meant: SIGTERM asks for a suspension too, when another job takes the nodes.
+    This can be intended, because SIGTERM, which preempts the job, suspends it, too.
     """
     requeue = value_of("requeue", job)
     ways = ("suspend_before", "suspend_signal", "suspend_hook")
     is_signalled = any("--signal" in each for each in request.directive)
     if not requeue.value or is_signalled or any(value_of(name, job).value for name in ways):
-        return ""
+        return None
     return (
         f"{requeue.origin}: nothing suspends the job before its time limit, which ends it for good:"
-        " type --suspend-before 300, too"
+        " add --suspend-before 300"
     )
 
 
 # The script
 
-WIDTH = 98
-"""Of a line; a longer command is continued."""
+MAX_LINE_WIDTH = 98
+"""A longer command is continued on the next line."""
 
 SCHEMES = ("docker://", "oras://", "library://", "shub://", "docker-daemon:", "oci:")
-"""How images begin that apptainer builds itself (apptainer-exec(1))."""
+"""Prefixes of images that apptainer builds itself (apptainer-exec(1))."""
 
 _SAFE = re.compile(r"[\w@%+=:,./-]+")
 
-PRIVATELY = "(umask 077; clusterrun submit --print ... > FILE)"
+PRIVATE_FILE = "(umask 077; clusterrun submit --print ... > FILE)"
 
 
 def script_of(job: Submission) -> str:
-    """Return the batch script of ``job`` (sbatch(1)), as shellcheck likes it; the same for equal jobs."""
-    command = [["exec", "srun"], *_step(job), *_container(job), *_words(job)]
+    """Return the batch script (sbatch(1)), which passes shellcheck; equal jobs give equal scripts."""
+    command = [["exec", "srun"], *_srun_options(job), *_container(job), *_command_words(job)]
     lines = [
         "#!/usr/bin/env bash",
         "# Written by clusterrun submit. Edit it as you like; to submit it: sbatch FILE",
@@ -527,7 +527,7 @@ def script_of(job: Submission) -> str:
 
 
 def _directives(job: Submission) -> Iterator[str]:
-    asked = job.request
+    request = job.request
     yield f"--job-name={job.job_name}"
     yield f"--nodes={job.nodes}"
     # One agent on each node starts the workers of all of its GPUs.
@@ -539,30 +539,30 @@ def _directives(job: Submission) -> Iterator[str]:
     if job.memory is not None:
         size = job.memory
         yield f"--mem={size // 1024}G" if size % 1024 == 0 else f"--mem={size}M"
-    elif asked.exclusive:
+    elif request.exclusive:
         # All memory of the nodes.
         yield "--mem=0"
-    if asked.exclusive:
+    if request.exclusive:
         yield "--exclusive"
-    if asked.time is not None:
-        days, rest = divmod(asked.time, 86_400)
+    if request.time is not None:
+        days, rest = divmod(request.time, 86_400)
         minutes, seconds = divmod(rest, 60)
         clock = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
         yield f"--time={f'{days}-' if days else ''}{clock}"
     for name in ("partition", "account", "qos", "constraint"):
-        if value := getattr(asked, name):
+        if value := getattr(request, name):
             yield f"--{name}={value}"
     if job.survives_node_loss:
         yield "--no-kill"
     if job.requeue:
         yield "--requeue"
-        # The next turn does not overwrite what the last one has printed.
+        # The next run must not overwrite the output of the last one.
         yield "--open-mode=append"
-    yield from asked.directive
+    yield from request.directive
 
 
 def _setup(job: Submission) -> list[str]:
-    """Return the lines before the job starts: its variables, then the user's own lines."""
+    """Return the lines before the command: variables, then the lines of --setup."""
     lines: list[str] = []
     if job.unset:
         lines.append("# Set where the job was submitted; here Slurm's own values count.")
@@ -570,21 +570,21 @@ def _setup(job: Submission) -> list[str]:
     if job.env:
         lines += [
             "# What --env says: all users of a node can read its command lines. If one of these is a",
-            f"# secret, keep this file so that you alone can read it: {PRIVATELY}",
+            f"# secret, keep this file so that you alone can read it: {PRIVATE_FILE}",
             f"export {ENV_VARIABLE}={_quoted(job.env)}",
         ]
     if job.request.setup:
-        # Without the environment, the job would fail in a way that is harder to read.
+        # If the setup fails, stop, because later errors would be harder to understand.
         lines += ["set -e", *job.request.setup]
     return [*lines, ""] if lines else []
 
 
-def _step(job: Submission) -> Iterator[Sequence[str]]:
-    """Yield the options of srun, in groups."""
+def _srun_options(job: Submission) -> Iterator[Sequence[str]]:
+    """Yield the options of srun."""
     if job.env:
-        # Whatever sbatch --export says.
+        # In case sbatch has --export.
         yield ["--export=ALL"]
-    # Since Slurm 22.05, srun does not take it from sbatch.
+    # Since Slurm 22.05, srun does not inherit it from sbatch.
     cpus = '"$cpus"' if job.cpus is None else job.cpus
     yield [f"--cpus-per-task={cpus}"]
     if job.survives_node_loss:
@@ -596,7 +596,7 @@ def _container(job: Submission) -> Iterator[Sequence[str]]:
     if image.endswith(".sif") or image.startswith(SCHEMES):
         yield ["apptainer", "exec"]
         if job.gpus is None or job.gpus.number:
-            # NVIDIA's and AMD's libraries; apptainer warns of the one that is missing.
+            # Binds NVIDIA's libraries.
             yield ["--nv"]
         yield ["--pwd", '"$PWD"', "--bind", '"$PWD"']
         yield from (["--bind", _quoted(mount)] for mount in mounts)
@@ -607,30 +607,30 @@ def _container(job: Submission) -> Iterator[Sequence[str]]:
         yield [f"--container-mounts={folders}", '--container-workdir="$PWD"']
 
 
-def _words(job: Submission) -> Iterator[Sequence[str]]:
+def _command_words(job: Submission) -> Iterator[Sequence[str]]:
     script, *args = job.words
     for group in (job.launcher, *job.options, [script], *([each] for each in args)):
         yield [_quoted(word) for word in group]
 
 
 def _quoted(word: str) -> str:
-    """Return ``word`` as one word of a shell, which expands nothing in it."""
+    """Quote a word for the shell."""
     if _SAFE.fullmatch(word):
         return word
     if not word.replace("\n", "").isprintable():
         return shell_line([word])
     if re.search(r"['$`\\]", word):
-        # In single quotes, shellcheck takes a $ or a \ for a mistake.
+        # shellcheck warns about $ and \ in single quotes.
         return '"' + re.sub(r'(["\\$`])', r"\\\1", word) + '"'
     return f"'{word}'"
 
 
 def _command_lines(groups: Iterable[Sequence[str]]) -> list[str]:
-    """Return a command of words that are quoted already, with line breaks between ``groups`` only."""
+    """Return a command of quoted words, broken into lines between ``groups`` only."""
     first, *others = (" ".join(group) for group in groups)
     lines = [first]
     for text in others:
-        if len(lines[-1]) + len(text) > WIDTH:
+        if len(lines[-1]) + len(text) > MAX_LINE_WIDTH:
             lines.append(f"    {text}")
         else:
             lines[-1] += f" {text}"
@@ -639,19 +639,19 @@ def _command_lines(groups: Iterable[Sequence[str]]) -> list[str]:
 
 # The submission
 
-SECONDS_TO_ANSWER = 60.0
-"""A controller that starts or is overloaded takes this long to queue a job."""
+COMMAND_TIMEOUT = 60.0
+"""Seconds. A controller that starts or is overloaded may take this long."""
 
 
 class QueuedJob(Struct, frozen=True):
-    """A job that Slurm has taken."""
+    """A job that Slurm has accepted."""
 
     number: str
     where: tuple[str, ...] = ()
-    """The option by which Slurm's commands find its cluster; () for the one that they ask anyway."""
+    """The option that selects the job's cluster; () for the default cluster."""
 
     def line(self, command: str) -> str:
-        """Return a command of Slurm about this job: ``squeue -j 7``."""
+        """Return a Slurm command for this job, such as ``squeue -j 7``."""
         name, *options = command.split()
         return " ".join([name, *self.where, *options, self.number])
 
@@ -659,10 +659,10 @@ class QueuedJob(Struct, frozen=True):
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Print or submit the job.
 
-    Its number alone goes to standard output, or with ``--follow`` what the job prints.
+    Standard output gets only the job's number, or with ``--follow`` the job's output.
 
     Raises:
-        UsageError: something is impossible, or Slurm does not take the job.
+        UsageError: the described job is impossible, or Slurm rejects it.
 
     """
     if line.words and not line.after_dashes:
@@ -671,14 +671,14 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     how = line.read(Submit)
 
     def ask_slurm(words: Sequence[str], stdin: str = "") -> CommandResult:
-        return run_command(words, environ, stdin, SECONDS_TO_ANSWER)
+        return run_command(words, environ, stdin, COMMAND_TIMEOUT)
 
     job = describe(line, environ, this_process(called), ask_slurm)
     text = script_of(job)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        # A file name or an argument may be any bytes.
+        # File names and arguments may be any bytes.
         raise UsageError(
             f"the script of a job can't have text that is not UTF-8: {text[: error.end].split()[-1]!a}",
             "rename the file, or have the program read what it needs from a file",
@@ -686,7 +686,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     if how.follow and _is_array(job, environ):
         raise UsageError(
             "--follow shows one job, and an array is several",
-            "leave --follow out; squeue and tail -f show them",
+            "remove --follow; squeue and tail -f show them",
         )
     if job.warning:
         warn([job.warning])
@@ -694,14 +694,14 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         if job.env and _others_can_read_output():
             warn(
                 [
-                    f"other users can read this file, and it contains the values of --env: use {PRIVATELY}"
+                    f"other users can read this file, and it contains the values of --env: use {PRIVATE_FILE}"
                 ]
             )
         return print_text(text.rstrip("\n"))
     if not find_executable("sbatch", environ.get("PATH", "")):
         raise UsageError(
             "this machine has no Slurm: sbatch is not on PATH",
-            "type it on a login node, or add --print to see what would be submitted\n"
+            "run it on a login node, or add --print to see what would be submitted\n"
             "for LSF, PBS, Flux and Kubernetes, edit a file of configs: docs/slurm.md",
         )
     queued = submit(job, text, ask_slurm)
@@ -716,51 +716,51 @@ def _others_can_read_output() -> bool:
     try:
         mode = os.fstat(1).st_mode
     except OSError:
-        # It was closed.
+        # Standard output is closed.
         return False
     return stat.S_ISREG(mode) and bool(mode & 0o077)
 
 
 def _is_array(job: Submission, environ: Mapping[str, str]) -> bool:
-    """Return whether sbatch makes several jobs of it ("-a, --array" of sbatch(1))."""
-    typed = any(re.search(r"(^|\s)(-a|--ar)", line) for line in job.request.directive)
-    return typed or bool(environ.get("SBATCH_ARRAY_INX"))
+    """Return whether the job is an array ("-a, --array" of sbatch(1))."""
+    has_directive = any(re.search(r"(^|\s)(-a|--ar)", line) for line in job.request.directive)
+    return has_directive or bool(environ.get("SBATCH_ARRAY_INX"))
 
 
-def submit(job: Submission, script: str, ask: Ask) -> QueuedJob:
+def submit(job: Submission, script: str, ask: SlurmCommand) -> QueuedJob:
     """Submit the script.
 
     Raises:
-        UsageError: Slurm does not take the job.
-        MachineError: it has taken the job, and has not said its number; or it has not answered in time.
+        UsageError: Slurm rejects the job.
+        MachineError: Slurm has not answered in time, or has accepted the job without printing its number.
 
     """
     answer = ask(["sbatch", "--parsable"], script)
     if answer.code is None:
         raise MachineError(
             f"it is not known whether the job is queued: {answer.error_text}",
-            f"to look for it by its name, type squeue --name {job.job_name}",
+            f"to look for it by its name, run squeue --name {job.job_name}",
         )
     if answer.code != 0:
         raise UsageError(
             f"the job is not queued: {' '.join(answer.error_text.split())}",
-            "to see what Slurm is asked for, add --print",
+            "to see what is requested from Slurm, add --print",
         )
-    # "17", or "17;east" in a federation or with -M; a cluster may print its news first.
+    # "17", or "17;east" in a federation or with -M; a site may print messages first.
     found = re.search(r"(\d+)(?:;(\S+))?\s*$", answer.out)
     if not found:
         printed = " ".join(f"{answer.out} {answer.err}".split())
         raise MachineError(
             f"Slurm accepted the job, but its ID is unknown: {printed or 'nothing printed'}",
-            f"to find it by its name, {job.job_name}, type squeue",
+            f"to find it by its name, {job.job_name}, run squeue",
         )
     number, cluster = found.groups()
     return QueuedJob(number, (f"--clusters={cluster}",) if cluster else ())
 
 
-# What Slurm says of a job
+# The state of a job
 
-ENDS: Mapping[str, int] = {
+FINAL_STATES: Mapping[str, int] = {
     "BOOT_FAIL": ExitCode.NODE_LOST,
     "CANCELLED": exit_code_of_signal(15),
     "COMPLETED": 0,
@@ -772,141 +772,151 @@ ENDS: Mapping[str, int] = {
     "REVOKED": 1,
     "TIMEOUT": 124,
 }
-"""States of a job that has ended ("JOB STATE CODES" of squeue(1)), and the exit code of one that has
-no other; 124 as timeout(1) has it."""
+"""States of a job that has ended ("JOB STATE CODES" of squeue(1)), with the exit code to use if the job
+has none of its own; 124 as in timeout(1)."""
 
-STARTED = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING"}
+RUNNING_STATES = {
+    "RUNNING",
+    "COMPLETING",
+    "STAGE_OUT",
+    "SIGNALING",
+    "STOPPED",
+    "SUSPENDED",
+    "RESIZING",
+}
 
 
 class JobState(Struct, frozen=True):
-    """The state of a job, and where what it prints is."""
+    """The state of a job, and its output files."""
 
     words: str
-    """Slurm's own: ``PENDING (Resources)``."""
+    """In Slurm's words, such as ``PENDING (Resources)``."""
     exit_code: int | None = None
-    """The job's own, or what stands for the reason of its end; None: it has not ended."""
+    """Set once the job has ended: its own exit code, or one for the reason of its end."""
     output: Path | None = None
-    """Where Slurm writes its standard output; None: unknown, or it has not started."""
+    """The file with standard output, if it is known and the job has started."""
     error: Path | None = None
-    """None: as ``output``, or the same file."""
+    """The file with standard error, unless it is the same."""
 
 
-def state_of(text: str) -> JobState:
-    """Return the state of a job of which ``scontrol --oneliner show job`` prints ``text``."""
-    # A path may have blanks: a value ends before the next name.
+def parse_job_state(text: str) -> JobState:
+    """Parse the output of ``scontrol --oneliner show job``."""
+    # Paths may contain blanks, so a value ends before the next name.
     fields = dict(re.findall(r"(\w+)=(.*?)(?= +[\w:/]+=|\s*$)", text))
     state, reason = fields["JobState"], fields.get("Reason", "")
-    if state not in ENDS and state not in STARTED:
+    if state not in FINAL_STATES and state not in RUNNING_STATES:
         return JobState(state if reason in {"", "None"} else f"{state} ({reason})")
     paths = (fields.get(name, "") for name in ("StdOut", "StdErr"))
     output, error = (None if it in {"", "/dev/null", "(null)"} else Path(it) for it in paths)
     error = None if error == output else error
-    if state in STARTED:
+    if state in RUNNING_STATES:
         return JobState(state, None, output, error)
     status, _, number = fields.get("ExitCode", "0:0").partition(":")
     own = int(status) or (exit_code_of_signal(int(number)) if int(number or 0) else 0)
-    # Slurm has signal 125 for a job that was killed for its memory.
+    # For OUT_OF_MEMORY, Slurm reports signal 125, which is not used.
     is_own = own and state in {"FAILED", "CANCELLED", "PREEMPTED"}
-    return JobState(state, own if is_own else ENDS[state], output, error)
+    return JobState(state, own if is_own else FINAL_STATES[state], output, error)
 
 
-# The way to its end
+# Following a job
 
-SECONDS_BETWEEN_READS = 1.0
-"""How late a line of the job may be."""
+POLL_INTERVAL = 1.0
+"""Seconds between two reads of the job's output."""
 
-LONGEST_PAUSE = 15
-"""Seconds between two questions to the controller, which serves others, too."""
+MAX_PAUSE = 15
+"""Seconds between two queries of the controller, which also serves others."""
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""By which a user leaves a job that goes on."""
-
-
-class _Left(Exception):
-    """The user has seen enough; the argument is the signal's number."""
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end following, but not the job."""
 
 
-def follow(job: QueuedJob, ask: Ask, pause: Callable[[float], None] = time.sleep) -> int:
-    """Show a job to its end, and return its exit code; that of a signal if one came first.
+class _StopFollowing(Exception):
+    """A signal has arrived; the argument is its number."""
 
-    What it prints goes to standard output and standard error as it does there; its states go to
-    standard error.
+
+def follow(job: QueuedJob, ask: SlurmCommand, pause: Callable[[float], None] = time.sleep) -> int:
+    """Show a job's output and states until it ends; return its exit code, or that of a signal.
+
+    The job's standard output and standard error go to the same streams here; its states go to standard
+    error.
 
     Raises:
-        MachineError: what it prints cannot be written.
+        MachineError: the output can't be written.
 
     """
-    for each in SIGNALS:
+    for each in ENDING_SIGNALS:
         if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, _leave)
+            signal.signal(each, _stop_following)
     shown: dict[Path, int] = {}
     try:
         return _follow(job, ask, pause, shown)
-    except (_Left, BrokenPipeError) as left:
-        # Of a pipe, the reader has seen enough.
-        complain("", f"clusterrun: {_goes_on(job, shown)}")
-        return exit_code_of_signal(left.args[0] if isinstance(left, _Left) else signal.SIGPIPE)
+    except (_StopFollowing, BrokenPipeError) as left:
+        # BrokenPipeError: the reader of our output has exited.
+        complain("", f"clusterrun: {_continues_message(job, shown)}")
+        return exit_code_of_signal(
+            left.args[0] if isinstance(left, _StopFollowing) else signal.SIGPIPE
+        )
     except OSError as error:
         why = f"what the job prints can't be written: {error.strerror}"
-        raise MachineError(why, _goes_on(job, shown)) from None
+        raise MachineError(why, _continues_message(job, shown)) from None
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
-    # The next one does not keep the last line from being printed.
-    for each in SIGNALS:
+def _stop_following(number: int, _frame: FrameType | None) -> None:
+    # A second signal must not prevent the last line.
+    for each in ENDING_SIGNALS:
         signal.signal(each, signal.SIG_IGN)
-    raise _Left(number)
+    raise _StopFollowing(number)
 
 
-def _goes_on(job: QueuedJob, paths: Iterable[Path]) -> str:
+def _continues_message(job: QueuedJob, paths: Iterable[Path]) -> str:
     files = shell_line(map(str, paths))
     see = f"tail -f {files}" if files else job.line("squeue -j")
-    return f"job {job.number} goes on; to see it: {see}; to end it: {job.line('scancel')}"
+    return f"job {job.number} continues; to see it: {see}; to end it: {job.line('scancel')}"
 
 
 def _follow(
-    job: QueuedJob, ask: Ask, pause: Callable[[float], None], shown: dict[Path, int]
+    job: QueuedJob, ask: SlurmCommand, pause: Callable[[float], None], shown: dict[Path, int]
 ) -> int:
-    """Follow the job; ``shown`` has how many bytes of each of its files were shown."""
+    """Follow the job; ``shown`` gets the number of bytes shown of each output file."""
     printed, seconds, state = "", 0, JobState("")
     while state.exit_code is None:
         answer = ask(job.line("scontrol --oneliner show job").split())
         if "JobState=" in answer.out:
-            state = state_of(answer.out)
+            state = parse_job_state(answer.out)
             text = state.words
         elif answer.code == 0 or "Invalid job id" in answer.error_text:
-            # It forgets a job minutes after its end.
+            # Slurm forgets a job some minutes after its end.
             complain(f"clusterrun: Slurm does not know how job {job.number} has ended")
             return 1
         else:
-            # A controller that restarts or is busy answers later.
+            # A controller that restarts or is busy will answer later.
             text = f"Slurm does not answer: {answer.error_text}"
         if text != printed:
             printed = text
             complain(f"clusterrun: job {job.number}: {text}")
-        _show(state, shown)
-        # Short at first, for jobs that start or fail at once.
-        seconds = min(seconds + 1, LONGEST_PAUSE)
+        _show_output(state, shown)
+        # Pauses are short at first, for jobs that start or fail at once.
+        seconds = min(seconds + 1, MAX_PAUSE)
         for _ in range(seconds if state.exit_code is None else 0):
-            pause(SECONDS_BETWEEN_READS)
-            _show(state, shown)
+            pause(POLL_INTERVAL)
+            _show_output(state, shown)
     complain(f"clusterrun: job {job.number} has ended: {state.words}, exit code {state.exit_code}")
     return state.exit_code
 
 
-def _show(state: JobState, shown: dict[Path, int]) -> None:
-    """Copy what was added to the job's files."""
+def _show_output(state: JobState, shown: dict[Path, int]) -> None:
+    """Copy new output from the job's files."""
     for path, stream in ((state.output, sys.stdout), (state.error, sys.stderr)):
-        # The stream may have been closed by who has started us.
-        while path and stream and (data := _added(path, shown)):
+        # The stream is None if the parent process has closed it.
+        while path and stream and (data := _read_new_output(path, shown)):
             stream.buffer.write(data)
             stream.flush()
 
 
-def _added(path: Path, shown: dict[Path, int]) -> bytes:
-    """Return what another host has added to a file, which need not exist yet.
+def _read_new_output(path: Path, shown: dict[Path, int]) -> bytes:
+    """Return new data of a file on a shared file system, which may not exist yet.
 
-    One that has become shorter begins anew.
+    A file that has become shorter is read from its beginning.
     """
     begin = shown.setdefault(path, 0)
     try:
