@@ -40,23 +40,23 @@ def test_a_directive_that_is_not_text_is_refused(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "type_too"),
+    ("options", "added"),
     [
-        ((), "--suspend-before 300, too"),
+        ((), "--suspend-before 300"),
         (("--directive=--signal=TERM@60",), ""),
         (("--suspend-before", "300"), ""),
         (("--suspend-hook", "true"), ""),
     ],
 )
 def test_a_requeue_that_nothing_asks_for_is_named(
-    script: Path, options: tuple[str, ...], type_too: str
+    script: Path, options: tuple[str, ...], added: str
 ) -> None:
     """A job that reaches its time limit is not suspended, and is not put back."""
     done = submitted(script, *SUBMIT, "--requeue", *options, "--print")
 
     nothing = "clusterrun: --requeue: nothing suspends the job before its time limit"
     assert done.code == 0
-    assert done.err == (f"{nothing}, which ends it for good: type {type_too}\n" if type_too else "")
+    assert done.err == (f"{nothing}, which ends it for good: add {added}\n" if added else "")
 
 
 @pytest.mark.parametrize("name", sorted(REMOVED_SUBMIT_OPTIONS))

@@ -245,9 +245,8 @@ class Pilot:
 
     def _dry_run_workers(self) -> list[dict[str, Any]]:
         """Return the workers in the plan of a dry run; [] if this node does not know its rank yet."""
-        line = CommandLine(
-            {**self._job.options, **typed(dry_run="true", json="true")}, (PROGRAM, "train")
-        )
+        options = {**self._job.options, **typed(dry_run="true", json="true")}
+        line = CommandLine(options, (PROGRAM, "train"))
         done = subprocess.run(
             [*CLUSTERRUN, *line.argv()],
             env=self._environ(self._folder),
@@ -334,10 +333,8 @@ class Pilot:
                 break
             time.sleep(0.05)
         code = wait_or_kill(process, until - time.monotonic())
-        seconds, printed = (
-            time.monotonic() - began,
-            (folder / "printed").read_text(errors="replace"),
-        )
+        seconds = time.monotonic() - began
+        printed = (folder / "printed").read_text(errors="replace")
         return PilotJobResult(code, printed, ready_in(folder), seconds, time.time(), folder)
 
     def _new_folder(self, name: str) -> Path:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from enum import Enum
 from functools import partial
 from importlib import metadata
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
@@ -116,14 +115,6 @@ def check_this_machine(log_dir: str, environ: Mapping[str, str]) -> Iterator[Fin
             yield warning("slow GPUs", slowdowns, advice)
 
 
-def _check_minimum(  # noqa: PLR0913 - two limits
-    what: str, found: str, advice: str, value: float, *, required: float, recommended: float
-) -> Finding:
-    if value < required:
-        return failure(what, found, advice)
-    return warning(what, found, advice) if value < recommended else ok(what, found)
-
-
 # Folders that every job writes to.
 
 MIB = 1 << 20
@@ -148,14 +139,10 @@ def check_shared_memory(folder: Path) -> Finding:
     except OSError as error:
         return failure(what, str(error.strerror), advice)
     size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-    return _check_minimum(
-        what,
-        f"{size // MIB} MiB, {free // MIB} MiB free",
-        advice,
-        free,
-        required=REQUIRED_SHARED_MEMORY,
-        recommended=RECOMMENDED_SHARED_MEMORY,
-    )
+    text = f"{size // MIB} MiB, {free // MIB} MiB free"
+    if free < REQUIRED_SHARED_MEMORY:
+        return failure(what, text, advice)
+    return warning(what, text, advice) if free < RECOMMENDED_SHARED_MEMORY else ok(what, text)
 
 
 def check_folder(what: str, folder: Path, elsewhere: str) -> Finding:
@@ -172,14 +159,10 @@ def check_folder(what: str, folder: Path, elsewhere: str) -> Finding:
         advice = advice if is_full else f"make it a folder that you may write to, or {elsewhere}"
         return failure(what, str(error.strerror), advice)
     free = found.f_bavail * found.f_frsize
-    return _check_minimum(
-        what,
-        f"{free // MIB} MiB free",
-        advice,
-        free,
-        required=REQUIRED_SPACE,
-        recommended=RECOMMENDED_SPACE,
-    )
+    text = f"{free // MIB} MiB free"
+    if free < REQUIRED_SPACE:
+        return failure(what, text, advice)
+    return warning(what, text, advice) if free < RECOMMENDED_SPACE else ok(what, text)
 
 
 def check_folders(temporary: Path, logs: Path | None) -> Iterator[Finding]:
@@ -215,16 +198,15 @@ GetLimit = Callable[[int], tuple[int, int]]
 def check_limits(tree: Tree, get_limit: GetLimit = resource.getrlimit) -> Iterator[Finding]:
     """Check the limits of this process, which workers inherit."""
     soft, hard = get_limit(resource.RLIMIT_NOFILE)
-    yield _check_minimum(
-        "open files",
-        _limit_text(soft),
-        f"run ulimit -n {_limit_text(hard)} before the launch, or raise it in limits.conf",
-        inf if soft == resource.RLIM_INFINITY else soft,
-        required=REQUIRED_FILES,
-        recommended=RECOMMENDED_FILES,
-    )
+    advice = f"run ulimit -n {_limit_text(hard)} before the launch, or raise it in limits.conf"
+    if _is_below(soft, REQUIRED_FILES):
+        yield failure("open files", _limit_text(soft), advice)
+    elif _is_below(soft, RECOMMENDED_FILES):
+        yield warning("open files", _limit_text(soft), advice)
+    else:
+        yield ok("open files", _limit_text(soft))
     soft, hard = get_limit(resource.RLIMIT_NPROC)
-    if resource.RLIM_INFINITY != soft < MIN_PROCESSES:
+    if _is_below(soft, MIN_PROCESSES):
         advice = f"run ulimit -u {_limit_text(hard)}: each thread counts as a process"
         yield warning("processes", _limit_text(soft), advice)
     else:
@@ -262,8 +244,12 @@ def check_quota(machine: Machine) -> Finding:
     return ok("CPU quota", "none" if quota is None else f"{quota:g} CPUs")
 
 
-def _limit_text(value: int) -> str:
-    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+def _is_below(limit: int, minimum: int) -> bool:
+    return limit != resource.RLIM_INFINITY and limit < minimum
+
+
+def _limit_text(limit: int) -> str:
+    return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
 
 
 # Host names and interfaces, which are the most common reason that nodes can't connect.
