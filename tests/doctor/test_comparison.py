@@ -77,18 +77,10 @@ def test_shared_folder(seen: Sequence[bool], level: Level) -> None:
 def test_slow_gpu_is_named() -> None:
     """GPUs are compared with GPUs, CPUs with CPUs."""
     usual = TorchFacts(
-        products=(
-            Product("CPU", 90.0),
-            Product("GPU 0", 900.0),
-            Product("GPU 1", 900.0),
-        )
+        products=(Product("CPU", 90.0), Product("GPU 0", 900.0), Product("GPU 1", 900.0))
     )
     slow = TorchFacts(
-        products=(
-            Product("CPU", 95.0),
-            Product("GPU 0", 900.0),
-            Product("GPU 1", 400.0),
-        )
+        products=(Product("CPU", 95.0), Product("GPU 0", 900.0), Product("GPU 1", 400.0))
     )
     by_node = [usual, usual, slow]
 
@@ -102,12 +94,7 @@ def test_slow_gpu_is_named() -> None:
 
 def test_node_whose_matrix_product_fails_is_named() -> None:
     """The devices before the failing one are compared as usual."""
-    good = TorchFacts(
-        products=(
-            Product("CPU", 90.0),
-            Product("GPU 0", 900.0),
-        )
-    )
+    good = TorchFacts(products=(Product("CPU", 90.0), Product("GPU 0", 900.0)))
     bad = TorchFacts(
         products=(Product("CPU", 90.0),), fault="RuntimeError: CUDA error: out of memory"
     )

@@ -14,7 +14,7 @@ from clusterrun.clients.doctor.this_machine import (
     ok,
     warning,
 )
-from clusterrun.clients.doctor.torch_program import AllReduce, NetworkSpeeds, TorchFacts
+from clusterrun.clients.doctor.torch_program import NetworkSpeeds, TorchFacts
 
 FATAL_VERSIONS = ("clusterrun", "torch", "NCCL")
 """If nodes have different versions of these, ranks hang or misread each other's data."""
@@ -152,7 +152,11 @@ def compare_measured(
         yield describe_failed_all_reduce(backend, names, [each.fault for each in measured])
     elif rates:
         yield from compare_links(labels, rates)
-        yield describe_all_reduce(backend, measured[0].sums)
+        speeds = [
+            f"{_size_text(each.size)} {_rate_text(each.size / each.seconds)}"
+            for each in measured[0].sums
+        ]
+        yield ok(f"all_reduce of all nodes ({backend})", ", ".join(speeds))
 
 
 def _no_answer(label: str) -> Finding:
@@ -295,12 +299,6 @@ def compare_links(labels: Sequence[str], rates: Mapping[tuple[int, int], float])
 
 def backend_of(nodes: Sequence[NodeFacts]) -> str:
     return "nccl" if all(node.torch.gpus and node.torch.nccl for node in nodes) else "gloo"
-
-
-def describe_all_reduce(backend: str, sums: Sequence[AllReduce]) -> Finding:
-    """Return the speed for each size. It involves all nodes, so no node is compared with others."""
-    sizes = [f"{_size_text(each.size)} {_rate_text(each.size / each.seconds)}" for each in sums]
-    return ok(f"all_reduce of all nodes ({backend})", ", ".join(sizes))
 
 
 def describe_failed_all_reduce(

@@ -169,7 +169,10 @@ class Host:
         for stream in list(self._pipes):
             while data := self._read_chunk(stream):
                 self._read[stream] += data
-                yield from self._new_output(stream)
+                if not self._agent_began[stream]:
+                    self._look_for_agent(stream)
+                if self._agent_began[stream]:
+                    yield from self._complete_lines(stream)
                 if ended is None:
                     break
         if ended is not None:
@@ -188,12 +191,6 @@ class Host:
         if not data:
             del self._pipes[stream]
         return data
-
-    def _new_output(self, stream: int) -> Iterator[Output]:
-        if not self._agent_began[stream]:
-            self._look_for_agent(stream)
-        if self._agent_began[stream]:
-            yield from self._complete_lines(stream)
 
     def _look_for_agent(self, stream: int) -> None:
         """Look for the lines that say how far the host has come."""

@@ -159,9 +159,11 @@ class SshJob:
         self._hosts = hosts
         self._console = console
         self._interpreter = interpreter
-        self._outlives_nodes = job.survives_node_loss
+        self._survives_node_loss = job.survives_node_loss
         self._heartbeat_timeout: float = job.failures.heartbeat_timeout
-        self._seconds_to_stop: float = self._heartbeat_timeout + job.failures.shutdown_timeout
+        self._seconds_to_stop: float = (
+            self._heartbeat_timeout + job.failures.shutdown_timeout + SECONDS_TO_AGREE
+        )
         self._inbox = Signals()
         self._began_at = time.monotonic()
         self._notice_at = self._began_at + SECONDS_TO_NOTICE
@@ -228,7 +230,7 @@ class SshJob:
                 host.close_lifeline()
             for host in pending:
                 host.stop()
-            self._give_up_at = min(self._give_up_at, now + self._seconds_to_stop + SECONDS_TO_AGREE)
+            self._give_up_at = min(self._give_up_at, now + self._seconds_to_stop)
         elif pending and now > self._notice_at:
             self._notice_at = now + SECONDS_BETWEEN_NOTICES
             self._console.print(_progress_notice(pending, now - self._began_at))
@@ -268,12 +270,12 @@ class SshJob:
         for host in self._hosts:
             if host.has_ended and host.report is None and host not in self._lost:
                 self._lose_host(host, "has closed the connection")
-        if not self._outlives_nodes:
+        if not self._survives_node_loss:
             # The other nodes detect a failure or loss by themselves, so they get time for it.
             failed = any(each.report is not None and each.report.code for each in self._hosts)
-            ends = self._seconds_to_stop + SECONDS_TO_AGREE if failed else NEVER
-            within = min(ends, self._heartbeat_timeout if self._lost else NEVER)
-            self._stop_at = min(self._stop_at, now + within)
+            after_failure = self._seconds_to_stop if failed else NEVER
+            after_loss = self._heartbeat_timeout if self._lost else NEVER
+            self._stop_at = min(self._stop_at, now + after_failure, now + after_loss)
         if self._console.is_gone and self._signal is None:
             # Like any command whose standard output is closed.
             self._forward_signal(signal.SIGHUP)
@@ -286,7 +288,7 @@ class SshJob:
             self._console.print(f"clusterrun: stopping what still runs on {names}")
             for host in running:
                 host.close_lifeline()
-            self._give_up_at = now + self._seconds_to_stop + SECONDS_TO_AGREE
+            self._give_up_at = now + self._seconds_to_stop
 
     def _lose_host(self, host: Host, how: str) -> None:
         self._lost.add(host)
@@ -312,7 +314,7 @@ class SshJob:
         if not reports:
             self._console.print("clusterrun: error: all connections are lost")
         code = job_exit_code(
-            [each.code for each in reports.values()], survives_node_loss=self._outlives_nodes
+            [each.code for each in reports.values()], survives_node_loss=self._survives_node_loss
         )
         agreed = {name: each for name, each in reports.items() if each.code == code}
         report = merge_reports(agreed, len(self._hosts))
