@@ -12,7 +12,7 @@ from tests.contract.launched import MARK, Launcher, plain_environment, remaining
 
 @pytest.fixture
 def caller(tmp_path: Path) -> Iterator[Launcher]:
-    """Return what runs scripts with Python alone; nothing of theirs is left after the test."""
+    """Return a launcher that runs scripts with plain Python; check that they leave no processes."""
     launcher = Launcher(tmp_path, sys.executable)
 
     yield launcher

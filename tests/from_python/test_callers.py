@@ -1,4 +1,4 @@
-"""Callers that are unlike a plain script: closed streams, an import path or names of their own."""
+"""Unusual callers: with closed streams, another import path or non-UTF-8 names."""
 
 import os
 import shutil
@@ -21,9 +21,9 @@ from tests.contract.launched import Launcher
 from tests.waiting import wait_until
 
 SECONDS_TO_END = 5.0
-"""A second, on a machine that is not busy."""
+"""It takes a second on an idle machine."""
 
-of_both = pytest.mark.parametrize(
+for_launch_and_workers = pytest.mark.parametrize(
     "call", [clusterrun.Workers, lambda n: clusterrun.launch(int, nproc_per_node=n)]
 )
 
@@ -31,8 +31,8 @@ LAUNCHER = Path(clusterrun.__file__).parents[1]
 
 
 @pytest.mark.parametrize("closed", ["0, 1", "0, 1, 2"])
-def test_a_caller_whose_standard_streams_are_closed(caller: Launcher, closed: str) -> None:
-    """What it opens gets their numbers."""
+def test_caller_with_closed_standard_streams(caller: Launcher, closed: str) -> None:
+    """New descriptors get the numbers of the closed streams."""
     job = caller.script(
         f"""
         import os, clusterrun
@@ -49,8 +49,8 @@ def test_a_caller_whose_standard_streams_are_closed(caller: Launcher, closed: st
     assert (caller.folder / "found").read_text() == "[7, 7]\n"
 
 
-def test_a_caller_that_has_clusterrun_by_an_entry_of_its_own(caller: Launcher) -> None:
-    """The environment of the caller's interpreter has what clusterrun needs, and not clusterrun."""
+def test_caller_with_clusterrun_only_on_its_sys_path(caller: Launcher) -> None:
+    """The caller's environment has clusterrun's dependencies, but not clusterrun."""
     environment = caller.folder / "environment"
     venv.create(environment, symlinks=True)
     [packages] = environment.glob("lib/python*/site-packages")
@@ -65,7 +65,9 @@ def test_a_caller_that_has_clusterrun_by_an_entry_of_its_own(caller: Launcher) -
     assert caller.command(str(script)).ended() == (0, "[7, 7]\n", "")
 
 
-def test_names_that_are_not_utf_8(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_and_variables_that_are_not_utf_8(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = here / "\udcff"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -79,7 +81,7 @@ def test_names_that_are_not_utf_8(here: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("here")
-def test_a_job_outlives_the_thread_that_has_started_it(tmp_path: Path) -> None:
+def test_job_outlives_thread_that_started_it(tmp_path: Path) -> None:
     contexts: list[SpawnContext | None] = []
     begun, gate = tmp_path / "begun", tmp_path / "gate"
     os.mkfifo(begun)
@@ -104,8 +106,8 @@ def test_a_job_outlives_the_thread_that_has_started_it(tmp_path: Path) -> None:
     assert context.join() is True
 
 
-def test_a_caller_killed_while_its_data_loader_lives(caller: Launcher) -> None:
-    """The forked child has a copy of all that the caller had open: it must not keep the job alive."""
+def test_forked_child_does_not_keep_job_of_killed_caller_alive(caller: Launcher) -> None:
+    """The child, for example a data loader, has copies of the caller's descriptors."""
     job = caller.script(
         """
         import os, subprocess, time, clusterrun
@@ -118,7 +120,7 @@ def test_a_caller_killed_while_its_data_loader_lives(caller: Launcher) -> None:
         context = clusterrun.spawn(works, nprocs=2, join=False)
         child = os.fork()
         if child == 0:
-            # As a loader of an epoch that is over: it forgets the job, and ends nothing of it.
+            # Garbage collection of the context in the child must not end the job.
             del context
             print("loader", os.getpid(), flush=True)
             time.sleep(100)
@@ -140,11 +142,11 @@ def test_a_caller_killed_while_its_data_loader_lives(caller: Launcher) -> None:
 
 
 @pytest.mark.usefixtures("here")
-@of_both
-def test_in_the_shell_of_an_allocation(
+@for_launch_and_workers
+def test_hint_in_allocation_shell_is_python(
     call: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What to type is the caller's program, or an argument: not our own command line."""
+    """The hint has the caller's program or a keyword, not clusterrun's command line."""
     for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST"):
         monkeypatch.setenv(name, "n[1-2]")
     for name, value in (("JOB_ID", "1"), ("JOB_NUM_NODES", "2"), ("NNODES", "2")):
@@ -161,12 +163,12 @@ def test_in_the_shell_of_an_allocation(
 
 
 @pytest.mark.usefixtures("here")
-@of_both
-def test_workers_of_another_python(
+@for_launch_and_workers
+def test_workers_with_different_python_version(
     call: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Functions are sent as code, which another version does not run."""
-    monkeypatch.setattr(command, "OUR_PYTHON", (2, 7))
+    """Functions are sent as bytecode, which a different version can't run."""
+    monkeypatch.setattr(command, "PYTHON_VERSION", (2, 7))
 
     with pytest.raises(
         clusterrun.UsageError, match=r"this is Python 2\.7, and the workers have 3"

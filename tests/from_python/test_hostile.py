@@ -1,4 +1,4 @@
-"""What takes long: a caller killed at random moments, results of gigabytes, hundreds of jobs."""
+"""Long tests: a caller killed at random moments, results of gigabytes, hundreds of jobs."""
 
 import os
 import random
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.contract.launched import Launcher
-from tests.from_python.test_workers import hold_the_lock
+from tests.from_python.test_workers import wait_holding_the_gil
 from tests.rounds import in_all_rounds, numbers
 
 pytestmark = pytest.mark.long
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long
 GIGABYTE = 1 << 30
 
 ROUNDS, CALLS = 2, 25
-"""Failures in one group of ranks after the other."""
+"""The number of random failures."""
 
 SECONDS_FOR_A_CALL = 60.0
 """The limits of a call are 1, 3, 5 and 30 s."""
@@ -34,7 +34,7 @@ KILLED = """
         time.sleep(0.2)
         return bytes(n)
 
-    # Most moments are not to be those in which a call waits for what its ranks have left.
+    # Otherwise most moments would be in the wait for processes that ranks have left.
     options = dict(start_method="fork", shutdown_timeout=0)
     with clusterrun.Workers(2, preload=["json"], **options) as workers:
         while True:
@@ -66,10 +66,10 @@ KILLED_BESIDE_THREADS = """
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", numbers(1))
 @pytest.mark.parametrize("killed", [KILLED, KILLED_BESIDE_THREADS])
-def test_a_caller_killed_at_random_moments_leaves_nothing(
+def test_caller_killed_at_random_moments_leaves_nothing(
     caller: Launcher, here: Path, killed: str, seed: int
 ) -> None:
-    """No process after a second, and no file: the next launch removes a scratch folder at most."""
+    """No process is left after a second; at most a scratch folder is, which the next launch removes."""
     moments = random.Random(seed)
     for _ in range(20):
         job = caller.script(killed)
@@ -84,7 +84,7 @@ def test_a_caller_killed_at_random_moments_leaves_nothing(
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.timeout(300)
-def test_two_gigabytes_come_back() -> None:
+def test_result_of_two_gigabytes() -> None:
     [found] = clusterrun.launch(bytes, (2 * GIGABYTE,), nproc_per_node=1)
 
     assert len(found) == 2 * GIGABYTE
@@ -92,8 +92,7 @@ def test_two_gigabytes_come_back() -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.timeout(900)
-def test_two_hundred_jobs_leave_the_caller_as_it_was() -> None:
-    """It has no more descriptors, and no child."""
+def test_two_hundred_jobs_leak_no_descriptor_or_child() -> None:
     caller = psutil.Process()
     descriptors = []
 
@@ -106,20 +105,20 @@ def test_two_hundred_jobs_leave_the_caller_as_it_was() -> None:
     assert max(descriptors[-20:]) <= max(descriptors[:20])
 
 
-def joins() -> None:
+def init_process_group() -> None:
     import torch.distributed as dist
 
     if not dist.is_initialized():
         dist.init_process_group("gloo")
 
 
-def fails(how: str, who: int) -> float:
-    """End one rank's part of a call in some way, while the others wait in a collective."""
+def fail_on_one_rank(how: str, failing_rank: int) -> float:
+    """End a call on one rank in some way, while the others wait in a collective."""
     import torch
     import torch.distributed as dist
 
-    joins()
-    if int(os.environ["RANK"]) == who:
+    init_process_group()
+    if int(os.environ["RANK"]) == failing_rank:
         if how == "raises":
             raise ValueError("planted")
         if how == "exits":
@@ -129,7 +128,7 @@ def fails(how: str, who: int) -> float:
         if how == "exits well":
             os._exit(0)
         if how == "hangs in C":
-            hold_the_lock()
+            wait_holding_the_gil()
         if how == "hangs":
             time.sleep(1000)
     total = torch.ones(1)
@@ -137,15 +136,17 @@ def fails(how: str, who: int) -> float:
     return total.item()
 
 
-def error_of(workers: clusterrun.Workers, how: str, who: int) -> Exception | None:
+def exception_of_failure(
+    workers: clusterrun.Workers, how: str, failing_rank: int
+) -> Exception | None:
     try:
-        workers.run(fails, how, who)
+        workers.run(fail_on_one_rank, how, failing_rank)
     except (clusterrun.WorkerFailed, clusterrun.JobInterrupted) as error:
         return error
     return None
 
 
-def expected_end(how: str) -> type[BaseException]:
+def expected_exception(how: str) -> type[BaseException]:
     if how.startswith("hangs") or how == "is interrupted":
         return clusterrun.JobInterrupted
     return clusterrun.WorkerFailed
@@ -157,26 +158,26 @@ def expected_end(how: str) -> type[BaseException]:
 def test_random_failures_in_random_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """The right rank is named each time; a group that lives works again, one that has ended is restarted."""
+    """The failed rank is named each time. Ranks that stay alive work again; others are restarted."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     drawn = random.Random(seed)
     hows = ["raises", "exits", "is killed", "exits well", "hangs in C", "hangs", "is interrupted"]
     ranks = drawn.choice([2, 3])
     workers = clusterrun.Workers(ranks, preload=["torch"], start_method="fork")
     for _ in range(CALLS):
-        how, who = drawn.choice(hows), drawn.randrange(ranks)
-        assert workers.run(fails, "works", 0) == [float(ranks)] * ranks
+        how, failing_rank = drawn.choice(hows), drawn.randrange(ranks)
+        assert workers.run(fail_on_one_rank, "works", 0) == [float(ranks)] * ranks
         timer = threading.Timer(drawn.uniform(0.0, 2.0), workers.interrupt)
-        if expected_end(how) is clusterrun.JobInterrupted:
+        if expected_exception(how) is clusterrun.JobInterrupted:
             timer.start()
         began = time.monotonic()
-        error = error_of(workers, how, who)
-        # Else it might end the next call.
+        error = exception_of_failure(workers, how, failing_rank)
+        # Otherwise it might end the next call.
         timer.cancel()
-        # One that nothing hangs in may be over before it is interrupted.
+        # A call in which nothing hangs may be over before it is interrupted.
         is_over = how == "is interrupted" and error is None
-        assert is_over or type(error) is expected_end(how), (how, who, error)
-        assert getattr(error, "rank", who) == who, (how, who, error)
+        assert is_over or type(error) is expected_exception(how), (how, failing_rank, error)
+        assert getattr(error, "rank", failing_rank) == failing_rank, (how, failing_rank, error)
         assert time.monotonic() - began < SECONDS_FOR_A_CALL, how
         if workers.world_size == 0:
             workers.restart()

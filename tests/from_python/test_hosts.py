@@ -1,4 +1,4 @@
-"""Ranks on other hosts, which ssh reaches; here a program in its place runs all on this machine."""
+"""Ranks on other hosts, with a replacement for ssh that runs them on this machine."""
 
 import os
 import time
@@ -16,12 +16,12 @@ for command; do :; done
 exec sh -c "$command"
 """
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 @pytest.fixture
 def hosts(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return the options of two hosts, both of which are this machine."""
+    """Return the options for two hosts, which are both this machine."""
     del here
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -29,41 +29,41 @@ def hosts(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
     ssh.write_text(SSH)
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    place = {"master_addr": "127.0.0.1", "master_port": free_port()}
-    return {"hosts": ["a", "b"], "nproc_per_node": 2, **place}
+    rendezvous = {"master_addr": "127.0.0.1", "master_port": free_port()}
+    return {"hosts": ["a", "b"], "nproc_per_node": 2, **rendezvous}
 
 
-def place() -> tuple[str, ...]:
+def rank_and_host() -> tuple[str, ...]:
     return tuple(os.environ[name] for name in ("RANK", "GROUP_RANK", "WORLD_SIZE"))
 
 
-PLACES = [("0", "0", "4"), ("1", "0", "4"), ("2", "1", "4"), ("3", "1", "4")]
+RANKS_AND_HOSTS = [("0", "0", "4"), ("1", "0", "4"), ("2", "1", "4"), ("3", "1", "4")]
 
 
-def test_a_call_returns_the_results_of_all_hosts(hosts: dict[str, Any]) -> None:
-    assert clusterrun.launch(place, **hosts) == PLACES
+def test_launch_returns_results_of_all_hosts(hosts: dict[str, Any]) -> None:
+    assert clusterrun.launch(rank_and_host, **hosts) == RANKS_AND_HOSTS
 
 
-def fails_on_rank_3() -> None:
+def fail_on_rank_3() -> None:
     if os.environ["RANK"] == "3":
         raise ValueError("bad batch")
     time.sleep(1000)
 
 
-def test_the_first_rank_that_fails_is_the_cause(hosts: dict[str, Any]) -> None:
+def test_first_failed_rank_on_hosts_is_the_cause(hosts: dict[str, Any]) -> None:
     with pytest.raises(WorkerFailed, match=r"rank 3 on .* failed: ValueError: bad batch") as caught:
-        clusterrun.launch(fails_on_rank_3, **hosts)
+        clusterrun.launch(fail_on_rank_3, **hosts)
 
     assert (caught.value.rank, caught.value.exit_code) == (3, 1)
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_ranks_of_all_hosts_live_on(
+def test_workers_on_all_hosts_keep_state(
     hosts: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with clusterrun.Workers(**hosts) as workers:
         pids = workers.run(os.getpid)
-        assert workers.run(place) == PLACES
+        assert workers.run(rank_and_host) == RANKS_AND_HOSTS
         workers.run(print, "hello")
         lines = capsys.readouterr().out.splitlines()
         assert sorted(line[:8] + line[-5:] for line in lines) == [
@@ -71,13 +71,13 @@ def test_ranks_of_all_hosts_live_on(
         ]
         began = time.monotonic()
         with pytest.raises(WorkerFailed, match=r"\Arank 3 on \S+ failed:\nTraceback"):
-            workers.run(fails_on_rank_3)
-        assert time.monotonic() - began < PATIENCE
+            workers.run(fail_on_rank_3)
+        assert time.monotonic() - began < TIMEOUT
         assert workers.run(os.getpid) == pids
 
 
-def test_a_host_that_is_not_reached(hosts: dict[str, Any], tmp_path: Path) -> None:
-    """Its fault is the error; nothing was started."""
+def test_unreachable_host_is_rendezvous_error(hosts: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing was started."""
     (tmp_path / "bin" / "ssh").write_text(
         "#!/bin/sh\necho 'ssh: Could not resolve hostname b: Name or service not known' >&2\nexit 255\n"
     )
@@ -88,6 +88,6 @@ def test_a_host_that_is_not_reached(hosts: dict[str, Any], tmp_path: Path) -> No
     assert "its name does not resolve" in caught.value.hint
 
 
-def test_a_mistake(hosts: dict[str, Any]) -> None:
+def test_usage_error_on_host_is_raised(hosts: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--numa-binding: 'sideways' is not a NUMA binding"):
-        clusterrun.launch(place, **{**hosts, "numa_binding": "sideways"})
+        clusterrun.launch(rank_and_host, **{**hosts, "numa_binding": "sideways"})

@@ -24,9 +24,7 @@ from tests.command_lines import flags_of
         ({"max_restarts": 0}, {"max_restarts": "0"}),
     ],
 )
-def test_values_are_written_as_on_the_command_line(
-    keywords: dict[str, object], flags: dict[str, object]
-) -> None:
+def test_keywords_become_flags(keywords: dict[str, object], flags: dict[str, object]) -> None:
     options = options_from_keywords("launch", keywords)
 
     assert flags_of(options) == flags
@@ -39,12 +37,12 @@ def test_values_are_written_as_on_the_command_line(
         ({"nproc_per_nod": 2}, "launch.. got an unexpected keyword argument 'nproc_per_nod'"),
         ({"nproc_per_nod": 2}, "did you mean nproc_per_node?"),
         ({"module": "x"}, "launch.. takes no module: its function is the program"),
-        ({"dry_run": True}, "to see a plan, type clusterrun --dry-run"),
-        ({"pdb": True}, "launch.. takes no pdb: type clusterrun --pdb with a script"),
-        ({"env": {"A": None}}, "A is None: leave it out, or give a text"),
+        ({"dry_run": True}, "to see a plan, use clusterrun --dry-run"),
+        ({"pdb": True}, "launch.. takes no pdb: use clusterrun --pdb with a script"),
+        ({"env": {"A": None}}, "A is None: remove it, or give a text"),
         ({"verbose": "yes"}, "verbose must be True or False, not 'yes'"),
     ],
 )
-def test_mistakes(keywords: dict[str, object], message: str) -> None:
+def test_invalid_keyword_is_type_error(keywords: dict[str, object], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         options_from_keywords("launch", keywords)

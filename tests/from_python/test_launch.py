@@ -1,4 +1,4 @@
-"""``clusterrun.launch``: what ranks return, how they fail, and that the caller stays what it was."""
+"""``clusterrun.launch``: results and failures of ranks, and the state of the caller."""
 
 import asyncio
 import itertools
@@ -28,8 +28,8 @@ AGENT_MODULE = "clusterrun.cli.entry"
 """In the command line of the agent."""
 
 
-class NeedsTwo(Exception):
-    """Can be pickled, and not unpickled: pickle passes the message alone."""
+class NeedsTwoArguments(Exception):
+    """Can be pickled but not unpickled, because pickle passes only the message."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} and {second}")
@@ -39,7 +39,7 @@ def rank() -> int:
     return int(os.environ["RANK"])
 
 
-def test_each_rank_returns_a_result() -> None:
+def test_launch_returns_result_of_each_rank() -> None:
     def times(number: int, *, plus: int) -> tuple[int, int]:
         return rank(), number * FACTOR + plus
 
@@ -48,7 +48,7 @@ def test_each_rank_returns_a_result() -> None:
     assert found == [(0, 7), (1, 7), (2, 7)]
 
 
-def test_a_rank_has_the_variables_of_a_worker_and_the_callers_import_path() -> None:
+def test_rank_has_worker_variables_and_callers_import_path() -> None:
     names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "FLAVOUR"]
     sys.path.append("/callers/own")
     try:
@@ -65,7 +65,7 @@ def test_a_rank_has_the_variables_of_a_worker_and_the_callers_import_path() -> N
     assert found[0][1:] == ("/callers/own", sys.argv)
 
 
-def test_functions_and_classes_of_main_come_back_as_they_went(caller: Any) -> None:
+def test_functions_and_classes_of_main_round_trip(caller: Any) -> None:
     job = caller.script(
         """
         from dataclasses import dataclass
@@ -102,7 +102,7 @@ def test_large_results_and_tensors() -> None:
     assert [int(tensor.sum()) for _, tensor in found] == [0, 499_500]
 
 
-def test_an_exception_is_the_cause(capfd: pytest.CaptureFixture[str]) -> None:
+def test_remote_exception_is_the_cause(capfd: pytest.CaptureFixture[str]) -> None:
     def fails() -> None:
         if rank() == 1:
             raise ValueError("bad batch")
@@ -125,18 +125,18 @@ def test_an_exception_is_the_cause(capfd: pytest.CaptureFixture[str]) -> None:
     assert str(copy) == str(failure)
 
 
-def test_an_exception_that_can_not_be_unpickled_leaves_its_traceback() -> None:
+def test_exception_that_cannot_be_unpickled_becomes_traceback() -> None:
     def fails() -> None:
-        raise NeedsTwo("this", "that")
+        raise NeedsTwoArguments("this", "that")
 
     with pytest.raises(WorkerFailed) as caught:
         clusterrun.launch(fails, nproc_per_node=1)
 
     assert isinstance(caught.value.__cause__, RemoteTraceback)
-    assert "NeedsTwo: this and that" in str(caught.value.__cause__)
+    assert "NeedsTwoArguments: this and that" in str(caught.value.__cause__)
 
 
-def test_an_exception_that_can_not_be_pickled_leaves_its_traceback() -> None:
+def test_exception_that_cannot_be_pickled_becomes_traceback() -> None:
     def fails() -> None:
         raise ValueError(threading.Lock())
 
@@ -146,7 +146,7 @@ def test_an_exception_that_can_not_be_pickled_leaves_its_traceback() -> None:
     assert "ValueError: <unlocked" in str(caught.value.__cause__)
 
 
-def test_a_result_that_can_not_be_pickled_is_a_failure() -> None:
+def test_result_that_cannot_be_pickled_is_a_failure() -> None:
     with pytest.raises(WorkerFailed) as caught:
         clusterrun.launch(threading.Lock, nproc_per_node=1)
 
@@ -154,30 +154,30 @@ def test_a_result_that_can_not_be_pickled_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("leave", [os._exit, sys.exit])
-def test_a_rank_that_exits_with_an_error(leave: Callable[[int], object]) -> None:
+def test_rank_that_exits_with_error(leave: Callable[[int], object]) -> None:
     with pytest.raises(WorkerFailed) as caught:
         clusterrun.launch(leave, (3,), nproc_per_node=1)
 
     assert caught.value.exit_code == 3
 
 
-def test_a_rank_that_exits_well_returns_none() -> None:
+def test_rank_that_exits_with_0_returns_none() -> None:
     assert clusterrun.launch(lambda: sys.exit(0), nproc_per_node=2) == [None, None]
 
 
-def test_a_rank_that_leaves_the_function_without_a_result() -> None:
+def test_rank_that_ends_without_result_is_a_failure() -> None:
     with pytest.raises(WorkerFailed, match="rank 0 exited with code 0 inside the function"):
         clusterrun.launch(lambda: os._exit(0), nproc_per_node=1)
 
 
-def test_a_rank_that_is_killed() -> None:
+def test_killed_rank() -> None:
     with pytest.raises(WorkerFailed, match="SIGSEGV") as caught:
         clusterrun.launch(lambda: os.kill(os.getpid(), signal.SIGSEGV), nproc_per_node=2)
 
     assert (caught.value.exit_code, caught.value.signal) == (None, signal.SIGSEGV)
 
 
-def test_a_rank_that_forks_and_prints_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rank_that_forks_and_prints_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     def forks() -> int:
         os.write(1, b"\xff\xfe binary\n")
         child = os.fork()
@@ -189,8 +189,8 @@ def test_a_rank_that_forks_and_prints_bytes(capsys: pytest.CaptureFixture[str]) 
     assert "binary" in capsys.readouterr().out
 
 
-def test_the_caller_waits_for_what_a_rank_has_left_running(tmp_path: Path) -> None:
-    """An upload is whole when ``launch`` returns; a server is ended."""
+def test_launch_waits_for_child_processes_of_ranks(tmp_path: Path) -> None:
+    """A child that ends soon is waited for; a server is killed."""
     uploaded = tmp_path / "uploaded"
 
     def uploads() -> int:
@@ -207,8 +207,8 @@ def test_the_caller_waits_for_what_a_rank_has_left_running(tmp_path: Path) -> No
     assert not psutil.pid_exists(server)
 
 
-def test_the_end_of_a_forked_rank_loses_nothing(caller: Any, tmp_path: Path) -> None:
-    """Exit handlers, what C has not written yet, temporary folders, and threads that still run."""
+def test_exit_of_forked_rank_runs_handlers_and_flushes(caller: Any, tmp_path: Path) -> None:
+    """Buffers of C, temporary folders and running threads are handled, too."""
     code, out, err = caller.script(
         f"""
         import atexit, clusterrun, ctypes, os, sys, tempfile, threading
@@ -237,7 +237,7 @@ def test_the_end_of_a_forked_rank_loses_nothing(caller: Any, tmp_path: Path) -> 
     assert list(tmp_path.glob("kept-*")) == []
 
 
-def test_restarts_return_the_last_attempts_results() -> None:
+def test_launch_returns_results_of_last_attempt() -> None:
     def succeeds_later() -> str:
         attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
         if attempt == "0":
@@ -248,16 +248,14 @@ def test_restarts_return_the_last_attempts_results() -> None:
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_output_goes_to_the_callers_streams(
-    capsys: pytest.CaptureFixture[str], stream: str
-) -> None:
+def test_output_goes_to_callers_streams(capsys: pytest.CaptureFixture[str], stream: str) -> None:
     clusterrun.launch(lambda: print("hello", file=getattr(sys, stream)), nproc_per_node=2)
 
     lines = getattr(capsys.readouterr(), stream[3:]).splitlines()
     assert sorted(lines) == ["[rank 0] hello", "[rank 1] hello"]
 
 
-def test_output_without_capture_is_in_order(caller: Any) -> None:
+def test_uncaptured_output_is_in_order(caller: Any) -> None:
     job = caller.script(
         """
         import clusterrun
@@ -270,7 +268,7 @@ def test_output_without_capture_is_in_order(caller: Any) -> None:
     assert job.ended() == (0, "before\nduring\nafter\n", "")
 
 
-def test_the_caller_stays_what_it_was() -> None:
+def test_launch_does_not_change_caller() -> None:
     def state() -> object:
         handlers = [signal.getsignal(number) for number in sorted(signal.valid_signals())]
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -286,7 +284,7 @@ def test_the_caller_stays_what_it_was() -> None:
     assert state() == before
 
 
-def test_from_threads_and_from_asyncio() -> None:
+def test_launch_from_threads_and_asyncio() -> None:
     async def both() -> list[list[int]]:
         calls = [asyncio.to_thread(clusterrun.launch, rank, nproc_per_node=2) for _ in range(2)]
         return list(await asyncio.gather(*calls))
@@ -294,7 +292,7 @@ def test_from_threads_and_from_asyncio() -> None:
     assert asyncio.run(both()) == [[0, 1], [0, 1]]
 
 
-def test_inside_a_worker() -> None:
+def test_launch_inside_a_worker() -> None:
     def outer() -> list[int]:
         import clusterrun
 
@@ -304,8 +302,8 @@ def test_inside_a_worker() -> None:
 
 
 @pytest.mark.parametrize("send", [os.kill, os.killpg])
-def test_ctrl_c_ends_the_job_in_order(caller: Any, send: Callable[[int, int], None]) -> None:
-    """A terminal sends it to the whole group, a notebook to the kernel alone."""
+def test_ctrl_c_stops_job_gracefully(caller: Any, send: Callable[[int, int], None]) -> None:
+    """A terminal sends SIGINT to the process group, a notebook only to the kernel."""
     job = caller.script(
         """
         import signal, time, clusterrun
@@ -335,8 +333,7 @@ def test_ctrl_c_ends_the_job_in_order(caller: Any, send: Callable[[int, int], No
     assert ended.err.count("Traceback") <= 1
 
 
-def test_ctrl_c_ends_a_job_of_another_thread(caller: Any) -> None:
-    """The event loop waits for its threads before it ends."""
+def test_ctrl_c_stops_job_of_another_thread(caller: Any) -> None:
     job = caller.script(
         """
         import asyncio, time, clusterrun
@@ -356,8 +353,8 @@ def test_ctrl_c_ends_a_job_of_another_thread(caller: Any) -> None:
     assert "KeyboardInterrupt" in job.ended().err
 
 
-def test_a_job_ends_with_its_task(caller: Any) -> None:
-    """A signal to the program alone cancels the task: the loop waits for the thread."""
+def test_cancelled_asyncio_task_stops_job(caller: Any) -> None:
+    """A signal to the program alone cancels the task, and the loop waits for the thread."""
     job = caller.script(
         """
         import asyncio, time, clusterrun
@@ -390,7 +387,7 @@ def test_a_job_ends_with_its_task(caller: Any) -> None:
     assert "KeyboardInterrupt" in ended.err
 
 
-def test_a_second_ctrl_c_kills(caller: Any) -> None:
+def test_second_ctrl_c_kills_workers(caller: Any) -> None:
     job = caller.script(
         """
         import signal, time, clusterrun
@@ -415,26 +412,26 @@ def test_a_second_ctrl_c_kills(caller: Any) -> None:
     assert "KeyboardInterrupt" in job.ended().err
 
 
-def test_a_signal_to_the_agent_is_an_interruption() -> None:
+def test_signal_to_agent_raises_job_interrupted() -> None:
     with pytest.raises(JobInterrupted, match="SIGTERM") as caught:
-        clusterrun.launch(stop_the_agent, nproc_per_node=1)
+        clusterrun.launch(signal_agent, nproc_per_node=1)
 
     assert caught.value.signal == signal.SIGTERM
 
 
-def stop_the_agent() -> None:
+def signal_agent() -> None:
     agent = next(it for it in psutil.Process().parents() if AGENT_MODULE in " ".join(it.cmdline()))
     agent.terminate()
     signal.pause()
 
 
-def test_a_call_that_is_suspended_returns_nothing() -> None:
-    """All ranks have saved; the message says at which step."""
+def test_suspended_call_raises_job_interrupted() -> None:
+    """The message says at which step all ranks have saved."""
     with pytest.raises(JobInterrupted, match="exit code 75: suspended at step "):
-        clusterrun.launch(ask_for_a_suspension, nproc_per_node=2)
+        clusterrun.launch(request_suspension, nproc_per_node=2)
 
 
-def ask_for_a_suspension() -> None:
+def request_suspension() -> None:
     from clusterrun import suspend
 
     for step in itertools.count():
@@ -447,7 +444,7 @@ def ask_for_a_suspension() -> None:
         time.sleep(0.01)
 
 
-def test_the_callers_death_ends_the_job(caller: Any) -> None:
+def test_killed_caller_ends_job(caller: Any) -> None:
     job = caller.script(
         """
         import subprocess, time, clusterrun
@@ -468,7 +465,7 @@ def test_the_callers_death_ends_the_job(caller: Any) -> None:
     assert job.left() == []
 
 
-def test_two_nodes() -> None:
+def test_launch_on_two_nodes() -> None:
     def world() -> tuple[str, str]:
         return os.environ["RANK"], os.environ["WORLD_SIZE"]
 
@@ -490,12 +487,12 @@ def test_two_nodes() -> None:
     assert asyncio.run(both()) == [[("0", "4"), ("1", "4")], [("2", "4"), ("3", "4")]]
 
 
-def test_an_impossible_option_names_the_argument() -> None:
+def test_impossible_option_value_names_keyword() -> None:
     with pytest.raises(UsageError, match="--nproc-per-node: '0' is not a number of workers"):
         clusterrun.launch(rank, nproc_per_node=0)
 
 
-def test_what_is_not_a_function_is_refused() -> None:
+def test_non_function_is_refused() -> None:
     async def later() -> None:
         pass
 
@@ -506,7 +503,7 @@ def test_what_is_not_a_function_is_refused() -> None:
 
 
 @pytest.mark.parametrize("args", [3, "train"])
-def test_arguments_that_are_not_a_tuple_are_refused(args: object) -> None:
-    """A text would be passed letter by letter."""
+def test_args_that_are_not_a_tuple_are_refused(args: object) -> None:
+    """A str would be passed character by character."""
     with pytest.raises(TypeError, match=r"args is .*: give a tuple"):
         clusterrun.launch(rank, args, nproc_per_node=1)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Lightning's strategies that bind, in programs as users write them."""
+"""Lightning's strategies with NUMA binding, in typical programs."""
 
 import os
 import re
@@ -44,7 +44,7 @@ TRAIN = """
 
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["ddp_bind_numa", "ddp_spawn_bind_numa"])
-def test_a_program_on_one_node(caller: Launcher, strategy: str) -> None:
+def test_lightning_on_one_node(caller: Launcher, strategy: str) -> None:
     ended = caller.script(TRAIN, args=(strategy, "1")).ended(120)
 
     assert ended.code == 0, ended.err
@@ -56,7 +56,7 @@ def test_a_program_on_one_node(caller: Launcher, strategy: str) -> None:
 
 
 def check_on_hfai(caller: Launcher, script: str, strategy: str) -> None:
-    """Run a program on both nodes of a job; assert that its four ranks have found each other."""
+    """Run a program on both nodes of a job; check that its four ranks have joined."""
     platform = {"MARSV2_TASK_ID": "7", "WORLD_SIZE": "2", "MASTER_IP": "127.0.0.1"}
     port = {"MASTER_PORT": str(free_port())}
     jobs = [
@@ -76,14 +76,14 @@ def check_on_hfai(caller: Launcher, script: str, strategy: str) -> None:
 
 
 @pytest.mark.long
-def test_one_program_on_each_node_of_hfai(caller: Launcher) -> None:
-    """RANK and WORLD_SIZE count nodes there."""
+def test_one_lightning_program_on_each_hfai_node(caller: Launcher) -> None:
+    """On hfai, RANK and WORLD_SIZE count nodes."""
     check_on_hfai(caller, TRAIN, "ddp_bind_numa")
 
 
 @pytest.mark.long
-def test_the_plugin_alone_on_each_node_of_hfai(caller: Launcher) -> None:
-    """Lightning starts the processes itself; number and address of the nodes are the platform's."""
+def test_environment_plugin_alone_on_each_hfai_node(caller: Launcher) -> None:
+    """Lightning starts the processes itself; the plugin reads nodes and addresses from the platform."""
     script = TRAIN.replace("options = dict(", "options = dict(plugins=[PLUGIN()], ").replace(
         "import clusterrun.lightning",
         "from clusterrun.lightning import ClusterrunEnvironment as PLUGIN",
@@ -92,7 +92,7 @@ def test_the_plugin_alone_on_each_node_of_hfai(caller: Launcher) -> None:
 
 
 @pytest.mark.long
-def test_a_wrong_number_of_nodes_is_named(caller: Launcher) -> None:
+def test_wrong_num_nodes_is_usage_error(caller: Launcher) -> None:
     platform = {
         "MARSV2_TASK_ID": "7",
         "WORLD_SIZE": "2",
@@ -107,13 +107,13 @@ def test_a_wrong_number_of_nodes_is_named(caller: Launcher) -> None:
 
 
 @pytest.mark.long
-def test_a_program_without_a_file(caller: Launcher) -> None:
-    """It can't be executed again: what to do is said, and nothing is started."""
+def test_program_on_standard_input_is_usage_error(caller: Launcher) -> None:
+    """It can't be executed again, so nothing is started."""
     ended = caller.command("-c", dedent(TRAIN), "ddp_bind_numa", "1").ended(120)
 
     assert ended.code == 1
-    said = "ddp_bind_numa runs the program again, and this one has no file\nsave it to a file"
-    assert said in ended.err
+    message = "ddp_bind_numa runs the program again, and this one has no file\nsave it to a file"
+    assert message in ended.err
 
 
 NOTEBOOK = """
@@ -125,7 +125,7 @@ exec(open("train.py").read())
 
 
 @pytest.mark.long
-def test_in_a_notebook(caller: Launcher) -> None:
+def test_lightning_in_a_notebook(caller: Launcher) -> None:
     (caller.folder / "train.py").write_text(dedent(TRAIN))
 
     ended = caller.script(NOTEBOOK, args=("ddp_spawn_bind_numa", "1")).ended(120)

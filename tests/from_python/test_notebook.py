@@ -1,4 +1,4 @@
-"""A real notebook: functions of its cells, failures, an interrupt, a restart of its kernel."""
+"""A real notebook: functions in cells, failures, an interrupt, and a restart of the kernel."""
 
 import json
 import os
@@ -40,7 +40,7 @@ except clusterrun.WorkerFailed as failure:
 NOTEBOOK = {"metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 
 
-def code_cell(number: int, text: str) -> dict[str, object]:
+def make_code_cell(number: int, text: str) -> dict[str, object]:
     fields: dict[str, object] = {
         "cell_type": "code",
         "metadata": {},
@@ -52,7 +52,7 @@ def code_cell(number: int, text: str) -> dict[str, object]:
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Return what all processes of the kernel have in their environment; none is left."""
+    """Return a variable that all processes of the kernel have; check that none is left."""
     for name in os.environ.keys() - plain_environment().keys():
         monkeypatch.delenv(name)
     mark = f"notebook-{tmp_path}"
@@ -68,9 +68,9 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.usefixtures("mark")
 @pytest.mark.filterwarnings("ignore")
-def test_a_notebook(tmp_path: Path) -> None:
-    """Results, prints and a failure are in the cells, as after any other code."""
-    shown = outputs_of(CELLS, tmp_path)
+def test_launch_in_notebook_cells(tmp_path: Path) -> None:
+    """The cells show results, output and a failure."""
+    shown = cell_outputs(CELLS, tmp_path)
 
     assert shown[:2] == [[], []]
     assert sorted("".join(shown[2]).splitlines()) == [
@@ -102,9 +102,9 @@ CELLS_ON_RANKS = [
 
 @pytest.mark.usefixtures("mark")
 @pytest.mark.filterwarnings("ignore")
-def test_cells_on_all_ranks(tmp_path: Path) -> None:
-    """What one has defined, the next finds; its output is its own, its last value is shown by rank."""
-    shown = ["".join(texts) for texts in outputs_of(CELLS_ON_RANKS, tmp_path)]
+def test_ranks_magic(tmp_path: Path) -> None:
+    """Cells share state; each shows its own output, and its last value by rank."""
+    shown = ["".join(texts) for texts in cell_outputs(CELLS_ON_RANKS, tmp_path)]
 
     assert "UsageError: no Workers are open\nworkers = clusterrun.Workers(4)" in shown[1]
     assert sorted(shown[3].splitlines()) == ["[rank 0] 0", "[rank 1] 10"]
@@ -118,26 +118,30 @@ def test_cells_on_all_ranks(tmp_path: Path) -> None:
     assert shown[9] == ""
 
 
-def outputs_of(cells: list[str], folder: Path) -> list[list[str]]:
-    """Return what each cell of a notebook shows, executed in this folder."""
-    content = {"cells": [code_cell(*each) for each in enumerate(cells)], **NOTEBOOK}
+def cell_outputs(cells: list[str], folder: Path) -> list[list[str]]:
+    """Execute a notebook in this folder; return the outputs of each cell."""
+    content = {"cells": [make_code_cell(*each) for each in enumerate(cells)], **NOTEBOOK}
     notebook = nbformat.reads(json.dumps(content), as_version=4)  # type: ignore[no-untyped-call]
     client = NotebookClient(
-        notebook, timeout=100, kernel_name=KERNEL, allow_errors=True, config=with_own_ports()
+        notebook,
+        timeout=100,
+        kernel_name=KERNEL,
+        allow_errors=True,
+        config=kernel_config_with_free_ports(),
     )
     client.execute(cwd=str(folder))
-    return [[*map(text_of, cell.outputs)] for cell in notebook.cells]
+    return [[*map(output_text, cell.outputs)] for cell in notebook.cells]
 
 
-def with_own_ports() -> Config:
-    """Give a kernel ports of ours: another test might get those that Jupyter finds free before it."""
+def kernel_config_with_free_ports() -> Config:
+    """Return a configuration with reserved ports, because another test might take those that Jupyter finds."""
     names = ("shell", "iopub", "stdin", "hb", "control")
     ports = {f"{name}_port": free_port() for name in names}
     # With the cache, Jupyter chooses others.
     return Config({"KernelManager": {**ports, "cache_ports": False}})
 
 
-def text_of(output: nbformat.NotebookNode) -> str:
+def output_text(output: nbformat.NotebookNode) -> str:
     if output.output_type == "error":
         return f"{output.ename}: {output.evalue}\n" + "\n".join(output.traceback)
     return str(output.text if output.output_type == "stream" else output.data["text/plain"])
@@ -203,16 +207,16 @@ print(json.dumps(written))
 @pytest.mark.long
 @pytest.mark.usefixtures("mark")
 @pytest.mark.filterwarnings("ignore")
-def test_what_notebook_launcher_runs_gives_the_same(
+def test_same_results_as_accelerate_notebook_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Losses, weights, what accelerate's PartialState has found, and the variables of each rank."""
+    """Losses, weights, accelerate's PartialState and the variables of each rank are equal."""
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     # The other one leaves it to each rank.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     compare = COMPARE.replace("PORT", f"{free_port()}")
 
-    shown = outputs_of([TRAIN_WITH_ACCELERATE, compare, SHOW], tmp_path)
+    shown = cell_outputs([TRAIN_WITH_ACCELERATE, compare, SHOW], tmp_path)
 
     theirs, ours = json.loads(shown[-1][-1])
     assert ours == theirs
@@ -221,9 +225,9 @@ def test_what_notebook_launcher_runs_gives_the_same(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_interrupt_and_a_restart(mark: str, tmp_path: Path) -> None:
-    """The interrupt ends the job and leaves the kernel; a restart leaves nothing of the job."""
-    manager = KernelManager(kernel_name=KERNEL, config=with_own_ports())
+def test_kernel_interrupt_and_restart(mark: str, tmp_path: Path) -> None:
+    """The interrupt ends the job but not the kernel; a restart leaves no process of the job."""
+    manager = KernelManager(kernel_name=KERNEL, config=kernel_config_with_free_ports())
     manager.start_kernel(cwd=str(tmp_path))
     client = manager.client()
     client.start_channels()
@@ -237,20 +241,20 @@ def test_an_interrupt_and_a_restart(mark: str, tmp_path: Path) -> None:
         asked = client.execute(works)
         wait_for(client, "ready", 2)
         manager.interrupt_kernel()
-        assert reply_to(client, asked) == "KeyboardInterrupt"
-        assert reply_to(client, client.execute("1 + 1")) == ""
-        assert processes_of_the_kernel(mark) == 1
+        assert exception_name_of_cell(client, asked) == "KeyboardInterrupt"
+        assert exception_name_of_cell(client, client.execute("1 + 1")) == ""
+        assert count_kernel_processes(mark) == 1
         client.execute(works)
         wait_for(client, "ready", 2)
         manager.restart_kernel(now=True)
         client.wait_for_ready(timeout=60)
-        wait_until(lambda: processes_of_the_kernel(mark) == 1, "the end of the job")
+        wait_until(lambda: count_kernel_processes(mark) == 1, "the end of the job")
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
 
 
-def processes_of_the_kernel(mark: str) -> int:
+def count_kernel_processes(mark: str) -> int:
     return sum(1 for process in marked(mark) if process.pid != os.getpid())
 
 
@@ -264,8 +268,8 @@ def wait_for(client: BlockingKernelClient, text: str, times: int) -> None:
             printed += message["content"]["text"]
 
 
-def reply_to(client: BlockingKernelClient, asked: str) -> str:
-    """Return the name of the exception that ended a cell; "" if none did."""
+def exception_name_of_cell(client: BlockingKernelClient, asked: str) -> str:
+    """Return the name of the exception that ended a cell, or ""."""
     deadline = time.monotonic() + SECONDS_TO_ACT
     while True:
         try:

@@ -1,10 +1,10 @@
-"""The call that is sent to the ranks."""
+"""Messages about calls that can't be pickled."""
 
 import threading
 
 import pytest
 from clusterrun import UsageError
-from clusterrun.clients.python.call import FunctionCall, pickled
+from clusterrun.clients.python.call import FunctionCall, pickle_call
 
 GUARD = threading.Lock()
 
@@ -26,6 +26,6 @@ def enclosing_a_lock() -> FunctionCall:
         (FunctionCall(GUARD.acquire, (), {}), "lock.acquire"),
     ],
 )
-def test_what_can_not_be_pickled_is_named(call: FunctionCall, named: str) -> None:
+def test_value_that_cannot_be_pickled_is_named(call: FunctionCall, named: str) -> None:
     with pytest.raises(UsageError, match=f"{named}.* can't be pickled.*cannot pickle"):
-        pickled(call)
+        pickle_call(call)

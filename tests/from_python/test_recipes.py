@@ -1,4 +1,4 @@
-"""Each program in docs/from_python.md runs as it is printed there."""
+"""Each program in docs/from_python.md runs."""
 
 import json
 import re
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "from_python.md"
 RECIPES = re.findall(r"## (.+?)\n|```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 NOTEBOOK = "Ranks that stay"
-"""Its blocks are the cells of one notebook."""
+"""The blocks of this section are the cells of one notebook."""
 
 SEVERAL_NODES = "Several nodes"
 TEST_SUITE = "In a test suite"
@@ -35,7 +35,7 @@ PRINTED = {
     TEST_SUITE: ["2 passed"],
     "Lightning": ["rank 0 of 2", "rank 1 of 2"],
 }
-"""What each prints, among others; a program without an entry here fails the test."""
+"""A part of each program's output; a program without an entry fails the test."""
 
 LONG = {
     NOTEBOOK,
@@ -45,13 +45,13 @@ LONG = {
     TEST_SUITE,
     "Lightning",
 }
-"""Those that take some seconds."""
+"""Programs that take some seconds."""
 
 SECONDS_TO_RUN = 100.0
 
 
 def programs() -> list[tuple[str, str]]:
-    """Return each program with the heading that it stands under; of the notebook, its cells as JSON."""
+    """Return each program with its heading; the notebook as JSON."""
     heading, found = "", []
     for title, program in RECIPES:
         heading = title or heading
@@ -82,13 +82,13 @@ each_program = pytest.mark.parametrize(
 )
 
 
-def test_there_are_ten() -> None:
+def test_page_has_ten_recipes() -> None:
     assert len(programs()) >= 10
     assert {heading for heading, _ in programs()} == PRINTED.keys()
 
 
 @each_program
-def test_a_recipe_runs(caller: Launcher, heading: str, program: str) -> None:
+def test_recipe_runs(caller: Launcher, heading: str, program: str) -> None:
     ended = run(caller, heading, program)
 
     printed = ended.out + ended.err
@@ -108,8 +108,8 @@ def run(caller: Launcher, heading: str, program: str) -> Ended:
     return caller.script(program).ended(SECONDS_TO_RUN)
 
 
-def test_the_recipe_of_several_nodes_runs_on_two(caller: Launcher) -> None:
-    """One call on each; both nodes are this machine."""
+def test_recipe_of_several_nodes_runs_on_two(caller: Launcher) -> None:
+    """Both nodes are this machine."""
     program = dict(programs())[SEVERAL_NODES]
     port = {"CLUSTERRUN_MASTER_PORT": f"{free_port()}"}
     nodes = [caller.script(program, args=(f"{node}", "2"), environ=port) for node in range(2)]

@@ -1,4 +1,4 @@
-"""``clusterrun.spawn``, in the place of ``torch.multiprocessing.spawn``."""
+"""``clusterrun.spawn``, a replacement for ``torch.multiprocessing.spawn``."""
 
 import os
 from pathlib import Path
@@ -13,14 +13,14 @@ def write_rank(local_rank: int, folder: Path, text: str) -> None:
     (folder / f"{local_rank}").write_text(text + os.environ["LOCAL_RANK"])
 
 
-def test_the_local_rank_comes_first(tmp_path: Path) -> None:
+def test_local_rank_is_first_argument(tmp_path: Path) -> None:
     assert clusterrun.spawn(write_rank, args=(tmp_path, "rank "), nprocs=2) is None
 
     assert [(tmp_path / name).read_text() for name in "01"] == ["rank 0", "rank 1"]
 
 
-def test_what_hfai_calls_fork(tmp_path: Path) -> None:
-    """Its programs say ``fork(main, args=..., nprocs=8, bind_numa=True)``."""
+def test_arguments_of_hfai_fork(tmp_path: Path) -> None:
+    """Programs for hfai call ``fork(main, args=..., nprocs=8, bind_numa=True)``."""
     fork = clusterrun.spawn
 
     fork(write_rank, args=(tmp_path, "rank "), nprocs=2, bind_numa=True)
@@ -28,7 +28,7 @@ def test_what_hfai_calls_fork(tmp_path: Path) -> None:
     assert [(tmp_path / name).read_text() for name in "01"] == ["rank 0", "rank 1"]
 
 
-def test_a_job_beside_its_caller(tmp_path: Path) -> None:
+def test_spawn_without_join(tmp_path: Path) -> None:
     def waits(_: int) -> None:
         os.read(os.open(tmp_path / "gate", os.O_RDONLY), 1)
 
@@ -44,13 +44,13 @@ def test_a_job_beside_its_caller(tmp_path: Path) -> None:
     os.close(gate)
 
 
-def test_a_job_that_is_forgotten_ends() -> None:
+def test_garbage_collected_context_stops_job() -> None:
     context = clusterrun.spawn(lambda _: __import__("signal").pause(), nprocs=1, join=False)
 
     del context
 
 
-def test_a_job_that_is_interrupted() -> None:
+def test_interrupted_spawn_raises_job_interrupted() -> None:
     context = clusterrun.spawn(lambda _: __import__("signal").pause(), nprocs=1, join=False)
     assert context is not None
 
@@ -61,7 +61,7 @@ def test_a_job_that_is_interrupted() -> None:
     context.interrupt()
 
 
-def test_a_failure_is_raised_by_join() -> None:
+def test_join_raises_failure() -> None:
     context = clusterrun.spawn(lambda rank: 1 // rank, nprocs=2, join=False)
 
     assert context is not None

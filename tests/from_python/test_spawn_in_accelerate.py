@@ -1,4 +1,4 @@
-"""accelerate's own tests, with ``clusterrun.spawn`` in the place of ``torch.multiprocessing``'s.
+"""accelerate's own tests, with ``clusterrun.spawn`` in place of ``torch.multiprocessing``'s.
 
 They start their ranks by ``accelerate.debug_launcher``, which calls
 ``torch.multiprocessing.start_processes``: the function behind ``torch.multiprocessing.spawn``, with the
@@ -45,7 +45,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="module")
 def tests_of_accelerate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with the tests of the accelerate that is installed."""
+    """Return the folder with the tests of the installed accelerate."""
     folder = tmp_path_factory.mktemp("accelerate")
     name = f"accelerate=={version('accelerate')}"
     options = ("--quiet", "--no-deps", "--no-binary", "accelerate", "--dest", str(folder))
@@ -61,7 +61,7 @@ def tests_of_accelerate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tests
 
 
-# test_grad_sync's test of one process is left out: it expects that LOCAL_RANK is not set.
+# test_grad_sync's test of one process is excluded, because it expects that LOCAL_RANK is not set.
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS_TO_DOWNLOAD + SECONDS_TO_RUN)
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def tests_of_accelerate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("test_scheduler.py", "test_one_cycle_scheduler", 4),
     ],
 )
-def test_they_pass(
+def test_accelerate_tests_pass_with_spawn(
     caller: Launcher, tests_of_accelerate: Path, file: str, choice: str, count: int
 ) -> None:
     (caller.folder / "with_clusterrun.py").write_text(PLUGIN)

@@ -1,4 +1,4 @@
-"""Connections between a caller and its ranks: who is let in, frames, values."""
+"""Connections between a caller and its ranks: authentication, frames and values."""
 
 import hmac
 import socket
@@ -15,30 +15,30 @@ from clusterrun.clients.python import wire
 from clusterrun.clients.python.command import CommandProcess
 
 KEY = bytes(range(32))
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
-class Ends:
-    """A caller's and a rank's end of one connection, both on this thread."""
+class ConnectedPair:
+    """Both ends of a connection between a caller and a rank."""
 
     def __init__(self, address: str = "127.0.0.1", source: str = "127.0.0.1") -> None:
         listener = socket.create_server((address, 0))
         dialling = socket.create_connection(
-            (address, listener.getsockname()[1]), PATIENCE, (source, 0)
+            (address, listener.getsockname()[1]), TIMEOUT, (source, 0)
         )
         accepted, _ = listener.accept()
         listener.close()
-        accepted.settimeout(PATIENCE)
+        accepted.settimeout(TIMEOUT)
         self.rank = wire.RankConnection(dialling, KEY, accepts=False)
         self.caller = wire.RankConnection(accepted, KEY, accepts=True)
 
-    def shake_hands(self) -> None:
+    def handshake(self) -> None:
         # Each side's step waits for the other's.
         thread = threading.Thread(target=self.caller.receive)
         thread.start()
         self.rank.flush()
         ready = self.rank.receive()
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert ready is not None
         assert ready[0] == wire.READY
 
@@ -48,42 +48,41 @@ class Ends:
 
 
 @pytest.fixture(params=["127.0.0.1", "127.0.0.2"], ids=["one host", "two hosts"])
-def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
-    """Return two ends that know each other; frames have MACs if the addresses differ."""
-    made = Ends(source=request.param)
-    made.shake_hands()
-    yield made
-    made.close()
+def pair(request: pytest.FixtureRequest) -> Iterator[ConnectedPair]:
+    """Return two pair that know each other; frames have MACs if the addresses differ."""
+    pair = ConnectedPair(source=request.param)
+    pair.handshake()
+    yield pair
+    pair.close()
 
 
 @pytest.mark.parametrize(
     "parts",
     [[b""], [b"a"], [b"", b"b", b""], [bytes(range(256)) * 8, memoryview(b"xy")[1:]], [b"z"] * 200],
 )
-def test_frames_arrive_in_order(ends: Ends, parts: list[bytes]) -> None:
-    """In both directions, whole and apart from each other."""
-    for sender, receiver in ((ends.rank, ends.caller), (ends.caller, ends.rank)):
+def test_frames_arrive_complete_and_in_order(pair: ConnectedPair, parts: list[bytes]) -> None:
+    """In both directions."""
+    for sender, receiver in ((pair.rank, pair.caller), (pair.caller, pair.rank)):
         sender.send(wire.CALL, 7, parts)
-        sender.send(wire.LEAVE, (1 << 32) - 1)
+        sender.send(wire.EXIT, (1 << 32) - 1)
 
         assert receiver.receive() == (wire.CALL, 7, [bytearray(part) for part in parts])
-        assert receiver.receive() == (wire.LEAVE, (1 << 32) - 1, [bytearray()])
+        assert receiver.receive() == (wire.EXIT, (1 << 32) - 1, [bytearray()])
 
 
-def test_a_large_frame_takes_several_steps(ends: Ends) -> None:
-    """A socket that does not block takes what it can."""
+def test_large_frame_over_non_blocking_sockets(pair: ConnectedPair) -> None:
     part = bytes(1 << 24)
-    ends.caller.sock.setblocking(False)
-    ends.rank.sock.setblocking(False)
-    ends.caller.queue(wire.CALL, 1, [part, b"end"])
-    frame, deadline = None, time.monotonic() + PATIENCE
+    pair.caller.sock.setblocking(False)
+    pair.rank.sock.setblocking(False)
+    pair.caller.queue(wire.CALL, 1, [part, b"end"])
+    frame, deadline = None, time.monotonic() + TIMEOUT
     while frame is None and time.monotonic() < deadline:
-        ends.caller.flush()
-        frame = ends.rank.receive()
+        pair.caller.flush()
+        frame = pair.rank.receive()
 
     assert frame is not None
     assert [len(each) for each in frame[2]] == [len(part), 3]
-    assert not ends.caller.is_sending
+    assert not pair.caller.is_sending
 
 
 def changed(raw: bytes) -> bytes:
@@ -91,23 +90,22 @@ def changed(raw: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("change", [changed, lambda raw: raw + raw], ids=["changed", "sent twice"])
-def test_an_attacker_between_two_nodes(change: Callable[[bytes], bytes]) -> None:
-    """Between hosts, what was changed or repeated is found."""
-    ends = Ends(source="127.0.0.2")
-    ends.shake_hands()
-    ends.rank.queue(wire.RETURNED, 1, [b"value of a rank"])
-    ends.rank.sock.sendall(change(b"".join(ends.rank._out)))  # noqa: SLF001 - what is on the way
+def test_modified_or_replayed_frame_is_detected(change: Callable[[bytes], bytes]) -> None:
+    pair = ConnectedPair(source="127.0.0.2")
+    pair.handshake()
+    pair.rank.queue(wire.RETURNED, 1, [b"value of a rank"])
+    pair.rank.sock.sendall(change(b"".join(pair.rank._out)))  # noqa: SLF001 - what is on the way
 
     def receive_two() -> None:
-        ends.caller.receive()
-        ends.caller.receive()
+        pair.caller.receive()
+        pair.caller.receive()
 
     with pytest.raises(wire.Disconnected, match="does not know the key"):
         receive_two()
-    ends.close()
+    pair.close()
 
 
-def other_key(sock: socket.socket) -> None:
+def prove_with_other_key(sock: socket.socket) -> None:
     nonce = b"n" * 32
     sock.sendall(nonce)
     theirs = sock.recv(64, socket.MSG_WAITALL)
@@ -115,58 +113,57 @@ def other_key(sock: socket.socket) -> None:
 
 
 @pytest.mark.parametrize(
-    "says",
+    "act",
     [
-        other_key,
+        prove_with_other_key,
         lambda sock: sock.sendall(b"GET / HTTP/1.1\r\n\r\n" * 20),
         lambda sock: sock.sendall(bytes(64)),
         lambda sock: sock.shutdown(socket.SHUT_WR),
     ],
     ids=["another key", "HTTP", "zeros", "nothing"],
 )
-def test_who_does_not_know_the_key(says: Callable[[socket.socket], object]) -> None:
-    """Nothing of theirs is unpickled."""
+def test_peer_without_the_key_is_rejected(act: Callable[[socket.socket], object]) -> None:
     ours, theirs = socket.socketpair()
-    ours.settimeout(PATIENCE)
+    ours.settimeout(TIMEOUT)
     connection = wire.RankConnection(ours, KEY, accepts=True)
-    thread = threading.Thread(target=says, args=(theirs,))
+    thread = threading.Thread(target=act, args=(theirs,))
     thread.start()
 
     with pytest.raises(wire.Disconnected):
         connection.receive()
 
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     ours.close()
     theirs.close()
 
 
 @pytest.mark.parametrize("head", [b"\0" * 9, b"\1" + b"\0" * 4 + b"\xff" * 4])
-def test_what_is_not_a_frame(ends: Ends, head: bytes) -> None:
-    ends.rank.sock.sendall(head)
+def test_invalid_header_is_rejected(pair: ConnectedPair, head: bytes) -> None:
+    pair.rank.sock.sendall(head)
 
     with pytest.raises(wire.Disconnected, match="it sends something else"):
-        ends.caller.receive()
+        pair.caller.receive()
 
 
 @pytest.mark.usefixtures("here")
-def test_strangers_keep_no_rank_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other users of the host find the port: they may connect, say nothing, and stay."""
-    strangers: list[socket.socket] = []
-    start = CommandProcess.turn
+def test_unauthenticated_connections_do_not_block_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other users of the host may connect to the port, send nothing, and stay."""
+    unauthenticated: list[socket.socket] = []
+    real_poll = CommandProcess.poll
 
-    def turn(self: Any, seconds: float | None) -> None:
-        if len(strangers) < 200:
+    def poll(self: Any, seconds: float | None) -> None:
+        if len(unauthenticated) < 200:
             address = self._listener.getsockname()
-            strangers.extend(socket.create_connection(address, PATIENCE) for _ in range(20))
-            strangers[-1].sendall(b"x" * 10)
-        start(self, seconds)
+            unauthenticated.extend(socket.create_connection(address, TIMEOUT) for _ in range(20))
+            unauthenticated[-1].sendall(b"x" * 10)
+        real_poll(self, seconds)
 
-    monkeypatch.setattr(CommandProcess, "turn", turn)
+    monkeypatch.setattr(CommandProcess, "poll", poll)
 
     assert clusterrun.launch(int, nproc_per_node=2) == [0, 0]
 
-    assert len(strangers) >= 20
-    for each in strangers:
+    assert len(unauthenticated) >= 20
+    for each in unauthenticated:
         each.close()
 
 
@@ -185,8 +182,8 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda it: f"{it.dtype} {tuple(it.shape)}")
-def test_tensors(value: torch.Tensor) -> None:
-    """They can be written to, on the other side."""
+def test_tensor_round_trip(value: torch.Tensor) -> None:
+    """Received tensors are writable."""
     found = wire.loads([bytearray(part) for part in wire.dumps(value)])
 
     assert type(found) is type(value)
@@ -200,7 +197,7 @@ def test_tensors(value: torch.Tensor) -> None:
         assert found.is_sparse or found.zero_().numel() == value.numel()
 
 
-def test_large_buffers_are_not_copied_into_the_pickle() -> None:
+def test_large_buffers_are_out_of_band() -> None:
     array = np.arange(1 << 20)
     parts = wire.dumps({"array": array, "tensor": torch.from_numpy(array)})
 
@@ -211,7 +208,7 @@ def test_large_buffers_are_not_copied_into_the_pickle() -> None:
     assert found["array"][:2].tolist() == [7, 1]
 
 
-def test_functions_keep_their_files_and_lines() -> None:
+def test_function_keeps_file_and_line() -> None:
     def fails() -> None:
         raise ValueError
 

@@ -1,4 +1,4 @@
-"""``clusterrun.Workers``: ranks that live on from call to call."""
+"""``clusterrun.Workers``: ranks that stay alive between calls."""
 
 import ctypes
 import os
@@ -19,24 +19,24 @@ from tests.contract.launched import Launcher
 
 pytestmark = pytest.mark.usefixtures("here")
 
-PATIENCE = 20.0
-"""Seconds, where a fraction of one is expected."""
+TIMEOUT = 20.0
+"""Seconds; a fraction of a second is expected."""
 
 
 def rank() -> int:
     return int(os.environ["RANK"])
 
 
-def waits_unless(number: int, act: Callable[[], object]) -> None:
-    """Do something on one rank, while the others wait for ever."""
+def act_on_one_rank(number: int, act: Callable[[], object]) -> None:
+    """Call ``act`` on one rank, while the others wait forever."""
     if rank() == number:
         act()
     else:
         time.sleep(1000)
 
 
-def test_ranks_and_what_they_keep_live_on(caller: Launcher) -> None:
-    """Globals of ``__main__`` are those of the rank; one that the caller has too is the caller's again."""
+def test_ranks_keep_state_between_calls(caller: Launcher) -> None:
+    """Globals of ``__main__`` are the rank's, unless the caller has them, too."""
     job = caller.script(
         """
         import os, clusterrun
@@ -84,8 +84,10 @@ def exits() -> object:
 @pytest.mark.parametrize(
     ("fails", "cause"), [(raises, LookupError), (exits, SystemExit), (threading.Lock, TypeError)]
 )
-def test_a_rank_that_raises(fails: Callable[[], object], cause: type[BaseException]) -> None:
-    """It is named at once, the call ends on the others, and the group lives."""
+def test_exception_on_one_rank_ends_call_on_all(
+    fails: Callable[[], object], cause: type[BaseException]
+) -> None:
+    """The exception is raised at once, and all ranks stay alive."""
 
     def on_one_rank() -> object:
         if rank() != 1:
@@ -103,24 +105,24 @@ def test_a_rank_that_raises(fails: Callable[[], object], cause: type[BaseExcepti
 
         assert workers.run(os.getpid) == before
     failure = caught.value
-    assert took < PATIENCE
+    assert took < TIMEOUT
     assert (failure.rank, failure.exit_code, failure.signal) == (1, None, None)
     assert isinstance(failure.__cause__, cause)
     assert "rank.py" not in str(failure)
 
 
 def reduced(broken: int | None = None) -> float:
-    """Sum over all ranks, with DDP's own reducer on the group; fail on one rank."""
+    """Return the sum over all ranks, while DDP's reducer holds the group; fail on one rank."""
     import torch
     import torch.distributed as dist
 
     if not dist.is_initialized():
         dist.init_process_group("gloo")
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
-        # As a notebook keeps it, beyond the life of its group.
+        # A notebook also keeps the model longer than its group.
         vars(clusterrun).setdefault("kept", []).append(model)
     if rank() == broken:
-        # The others are to wait in C by then.
+        # By then, the others wait in C code.
         time.sleep(2)
         raise ValueError("bad batch")
     total = torch.ones(1)
@@ -128,10 +130,10 @@ def reduced(broken: int | None = None) -> float:
     return total.item()
 
 
-def test_ranks_that_wait_in_a_collective_come_back(
+def test_ranks_return_from_collective_after_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their process groups are gone, and the next call makes new ones, at another port."""
+    """The process groups are destroyed, and the next call makes new ones, at another port."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     with clusterrun.Workers(2, preload=["torch"], start_method="fork") as workers:
         assert workers.run(reduced) == [2.0, 2.0]
@@ -143,7 +145,7 @@ def test_ranks_that_wait_in_a_collective_come_back(
             assert workers.run(reduced) == [2.0, 2.0]
 
 
-def test_much_output_shows_before_the_call_returns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_large_output_is_shown_before_call_returns(capsys: pytest.CaptureFixture[str]) -> None:
     def prints(lines: int) -> None:
         for _ in range(lines):
             sys.stdout.write("x" * 99 + "\n")
@@ -156,10 +158,10 @@ def test_much_output_shows_before_the_call_returns(capsys: pytest.CaptureFixture
         assert capsys.readouterr().out.count("x\n") == 3_000
 
 
-def test_ranks_that_wait_for_others_come_back(
+def test_ranks_return_from_store_and_async_collective(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In torch's store, before there is a group; or with a collective that goes on in the background."""
+    """They wait in torch's store before a group exists, or have an asynchronous collective."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
 
     def joins_alone() -> None:
@@ -194,8 +196,8 @@ def test_ranks_that_wait_for_others_come_back(
         assert workers.run(begins, None) == [2.0, 2.0]
 
 
-def hold_the_lock() -> None:
-    """Wait in C with Python's lock, as an extension does that was not written with care."""
+def wait_holding_the_gil() -> None:
+    """Wait in C code without releasing the GIL, as a careless extension may do."""
     libc = ctypes.PyDLL(None)
     mask = (ctypes.c_ulong * 16)()
     libc.sigemptyset(mask)
@@ -204,29 +206,29 @@ def hold_the_lock() -> None:
     libc.sigwait(mask, ctypes.byref(ctypes.c_int()))
 
 
-def test_a_rank_that_does_not_come_back() -> None:
-    """All ranks are ended; the message names the one that failed, and the one that hangs."""
+def test_rank_that_does_not_return_is_killed() -> None:
+    """All ranks are killed; the message names the failed rank and the one that hangs."""
 
     def hangs() -> None:
         if rank() == 1:
-            # The other one is to wait by then.
+            # By then, the other rank waits.
             time.sleep(2)
             raise ValueError("bad batch")
-        hold_the_lock()
+        wait_holding_the_gil()
 
     workers = clusterrun.Workers(2)
     began = time.monotonic()
     with pytest.raises(WorkerFailed, match="rank 0 did not come back within 5 s") as caught:
         workers.run(hangs)
 
-    assert time.monotonic() - began < SECONDS_TO_RETURN + PATIENCE
+    assert time.monotonic() - began < SECONDS_TO_RETURN + TIMEOUT
     assert (caught.value.rank, "bad batch" in str(caught.value)) == (1, True)
     with pytest.raises(ValueError, match="these Workers are closed"):
         workers.run(rank)
 
 
 @pytest.mark.parametrize(
-    ("ends", "exit_code", "number", "said"),
+    ("ends", "exit_code", "number", "message"),
     [
         (lambda: os._exit(3), 3, None, "rank 1 on .* failed: exit code 3"),
         (lambda: os.kill(os.getpid(), 9), None, 9, "rank 1 on .* was killed by SIGKILL"),
@@ -234,13 +236,13 @@ def test_a_rank_that_does_not_come_back() -> None:
     ],
     ids=["fails", "killed", "exits"],
 )
-def test_a_rank_that_ends(
-    ends: Callable[[], object], exit_code: int | None, number: int | None, said: str
+def test_rank_that_ends_raises_worker_failed(
+    ends: Callable[[], object], exit_code: int | None, number: int | None, message: str
 ) -> None:
-    """The report of the job says how, in a call or between two."""
+    """It may end in a call or between two calls."""
     workers = clusterrun.Workers(2)
-    with pytest.raises(WorkerFailed, match=said) as caught:
-        workers.run(waits_unless, 1, ends)
+    with pytest.raises(WorkerFailed, match=message) as caught:
+        workers.run(act_on_one_rank, 1, ends)
     assert (caught.value.rank, caught.value.exit_code, caught.value.signal) == (
         1,
         exit_code,
@@ -250,14 +252,14 @@ def test_a_rank_that_ends(
     later = threading.Timer(0.2, lambda: None)
     workers.run(lambda: threading.Timer(0.2, ends).start() if rank() == 1 else None)
     later.start()
-    later.join(PATIENCE)
+    later.join(TIMEOUT)
     time.sleep(0.5)
-    with pytest.raises(WorkerFailed, match=said):
+    with pytest.raises(WorkerFailed, match=message):
         workers.run(time.sleep, 5)
 
 
-def test_ctrl_c_between_any_two_instructions_ends_the_call_alone(caller: Launcher) -> None:
-    """A frame that was just sent is not sent again, and the next rank has its own."""
+def test_ctrl_c_after_send_does_not_break_protocol(caller: Launcher) -> None:
+    """The frame is not sent again, and the next rank gets its frame."""
     job = caller.script(
         """
         import os, signal, time, clusterrun
@@ -288,8 +290,8 @@ def test_ctrl_c_between_any_two_instructions_ends_the_call_alone(caller: Launche
     assert ended.out.startswith("interrupted\nTrue <built-in function default_int_handler>\n")
 
 
-def test_ctrl_c_ends_a_call_and_not_the_group(caller: Launcher) -> None:
-    """The launcher has a process group of its own; a second Ctrl-C ends it, too."""
+def test_ctrl_c_ends_call_but_not_ranks(caller: Launcher) -> None:
+    """A second Ctrl-C ends the ranks, too."""
     job = caller.script(
         """
         import os, time, clusterrun
@@ -308,7 +310,7 @@ def test_ctrl_c_ends_a_call_and_not_the_group(caller: Launcher) -> None:
                 try:
                     time.sleep(1000)
                 except KeyboardInterrupt:
-                    print("heard", flush=True)
+                    print("interrupted", flush=True)
 
         workers = clusterrun.Workers(2)
         pids = workers.run(os.getpid)
@@ -326,7 +328,7 @@ def test_ctrl_c_ends_a_call_and_not_the_group(caller: Launcher) -> None:
     os.killpg(job.process.pid, signal.SIGINT)
     job.wait_for("stays", times=2)
     os.killpg(job.process.pid, signal.SIGINT)
-    job.wait_for("heard", times=2)
+    job.wait_for("interrupted", times=2)
     os.killpg(job.process.pid, signal.SIGINT)
 
     ended = job.ended()
@@ -336,8 +338,8 @@ def test_ctrl_c_ends_a_call_and_not_the_group(caller: Launcher) -> None:
     assert ended.out.endswith("\n0\n")
 
 
-def test_another_thread_ends_a_call(tmp_path: Path) -> None:
-    """The group lives."""
+def test_interrupt_from_another_thread_ends_call(tmp_path: Path) -> None:
+    """All ranks stay alive."""
     begun = tmp_path / "begun"
     os.mkfifo(begun)
 
@@ -356,12 +358,12 @@ def test_another_thread_ends_a_call(tmp_path: Path) -> None:
         thread.start()
         with pytest.raises(JobInterrupted, match="the call was interrupted"):
             workers.run(waits)
-        thread.join(PATIENCE)
-        # It is for the call that ran.
+        thread.join(TIMEOUT)
+        # The interrupt does not affect the next call.
         assert workers.run(rank) == [0, 1]
 
 
-def test_calls_of_several_threads_wait_for_each_other() -> None:
+def test_calls_of_several_threads_are_serialized() -> None:
     found: list[list[int]] = []
     with clusterrun.Workers(2) as workers:
         threads = [
@@ -370,12 +372,12 @@ def test_calls_of_several_threads_wait_for_each_other() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
 
     assert found == [[0, 1]] * 4
 
 
-def test_restarted_ranks_read_changed_files(
+def test_restarted_ranks_import_changed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "changing.py").write_text("VALUE = 1\n")
@@ -395,7 +397,7 @@ def test_restarted_ranks_read_changed_files(
     assert pid != other
 
 
-def test_closed_workers_run_nothing() -> None:
+def test_closed_workers_raise_value_error() -> None:
     workers = clusterrun.Workers(1)
     workers.close()
     workers.close()
@@ -404,8 +406,8 @@ def test_closed_workers_run_nothing() -> None:
         workers.run(os.getpid)
 
 
-def test_ranks_end_as_python_does(caller: Launcher) -> None:
-    """Exit handlers, threads and what is not flushed; in a forked child of the caller, nothing ends."""
+def test_ranks_run_exit_handlers_and_flush_on_close(caller: Launcher) -> None:
+    """Their threads finish, too. A forked child of the caller can't end the ranks."""
     job = caller.script(
         """
         import atexit, os, sys, threading, clusterrun
@@ -432,11 +434,11 @@ def test_ranks_end_as_python_does(caller: Launcher) -> None:
     code, out, err = job.ended()
 
     assert (code, err) == (0, "")
-    said = "these Workers belong to the process of which this one is a fork"
-    assert out.splitlines() == [said, "no end of linethread", "exit handler"]
+    message = "these Workers belong to the process of which this one is a fork"
+    assert out.splitlines() == [message, "no end of linethread", "exit handler"]
 
 
-def test_what_is_printed_shows_before_the_call_returns(
+def test_output_is_shown_before_call_returns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with clusterrun.Workers(1) as workers:
@@ -445,7 +447,7 @@ def test_what_is_printed_shows_before_the_call_returns(
             assert capsys.readouterr().out == f"{number}\n"
 
 
-def test_the_callers_death_ends_the_group(caller: Launcher) -> None:
+def test_killed_caller_ends_ranks(caller: Launcher) -> None:
     job = caller.script(
         """
         import subprocess, time, clusterrun
@@ -467,8 +469,8 @@ def test_the_callers_death_ends_the_group(caller: Launcher) -> None:
     assert job.ended().code == -signal.SIGKILL
 
 
-def test_workers_that_are_never_closed(caller: Launcher) -> None:
-    """They end with the program, and when they are garbage."""
+def test_unclosed_workers_end_with_program(caller: Launcher) -> None:
+    """They also end when they are garbage collected."""
     job = caller.script(
         """
         import atexit, clusterrun
@@ -483,7 +485,7 @@ def test_workers_that_are_never_closed(caller: Launcher) -> None:
     assert job.left() == []
 
 
-def test_options_of_a_site_that_would_end_idle_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hang_variables_do_not_end_idle_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERRUN_HANG_TIMEOUT", "1")
     monkeypatch.setenv("CLUSTERRUN_ON_HANG", "stop")
     monkeypatch.setenv("CLUSTERRUN_MAX_RESTARTS", "3")
@@ -494,7 +496,7 @@ def test_options_of_a_site_that_would_end_idle_ranks(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"nprocs": 3}, "got an unexpected keyword argument 'nprocs'"),
         ({"keep_warm": 5}, r"Workers\(\) takes no keep_warm any more; leave it out"),
@@ -504,16 +506,16 @@ def test_options_of_a_site_that_would_end_idle_ranks(monkeypatch: pytest.MonkeyP
         ),
         ({"hang_timeout": 60}, "takes no hang_timeout: ranks that wait for a call do nothing"),
         ({"on_hang": "stop"}, "takes no on_hang"),
-        ({"nnodes": 2}, "takes no nnodes: type hosts, which are reached by ssh"),
-        ({"node_rank": 1}, "takes no node_rank: type hosts, which are reached by ssh"),
+        ({"nnodes": 2}, "takes no nnodes: use hosts, which are reached by ssh"),
+        ({"node_rank": 1}, "takes no node_rank: use hosts, which are reached by ssh"),
     ],
 )
-def test_options_that_mean_nothing_here(options: dict[str, object], said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+def test_options_that_workers_refuse(options: dict[str, object], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         clusterrun.Workers(1, **options)
 
 
-def test_mistakes() -> None:
+def test_invalid_arguments() -> None:
     with pytest.raises(UsageError, match="'0' is not a number of workers"):
         clusterrun.Workers(0)
     with clusterrun.Workers(2) as workers:

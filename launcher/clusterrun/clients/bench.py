@@ -312,7 +312,7 @@ def _check_not_reserved(line: CommandLine, reserved: Sequence[str], where: str) 
         if name in line.options:
             raise UsageError(
                 f"{where}{line.options[name][-1].origin}: can't be used in a bench run",
-                "leave it out; --nproc 1,2,4, --nnodes 1,2 and --log-dir DIR go before the script",
+                "remove it; --nproc 1,2,4, --nnodes 1,2 and --log-dir DIR go before the script",
             )
 
 

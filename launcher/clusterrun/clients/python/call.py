@@ -1,7 +1,7 @@
-"""A call from Python: its keywords as options, the function that every rank calls, what is preloaded.
+"""Translate a call from Python: keywords to options, the function to bytes, imports to preloads.
 
-cloudpickle sends functions and classes of ``__main__`` or of a notebook, lambdas and closures by
-value, and those of modules by name.
+cloudpickle sends functions and classes of ``__main__`` or of a notebook, lambdas and closures by value;
+those of modules by name.
 """
 
 import os
@@ -25,32 +25,31 @@ from clusterrun.workers.fork_server.preloading.packages import (
     SLOW_TO_IMPORT,
 )
 
-ABOUT_THE_PROGRAM = ("module", "no_python", "run_path", "pass_local_rank", "exec")
-"""The function is the program."""
-
-DRY_RUN_OPTIONS = ("dry_run", "json", "machine_root")
-"""They print a plan in place of the job."""
-
-ABOUT_TERMINALS = ("pdb",)
-"""Who uses it types a command."""
-
-_REFUSED = {*ABOUT_THE_PROGRAM, *DRY_RUN_OPTIONS, *ABOUT_TERMINALS}
+_REFUSED = {
+    **dict.fromkeys(
+        ("module", "no_python", "run_path", "pass_local_rank", "exec"),
+        "its function is the program",
+    ),
+    **dict.fromkeys(("dry_run", "json", "machine_root"), "to see a plan, use clusterrun --dry-run"),
+    "pdb": "use clusterrun --pdb with a script",
+}
+"""Options that a call can't set, and why."""
 
 ROWS = {name: row for name, row in NAMES.items() if row.name not in _REFUSED}
-"""The options that a call may set, by all of their names."""
+"""The options that a call may set, by all their names."""
 
-_ABOUT_STARTS = {"preload", "start_method"}
+_PRELOAD_OPTIONS = {"preload", "start_method"}
 
-_OF_RANKS = {"cloudpickle"}
-"""What each rank imports for its call."""
+_RANK_IMPORTS = {"cloudpickle"}
+"""Modules that rank.py imports."""
 
 
 def options_from_keywords(function: str, keywords: Mapping[str, object]) -> Layer:
-    """Return what the keywords set, each with its name as its origin; None and False set nothing.
+    """Return the options that keywords set, each with its name as origin; None and False set nothing.
 
     Args:
-        function: the name of the function that was called, for messages.
-        keywords: its arguments that are options.
+        function: the public function that the user has called, for messages.
+        keywords: its keyword arguments that are options.
 
     Raises:
         TypeError: an option is unknown, or cannot be set from Python.
@@ -59,27 +58,27 @@ def options_from_keywords(function: str, keywords: Mapping[str, object]) -> Laye
     found = []
     for name, value in keywords.items():
         if name not in ROWS:
-            raise TypeError(_unknown(function, name))
+            raise TypeError(_refusal(function, name))
         if value is not None and value is not False:
             row = ROWS[name]
-            found += [(row, Setting(text, name)) for text in _texts_for(row, name, value)]
+            found += [(row, Setting(text, name)) for text in _option_values(row, name, value)]
     return collected(found)
 
 
-def _texts_for(row: Row, name: str, value: object) -> Iterable[str]:
+def _option_values(row: Row, name: str, value: object) -> Iterable[str]:
     if not row.metavar and value is not True:
         raise TypeError(f"{name} must be True or False, not {value!r}")
     if row.value.repeated:
-        return _texts(value)
+        return _values(value)
     if name == "preload" and not value:
         return ["none"]
-    return [",".join(_texts(value))]
+    return [",".join(_values(value))]
 
 
-def _texts(value: object) -> Iterable[str]:
+def _values(value: object) -> Iterable[str]:
     match value:
         case Mapping():
-            return [f"{name}={format_value(_set(name, text))}" for name, text in value.items()]
+            return [f"{name}={format_value(_not_none(name, text))}" for name, text in value.items()]
         case str() | bytes() | os.PathLike():
             return [os.fsdecode(value)]
         case Iterable():
@@ -88,19 +87,15 @@ def _texts(value: object) -> Iterable[str]:
             return [format_value(value)]
 
 
-def _set(name: str, value: object) -> object:
+def _not_none(name: str, value: object) -> object:
     if value is None:
-        raise TypeError(f"{name} is None: leave it out, or give a text")
+        raise TypeError(f"{name} is None: remove it, or give a text")
     return value
 
 
-def _unknown(function: str, name: str) -> str:
-    if name in ABOUT_THE_PROGRAM:
-        return f"{function}() takes no {name}: its function is the program"
-    if name in DRY_RUN_OPTIONS:
-        return f"{function}() takes no {name}: to see a plan, type clusterrun --dry-run"
-    if name in ABOUT_TERMINALS:
-        return f"{function}() takes no {name}: type clusterrun --{name} with a script"
+def _refusal(function: str, name: str) -> str:
+    if name in _REFUSED:
+        return f"{function}() takes no {name}: {_REFUSED[name]}"
     if name in REMOVED_OPTIONS:
         return f"{function}() takes no {name} any more; {REMOVED_OPTIONS[name]}"
     nearest = closest(name, ROWS)
@@ -109,12 +104,13 @@ def _unknown(function: str, name: str) -> str:
 
 
 def command_line(function: str, keywords: Mapping[str, object]) -> tuple[list[str], bool]:
-    """Return the words that start the command, and whether ranks of other hosts dial the caller.
+    """Return the options of the command as words, and whether ranks of other hosts connect to the caller.
+
+    With ``hosts`` or ``hostfile``, the launcher is ssh by default.
 
     Args:
-        function: the name of the function that was called, for messages.
-        keywords: its arguments that are options. Hosts that are listed are reached by ssh, unless the
-            caller says how.
+        function: the public function that the user has called, for messages.
+        keywords: its keyword arguments that are options.
 
     Raises:
         TypeError: an option is unknown, or cannot be set from Python.
@@ -129,7 +125,7 @@ def command_line(function: str, keywords: Mapping[str, object]) -> tuple[list[st
 
 
 class FunctionCall(NamedTuple):
-    """What each rank calls."""
+    """A call that each rank makes."""
 
     function: Callable[..., object]
     args: Sequence[object]
@@ -139,25 +135,25 @@ class FunctionCall(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The function's name, for people."""
+        """The function's name, for messages."""
         function = self.function
         return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
-def pickled(
+def pickle_call(
     call: FunctionCall,
     environ: Mapping[str, str] = MappingProxyType({}),
     lines: Mapping[str, list[str]] = MappingProxyType({}),
 ) -> list[Any]:
-    """Return what a rank reads: first the caller's argv and import path, then the call.
+    """Return the parts of the frame for a call: its context, then the pickled call.
 
     Args:
-        call: what each rank calls.
+        call: the call.
         environ: variables that the rank sets.
-        lines: of cells that it does not have, by the names of their code.
+        lines: source lines of notebook cells that the rank does not have, by file name.
 
     Raises:
-        UsageError: a part can't be pickled; the message names it.
+        UsageError: something in the call can't be pickled; the message names it.
 
     """
     if not callable(call.function):
@@ -183,13 +179,13 @@ def pickled(
     return [pickle.dumps(context), *body]
 
 
-def cells(known: Collection[str] = ()) -> dict[str, list[str]]:
-    """Return the lines of what was typed into a notebook or a console, by the names of their code.
+def cell_sources(known: Collection[str] = ()) -> dict[str, list[str]]:
+    """Return the source lines of notebook cells and console input, by file name.
 
-    Tracebacks show these lines, and no file has them.
+    Tracebacks show these lines, which are in no file.
 
     Args:
-        known: names of code that is left out.
+        known: file names to skip.
 
     """
     import linecache
@@ -197,14 +193,14 @@ def cells(known: Collection[str] = ()) -> dict[str, list[str]]:
     return {
         name: entry[2]
         for name, entry in list(linecache.cache.items())
-        # Of a file that may change, there is a time.
+        # Entries for files have a modification time.
         if name not in known and len(entry) == 4 and entry[1] is None and not os.path.exists(name)  # noqa: PTH110 - a text
     }
 
 
 def _unpicklable(call: FunctionCall, error: Exception) -> UsageError:
-    for what, value in _parts(call):
-        if why := _why_not(value):
+    for what, value in _pickled_values(call):
+        if why := _pickling_error(value):
             return UsageError(
                 f"{what} can't be pickled, and so can't be sent to the workers: {why}",
                 "make it inside the function, on each rank",
@@ -212,24 +208,24 @@ def _unpicklable(call: FunctionCall, error: Exception) -> UsageError:
     return UsageError(f"the call of {call.name} can't be pickled: {error}")
 
 
-def _parts(call: FunctionCall) -> Iterator[tuple[str, object]]:
-    """Yield what is pickled, each part with its name; the function last."""
+def _pickled_values(call: FunctionCall) -> Iterator[tuple[str, object]]:
+    """Yield the values that are pickled, with descriptions; the function last."""
     functions: list[Any] = [*filter(isfunction, (*call.args, *call.kwargs.values()))]
     for function in (call.function, *functions):
-        for name, value in _used_by(function):
+        for name, value in _variables_of(function):
             yield (
-                f"{name} ({_kind(value)}), which {FunctionCall(function, (), {}).name} uses,",
+                f"{name} ({_type_name(value)}), which {FunctionCall(function, (), {}).name} uses,",
                 value,
             )
     for number, value in enumerate(call.args):
-        yield f"argument {number} ({_kind(value)})", value
+        yield f"argument {number} ({_type_name(value)})", value
     for name, value in call.kwargs.items():
-        yield f"argument {name} ({_kind(value)})", value
+        yield f"argument {name} ({_type_name(value)})", value
     yield call.name, call.function
 
 
-def _used_by(function: Callable[..., object]) -> Iterator[tuple[str, object]]:
-    """Yield the variables of enclosing functions and of its module that a function uses."""
+def _variables_of(function: Callable[..., object]) -> Iterator[tuple[str, object]]:
+    """Yield the variables of enclosing functions and of the module that a function uses."""
     import inspect
 
     try:
@@ -240,7 +236,7 @@ def _used_by(function: Callable[..., object]) -> Iterator[tuple[str, object]]:
     yield from found.globals.items()
 
 
-def _why_not(value: Any) -> str:
+def _pickling_error(value: Any) -> str:
     try:
         dumps(value)
     except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
@@ -248,30 +244,30 @@ def _why_not(value: Any) -> str:
     return ""
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     kind = type(value)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def modules_to_preload(options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the keyword; {} if the user has set it, or if the caller has imported nothing of weight.
+    """Return the ``preload`` keyword with imported modules; {} if it is set, or not worth it.
 
-    The workers' fork server reads what a script imports. A function has no such lines, but what it
-    uses its caller has mostly imported.
+    For scripts, the fork server reads their imports. For a function, the modules that the caller has
+    imported are a good approximation.
 
     Args:
-        options: of the call.
+        options: the options of the call.
         environ: the environment of the job.
 
     """
-    is_set = options.keys() & _ABOUT_STARTS or any(
-        PREFIX + name.upper() in environ for name in _ABOUT_STARTS
+    is_set = options.keys() & _PRELOAD_OPTIONS or any(
+        PREFIX + name.upper() in environ for name in _PRELOAD_OPTIONS
     )
     if is_set:
         return {}
-    # In the order in which the caller has imported them.
-    imported = [name for name in list(sys.modules) if name in FORK_SAFE - _OF_RANKS]
+    # sys.modules has the order of import.
+    imported = [name for name in list(sys.modules) if name in FORK_SAFE - _RANK_IMPORTS]
     patched = any(name in sys.modules for name in ENDS_PRELOADING)
     if patched or SLOW_TO_IMPORT.isdisjoint(imported):
         return {}
-    return {"preload": ",".join((*imported, *_OF_RANKS))}
+    return {"preload": ",".join((*imported, *_RANK_IMPORTS))}

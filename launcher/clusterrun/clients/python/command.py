@@ -1,4 +1,4 @@
-"""The ordinary command as a child of a Python program, and the connections of its ranks."""
+"""Run the ordinary command as a child of a Python program, and accept connections of its ranks."""
 
 import os
 import pickle
@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -19,7 +21,7 @@ from weakref import WeakSet
 from msgspec.structs import replace
 
 from clusterrun.clients.python import wire
-from clusterrun.clients.python.output import JobStreams
+from clusterrun.clients.python.output import OutputStream, own_streams
 from clusterrun.errors import UsageError
 from clusterrun.job.sources import CALLER_VARIABLE
 from clusterrun.policy.end_report import (
@@ -33,11 +35,11 @@ from clusterrun.processes import python_options
 
 RANK_PROGRAM = Path(__file__).with_name("rank.py")
 
-CALLS_VARIABLE = "_CLUSTERRUN_CALLS"
-"""Where ranks dial, and the key of their group: no other user can read a process's variables."""
+ADDRESS_VARIABLE = "_CLUSTERRUN_CALLS"
+"""The addresses of the caller, and the key. Other users can't read the variables of a process."""
 
 PACKAGES = str(Path(__file__).parents[3])
-"""Where clusterrun is: the caller may have put it on its import path by itself."""
+"""The folder that contains clusterrun, in case it is only on the caller's own import path."""
 
 PROGRAM = f"""
 import signal, sys
@@ -49,159 +51,154 @@ if {{}}:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {{{{signal.SIGINT}}}})
 sys.exit(main())
 """
-"""What the command's interpreter runs; whether SIGINT is unblocked, once it has a handler."""
+"""What the command's interpreter runs. It unblocks SIGINT, if wanted, once a handler is installed."""
 
-OUR_PYTHON = sys.version_info[:2]
-"""Functions are sent as code of this version."""
+PYTHON_VERSION = sys.version_info[:2]
+"""Functions are sent as bytecode of this version."""
 
-MAX_STRANGERS = 64
-"""Connections that have not proved yet that they know the key; ranks dial again."""
+MAX_UNAUTHENTICATED = 64
+"""When more connect, the oldest unauthenticated connection is closed; ranks retry."""
 
 SECONDS_TO_AUTHENTICATE = 5.0
 
-MAX_READ = 1 << 16
+READ_BYTES = 1 << 16
 
 LISTEN_BACKLOG = 1024
-"""Ranks that dial at once."""
+"""So many ranks may connect at the same time."""
 
-SECONDS_TO_SHOW = 12.0
-"""More than the command takes if its own output is not read."""
+SECONDS_TO_SHOW_OUTPUT = 12.0
+"""Longer than the command takes if nobody reads its output."""
 
-SECONDS_TO_END = 45.0
-"""From the end of the lifeline: the grace period of the workers is shorter, unless a user has set it."""
+SECONDS_TO_EXIT = 45.0
+"""After the lifeline is closed. The default grace period of the workers is shorter."""
 
 
 class Peer:
     """A rank that has connected."""
 
-    def __init__(self, calls: wire.RankConnection, who: dict[str, Any]) -> None:
+    def __init__(self, calls: wire.RankConnection, hello: dict[str, Any]) -> None:
         self.calls = calls
         self.control: wire.RankConnection | None = None
-        self.rank: int = who["rank"]
-        self.size: int = who["size"]
-        self.local_size: int = who["local_size"]
-        self.host: str = who["host"]
+        self.rank: int = hello["rank"]
+        self.size: int = hello["size"]
+        self.local_size: int = hello["local_size"]
+        self.host: str = hello["host"]
         self.answer: wire.Frame | None = None
         self.is_gone = False
 
     def close(self) -> None:
-        """Close its connections."""
         self.calls.close()
         if self.control is not None:
             self.control.close()
 
 
 class CommandProcess:
-    """The child and its ranks; ``turn`` does all work.
-
-    It is in this process's process group, or in one of its own: a terminal's Ctrl-C reaches the former.
-    """
+    """The command's process and its ranks; all work is done in ``poll``."""
 
     def __init__(
         self,
-        words: Iterable[str],
-        joined: Callable[[Peer], object] = lambda _: None,
+        options: Iterable[str],
+        on_connected: Callable[[Peer], object] = lambda _: None,
         *,
         own_group: bool,
         on_other_hosts: bool = False,
     ) -> None:
-        """Start it.
+        """Start the command.
 
         Args:
-            words: options.
-            joined: is called with each rank that can be called.
-            own_group: put it into a process group of its own.
-            on_other_hosts: ranks of other hosts dial, too; else those of this node alone.
+            options: the command's options.
+            on_connected: called with each rank once both of its connections are open.
+            own_group: whether the command gets its own process group, which Ctrl-C does not reach.
+            on_other_hosts: whether ranks of other hosts connect, too.
 
         Raises:
-            OSError: it can't be started.
+            OSError: the command can't be started.
 
         """
         self._pid = os.getpid()
-        self._words = list(words)
-        self._joined = joined
+        self._options = list(options)
+        self._on_connected = on_connected
         self.on_other_hosts = on_other_hosts
         self.peers: dict[int, Peer] = {}
-        """Those of the attempt that runs, by rank."""
+        """The ranks of the current attempt."""
         self.report: EndReport | None = None
         self.has_ended = False
         self.fault: UsageError | None = None
-        """Why these ranks can't be called."""
+        """Why no rank can be called."""
         self._attempt = 0
         self._controls: dict[tuple[int, int], wire.RankConnection] = {}
-        """Second connections that came first, by rank and attempt."""
-        self._strangers: dict[wire.RankConnection, float] = {}
-        """Until when they may introduce themselves."""
-        self._received = b""
-        self._shown = False
-        """It has answered ``SHOW_OUTPUT``."""
-        self._key, self._mark = secrets.token_bytes(32), secrets.token_hex(8)
+        """Control connections that wait for the rank's other connection, by rank and attempt."""
+        self._unauthenticated: dict[wire.RankConnection, float] = {}
+        """By connection, the time of ``time.monotonic`` until which it must authenticate."""
+        self._report_data = b""
+        self._output_shown = False
+        """Whether the command has answered ``SHOW_OUTPUT``."""
+        self._key, self._marker = secrets.token_bytes(32), secrets.token_hex(8)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._output = JobStreams()
+        self._outputs = own_streams()
         self._selector = selectors.DefaultSelector()
-        self._listener = _listener() if on_other_hosts else _local_listener()
+        self._listener = _listen(on_other_hosts=on_other_hosts)
         self._listener.setblocking(False)
-        self._lifeline, theirs = socket.socketpair()
+        self._lifeline, command_end = socket.socketpair()
         open_commands.add(self)
-        with theirs:
-            self._process = self._started(theirs, own_group=own_group)
-        self._output.started()
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        with command_end:
+            self._process = self._start(command_end, own_group=own_group)
+        for output in self._outputs:
+            output.close_command_end()
+            if output.pipe is not None:
+                self._selector.register(
+                    output, selectors.EVENT_READ, partial(self._copy_output, output)
+                )
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept_connection)
         self._selector.register(self._lifeline, selectors.EVENT_READ, self._read_report)
-        self._selector.register(self._wakeup, selectors.EVENT_READ, self._woken)
-        for pipe in self._output.pipes:
-            self._selector.register(pipe, selectors.EVENT_READ, lambda each=pipe: self._copy(each))
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._clear_wakeup)
 
-    def _started(self, lifeline: socket.socket, *, own_group: bool) -> subprocess.Popen[bytes]:
+    def _start(self, lifeline: socket.socket, *, own_group: bool) -> subprocess.Popen[bytes]:
         hosts = own_addresses() if self.on_other_hosts else ["127.0.0.1"]
         port = self._listener.getsockname()[1]
-        # Until it has a handler, SIGINT would print the interpreter's own traceback.
+        # Without a handler, SIGINT would print a traceback of the interpreter.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         program = PROGRAM.format(signal.SIGINT not in mask)
         try:
             return subprocess.Popen(
-                # -P: no module of the current folder takes the place of one of ours.
+                # -P: no module in the current folder may hide one of clusterrun's.
                 [
                     sys.executable,
                     python_options("-P"),
                     "-c",
                     program,
-                    *self._words,
+                    *self._options,
                     str(RANK_PROGRAM),
                 ],
-                # In no other place: any number may be a standard stream that the caller has closed.
+                # No other descriptor is safe: its number may be a standard stream that the caller has closed.
                 stdin=lifeline.fileno(),
-                stdout=self._output.stdout.for_command,
-                stderr=self._output.stderr.for_command,
+                stdout=self._outputs[0].for_command,
+                stderr=self._outputs[1].for_command,
                 env={
                     **os.environ,
-                    CALLER_VARIABLE: f"0:{self._mark}",
-                    CALLS_VARIABLE: f"{','.join(hosts)}/{port}/{self._key.hex()}",
+                    CALLER_VARIABLE: f"0:{self._marker}",
+                    ADDRESS_VARIABLE: f"{','.join(hosts)}/{port}/{self._key.hex()}",
                 },
                 process_group=0 if own_group else None,
             )
         except BaseException:
-            self.let_go()
+            self.close_descriptors()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    # What happens.
+    # Events.
 
-    def turn(self, seconds: float | None) -> None:
-        """Do what is to be done, and wait for it so long at most; None: no limit."""
-        for connection, until in list(self._strangers.items()):
-            if time.monotonic() > until:
+    def poll(self, seconds: float | None) -> None:
+        """Wait for events, for at most ``seconds`` if given, and handle them."""
+        for connection, deadline in list(self._unauthenticated.items()):
+            if time.monotonic() > deadline:
                 self._refuse(connection)
-        if self._strangers:
-            # Then it is seen that one has not introduced itself.
-            seconds = (
-                SECONDS_TO_AUTHENTICATE
-                if seconds is None
-                else min(SECONDS_TO_AUTHENTICATE, seconds)
-            )
+        if self._unauthenticated:
+            # Return in time to close connections that do not authenticate.
+            seconds = min(SECONDS_TO_AUTHENTICATE, inf if seconds is None else seconds)
         for key, _ in self._selector.select(seconds):
-            # One before it may have closed this one.
+            # The handler of an earlier event may have closed this source.
             if self._is_watched(key.fileobj):
                 key.data()
 
@@ -213,82 +210,82 @@ class CommandProcess:
         return True
 
     def wake(self) -> None:
-        """Have ``turn`` return; for any thread."""
+        """Make ``poll`` return; any thread may call this."""
         with suppress(OSError):
             os.eventfd_write(self._wakeup, 1)
 
-    def _woken(self) -> None:
+    def _clear_wakeup(self) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wakeup)
 
     @property
     def has_output(self) -> bool:
-        """Whether more output may come."""
-        return any(map(self._is_watched, self._output.pipes))
+        """Whether a pipe for output is still open."""
+        return any(map(self._is_watched, self._outputs))
 
     def show_output(self) -> None:
-        """Show what ranks have printed by now."""
-        self._shown = False
+        """Show the output that ranks have written so far."""
+        self._output_shown = False
         self.signal(SHOW_OUTPUT)
-        until = time.monotonic() + SECONDS_TO_SHOW
-        while not (self._shown or self.has_ended) and (left := until - time.monotonic()) > 0:
-            self.turn(left)
+        until = time.monotonic() + SECONDS_TO_SHOW_OUTPUT
+        while not (self._output_shown or self.has_ended) and (left := until - time.monotonic()) > 0:
+            self.poll(left)
         self.copy_output()
 
     def copy_output(self) -> None:
-        """Show what the command has printed."""
+        """Show the output that the command has written so far."""
         while True:
-            ready = [key for key, _ in self._selector.select(0) if key.fd in self._output.pipes]
+            ready = [key for key, _ in self._selector.select(0) if key.fileobj in self._outputs]
             if not ready:
                 return
             for key in ready:
                 key.data()
 
-    def _copy(self, pipe: int) -> None:
-        if not self._output.copy(pipe):
-            self._selector.unregister(pipe)
+    def _copy_output(self, output: OutputStream) -> None:
+        if not output.copy():
+            self._selector.unregister(output)
 
     def _read_report(self) -> None:
         data = b""
         with suppress(OSError):
-            data = self._lifeline.recv(MAX_READ)
-        # A line is short; what is longer is none.
-        self._received = (self._received + data)[-2 * LONGEST :]
-        self._shown = output_shown_line(self._mark) in self._received
+            data = self._lifeline.recv(READ_BYTES)
+        # Longer data is not a line of the command.
+        self._report_data = (self._report_data + data)[-2 * LONGEST :]
+        self._output_shown = output_shown_line(self._marker) in self._report_data
         if not data:
             self.has_ended = True
             self._selector.unregister(self._lifeline)
-            report = parse_report(self._received, self._mark)
+            report = parse_report(self._report_data, self._marker)
             if report is not None and report.hint:
-                report = replace(report, hint=hint_in_python(report.hint, self._words))
+                report = replace(report, hint=hint_in_python(report.hint, self._options))
             self.report = report
-        elif self._shown:
-            # Only the end follows, or another one.
-            self._received = b""
+        elif self._output_shown:
+            # Only the report, or another answer, follows.
+            self._report_data = b""
 
     # Ranks.
 
-    def _accept(self) -> None:
+    def _accept_connection(self) -> None:
         try:
             sock, _ = self._listener.accept()
         except OSError:
             return
         sock.setblocking(False)
-        if len(self._strangers) >= MAX_STRANGERS:
-            self._refuse(next(iter(self._strangers)))
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+            self._refuse(next(iter(self._unauthenticated)))
         connection = wire.RankConnection(sock, self._key, accepts=True)
-        self._strangers[connection] = time.monotonic() + SECONDS_TO_AUTHENTICATE
+        self._unauthenticated[connection] = time.monotonic() + SECONDS_TO_AUTHENTICATE
         self._selector.register(
-            connection, selectors.EVENT_READ, lambda: self._introduced(connection)
+            connection, selectors.EVENT_READ, lambda: self._read_hello(connection)
         )
 
     def _refuse(self, connection: wire.RankConnection) -> None:
-        del self._strangers[connection]
+        del self._unauthenticated[connection]
         self._selector.unregister(connection)
         connection.close()
 
-    def _introduced(self, connection: wire.RankConnection) -> None:
-        """Read a stranger's proof and its first frame."""
+    def _read_hello(self, connection: wire.RankConnection) -> None:
+        """Read the authentication and the first frame of a new connection."""
         try:
             frame = connection.receive()
             if frame is not None and frame[0] == wire.READY:
@@ -298,39 +295,39 @@ class CommandProcess:
             return
         if frame is None:
             return
-        del self._strangers[connection]
+        del self._unauthenticated[connection]
         self._selector.unregister(connection)
-        who = pickle.loads(frame[2][0])
-        if who["attempt"] < self._attempt:
+        hello = pickle.loads(frame[2][0])
+        if hello["attempt"] < self._attempt:
             connection.close()
             return
-        if who["attempt"] > self._attempt:
-            self._attempt = who["attempt"]
+        if hello["attempt"] > self._attempt:
+            self._attempt = hello["attempt"]
             self._forget_peers()
-        if who["python"] != OUR_PYTHON:
-            ours, theirs = (".".join(map(str, each)) for each in (OUR_PYTHON, who["python"]))
+        if hello["python"] != PYTHON_VERSION:
+            ours, theirs = (".".join(map(str, each)) for each in (PYTHON_VERSION, hello["python"]))
             self.fault = UsageError(
                 f"this is Python {ours}, and the workers have {theirs}: functions can't be sent",
                 f"choose an interpreter of the same version: python={sys.executable!r}",
             )
-        if who["controls"]:
-            self._controls[who["rank"], who["attempt"]] = connection
+        if hello["controls"]:
+            self._controls[hello["rank"], hello["attempt"]] = connection
         else:
-            self._add(Peer(connection, who))
-        self._join(who["rank"])
+            self._add(Peer(connection, hello))
+        self._pair_connections(hello["rank"])
 
     def _add(self, peer: Peer) -> None:
         self.peers[peer.rank] = peer
         self._selector.register(peer.calls, selectors.EVENT_READ, lambda: self._receive(peer))
 
-    def _join(self, rank: int) -> None:
-        """Have a rank called that has both connections."""
+    def _pair_connections(self, rank: int) -> None:
+        """Call ``on_connected`` for a rank that has both connections."""
         if rank in self.peers and (rank, self._attempt) in self._controls:
             peer = self.peers[rank]
             peer.control = self._controls.pop((rank, self._attempt))
             peer.control.sock.setblocking(True)
             if self.fault is None:
-                self._joined(peer)
+                self._on_connected(peer)
 
     def _forget_peers(self) -> None:
         for peer in self.peers.values():
@@ -344,22 +341,20 @@ class CommandProcess:
             peer.close()
 
     @property
-    def are_complete(self) -> bool:
-        """Whether all ranks are connected, of this node or of all hosts."""
-        sizes = {
-            peer.size if self.on_other_hosts else peer.local_size for peer in self.peers.values()
-        }
-        whole = [peer for peer in self.peers.values() if peer.control is not None]
-        return len(whole) == max(sizes, default=-1)
+    def all_connected(self) -> bool:
+        """Whether all ranks of this node, or of all hosts, are connected."""
+        peers = self.peers.values()
+        sizes = {peer.size if self.on_other_hosts else peer.local_size for peer in peers}
+        return bool(peers) and sum(peer.control is not None for peer in peers) == max(sizes)
 
     def send(self, peer: Peer, kind: int, call: int, parts: list[Any]) -> None:
-        """Send a rank a frame; as much of it as its connection takes now."""
+        """Queue a frame for a rank, and send as much as its connection accepts now."""
         if not peer.is_gone:
             peer.calls.queue(kind, call, parts)
             self._flush(peer)
 
     def control(self, peer: Peer, kind: int, call: int) -> None:
-        """Tell a rank's second thread something."""
+        """Send a frame to a rank's second thread."""
         with suppress(wire.Disconnected):
             if peer.control is not None and not peer.is_gone:
                 peer.control.send(kind, call)
@@ -385,47 +380,47 @@ class CommandProcess:
     # The end.
 
     def signal(self, number: int) -> None:
-        """Have the command act as if it had got a signal; for any thread."""
+        """Make the command act as if it had received a signal; any thread may call this."""
         with suppress(OSError):
             self._lifeline.send(bytes([number]))
 
     def close_lifeline(self) -> None:
-        """Have the command end as by SIGTERM; for any thread, nothing in a forked child."""
+        """Make the command stop as after SIGTERM; any thread may call this. No effect in a forked child."""
         if not self.is_forked_copy:
             with suppress(OSError):
                 self._lifeline.shutdown(socket.SHUT_WR)
 
     def exit_code(self) -> int:
-        """Wait for the end of the command, which has reported; return its exit code, or -N for signal N."""
+        """Wait until the command has exited; return its exit code, or -N for signal N."""
         return self._process.wait()
 
     def kill(self) -> None:
-        """End the command at once, and with it all that it has started."""
+        """Kill the command; everything that it has started is then killed, too."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the command if it still runs; nothing in a forked child."""
+        """Stop the command if it still runs, and close all connections. No effect in a forked child."""
         if self.is_forked_copy:
             return
         self._lifeline.close()
         try:
-            self._process.wait(SECONDS_TO_END)
+            self._process.wait(SECONDS_TO_EXIT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self.let_go()
+        self.close_descriptors()
 
     @property
     def is_forked_copy(self) -> bool:
-        """Whether this process is a fork of the one whose ranks these are."""
+        """Whether this object is a copy in a forked child of the caller."""
         return os.getpid() != self._pid
 
-    def let_go(self) -> None:
-        """Close this process's descriptors."""
+    def close_descriptors(self) -> None:
+        """Close this process's descriptors; in a forked child, this does not affect the command."""
         if self not in open_commands:
             return
         open_commands.discard(self)
-        for connection in (*self._strangers, *self._controls.values()):
+        for connection in (*self._unauthenticated, *self._controls.values()):
             connection.close()
         for peer in self.peers.values():
             if not peer.is_gone:
@@ -434,15 +429,16 @@ class CommandProcess:
         self._lifeline.close()
         os.close(self._wakeup)
         self._selector.close()
-        self._output.close()
+        for output in self._outputs:
+            output.close()
 
 
-def hint_in_python(hint: str, words: Sequence[str]) -> str:
-    """Return a hint for who calls a function: what to type has other words there.
+def hint_in_python(hint: str, given: Sequence[str]) -> str:
+    """Return a hint with Python keywords in place of command lines.
 
     Args:
-        hint: of the command; lines with its program are command lines.
-        words: the options with which it was started.
+        hint: a hint of the command; its command lines end with the rank program.
+        given: the options with which the command was started.
 
     """
     lines = []
@@ -453,44 +449,40 @@ def hint_in_python(hint: str, words: Sequence[str]) -> str:
         elif before.strip():
             lines.append(f"{before}python {shlex.quote(sys.argv[0])}")
         else:
-            new = [word for word in shlex.split(typed)[:-1] if word not in words]
+            new = [word for word in shlex.split(typed)[:-1] if word not in given]
             options = zip(new[::2], new[1::2], strict=False)
             keywords = (f"{flag[2:].replace('-', '_')}={value!r}" for flag, value in options)
             lines.append(f"{before}{', '.join(keywords)}")
     return "\n".join(lines)
 
 
-def _local_listener() -> socket.socket:
-    return socket.create_server(("127.0.0.1", 0), backlog=LISTEN_BACKLOG)
-
-
-def _listener() -> socket.socket:
-    """Return a socket that all hosts reach."""
-    if socket.has_dualstack_ipv6():
-        every = {"family": socket.AF_INET6, "dualstack_ipv6": True}
-        return socket.create_server(("", 0), backlog=LISTEN_BACKLOG, **every)  # type: ignore[arg-type]
-    return socket.create_server(("", 0), backlog=LISTEN_BACKLOG)
+def _listen(*, on_other_hosts: bool) -> socket.socket:
+    if not on_other_hosts:
+        return socket.create_server(("127.0.0.1", 0), backlog=LISTEN_BACKLOG)
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    return socket.create_server(("", 0), family=family, backlog=LISTEN_BACKLOG, dualstack_ipv6=dual)
 
 
 def own_addresses() -> list[str]:
-    """Return the addresses at which hosts may reach this one; its own ranks by the last."""
-    # Few groups are on several hosts.
+    """Return the addresses at which hosts may reach this one; the last is for ranks of this host."""
+    # Imported only for ranks on several hosts.
     from clusterrun.network.addresses import own_interfaces
 
     found = [address for each in own_interfaces().values() for address in each]
-    # With a zone, or of the loopback, it means another thing elsewhere.
+    # Loopback and link-local addresses mean something else on other hosts.
     others = [each for each in found if not each.startswith(("127.", "::1", "fe80"))]
     return [*others, "127.0.0.1"]
 
 
 open_commands: "WeakSet[CommandProcess]" = WeakSet()
-"""The commands of this process whose descriptors are open: each ends when they close."""
+"""The commands of this process with open descriptors. A command stops when its lifeline is closed."""
 
 
-def _let_go_in_child() -> None:
-    """Close a forked child's copies: it may outlive the caller, with whom those commands end."""
+def _close_in_child() -> None:
+    """Close a forked child's copies of lifelines, because the child may outlive the caller."""
     for each in list(open_commands):
-        each.let_go()
+        each.close_descriptors()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,10 +1,10 @@
-"""What a job from Python raises when it fails."""
+"""Exceptions of jobs that are started from Python."""
 
 import signal as signals
 
 
 class WorkerFailed(RuntimeError):
-    """A worker failed; the message is the job's report, or of ``Workers`` the rank's traceback.
+    """A worker failed; the message is the job's report, or with ``Workers`` the rank's traceback.
 
     ``__cause__`` is the exception that left the function, if the worker raised one and it could be
     unpickled, else a ``RemoteTraceback``.
@@ -20,14 +20,14 @@ class WorkerFailed(RuntimeError):
         exit_code: int | None = None,
         signal: int | None = None,
     ) -> None:
-        """Take the report, and how the worker that caused the failure ended.
+        """Describe the failure by the worker that caused it.
 
         Args:
-            report: what the command would have printed.
+            report: the text that the command would have printed.
             rank: the worker's global rank.
-            host: where it ran.
-            exit_code: its exit code; None if it lives, a signal killed it, or it was never started.
-            signal: the number of the signal that killed it; None if none did.
+            host: the host on which it ran.
+            exit_code: its exit code; None if it still runs, was killed or was never started.
+            signal: the signal that killed it, if any.
 
         """
         super().__init__(report, rank, host, exit_code, signal)
@@ -47,7 +47,6 @@ class JobInterrupted(RuntimeError):
     __module__ = "clusterrun"
 
     def __init__(self, report: str, signal: int) -> None:
-        """Take the report and the signal's number."""
         super().__init__(report, signal)
         self.report = report
         self.signal = signal
@@ -62,7 +61,6 @@ class RemoteTraceback(Exception):
     __module__ = "clusterrun"
 
     def __init__(self, text: str) -> None:
-        """Take the traceback's text."""
         super().__init__(text)
         self.text = text
 

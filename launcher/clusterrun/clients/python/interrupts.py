@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps of a call, and not in the middle of one."""
+"""Delay Ctrl-C until a safe point."""
 
 import signal
 import threading
@@ -8,15 +8,15 @@ from typing import Self
 
 
 class DeferredInterrupts:
-    """A block in which SIGINT's handler runs where ``deliver`` is called, and at the end.
+    """A block in which SIGINT's handler only runs in ``deliver``, and at the end of the block.
 
-    Python raises KeyboardInterrupt after any instruction: what a socket has just taken, or given, would
-    be sent twice, or be lost. Of several, only the first is held: a handler that must run at once, say
-    because the terminal takes no more output, does so by a second Ctrl-C.
+    Otherwise Python may raise KeyboardInterrupt after any instruction, and data that a socket has just
+    sent or received would be sent twice or lost. Only the first SIGINT is deferred, so a second Ctrl-C
+    still works while the block is stuck.
     """
 
     def __init__(self, wake: Callable[[], object]) -> None:
-        """``wake`` has what waits in the block return."""
+        """Use ``wake`` to make waiting code in the block return."""
         self._wake = wake
         self._handler: Callable[[int, FrameType | None], object] | None = None
         self._is_pending = False
@@ -26,17 +26,17 @@ class DeferredInterrupts:
             handler = signal.getsignal(signal.SIGINT)
             if callable(handler):
                 self._handler = handler
-                signal.signal(signal.SIGINT, self._hold)
+                signal.signal(signal.SIGINT, self._defer)
         return self
 
-    def _hold(self, number: int, frame: FrameType | None) -> None:
+    def _defer(self, number: int, frame: FrameType | None) -> None:
         if self._is_pending and self._handler is not None:
             self._handler(number, frame)
         self._is_pending = True
         self._wake()
 
     def deliver(self) -> None:
-        """Run the handler, if SIGINT has come.
+        """Run the handler if SIGINT was received.
 
         Raises:
             KeyboardInterrupt: by the handler.

@@ -1,4 +1,4 @@
-"""What a Python program calls for one call: ``launch``, and ``spawn`` in torch's place."""
+"""``launch``, which runs one function on every rank; and ``spawn``, a replacement for torch's."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from clusterrun import errors
 from clusterrun.clients.python import wire
-from clusterrun.clients.python.call import FunctionCall, cells, command_line, pickled
+from clusterrun.clients.python.call import FunctionCall, cell_sources, command_line, pickle_call
 from clusterrun.clients.python.command import CommandProcess, Peer
 from clusterrun.clients.python.failures import JobInterrupted, RemoteTraceback, WorkerFailed
 from clusterrun.errors import InternalError, LauncherError, MachineError, NodeLostError
@@ -17,7 +17,7 @@ from clusterrun.policy.end_report import EndReport
 ReturnT = TypeVar("ReturnT")
 
 INTERRUPTS_TO_KILL = 2
-"""The next one after these kills the command itself."""
+"""Further interrupts kill the command itself."""
 
 
 def launch(
@@ -26,20 +26,20 @@ def launch(
     kwargs: Mapping[str, object] | None = None,
     **options: Any,
 ) -> list[ReturnT]:
-    """Run ``fn(*args, **kwargs)`` on every rank, and return what it returns, by rank.
+    """Run ``fn(*args, **kwargs)`` on every rank, and return the results by rank.
 
     Args:
-        fn: any function, of a notebook or ``__main__`` too; each rank gets a copy of its own, with
-            copies of the arguments and of the global variables that it uses.
-        args: its arguments.
-        kwargs: its arguments by name.
-        options: the options of the command by their names in Python, such as ``nproc_per_node=4``,
+        fn: any function, even from a notebook or ``__main__``; each rank gets its own copy, with copies
+            of the arguments and of the global variables that it uses.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        options: options of the command by their Python names, such as ``nproc_per_node=4``,
             ``numa_binding="none"``, ``max_restarts=1``, ``env={"NCCL_DEBUG": "INFO"}``, ``nnodes=2``;
             ``hosts="a,b"`` are reached by ssh.
 
     Returns:
-        The results of this node's ranks, or of all ``hosts``, in the order of their ranks. Tensors of
-        GPUs are on the CPU.
+        The results of this node's ranks, or of the ranks on all ``hosts``, by rank. GPU tensors are
+        moved to the CPU.
 
     Raises:
         WorkerFailed: a rank failed; its exception is the ``__cause__``.
@@ -51,33 +51,25 @@ def launch(
 
     """
     job = FunctionJob(FunctionCall(fn, args, kwargs or {}), options, called="launch")
-    try:
-        job.serve()
-        return job.results()
-    finally:
-        job.close()
+    job.run()
+    return job.results()
 
 
 class SpawnContext:
-    """A job that runs beside its caller, as ``spawn(..., join=False)`` returns it."""
+    """A job that runs in the background, which ``spawn(..., join=False)`` returns."""
 
     def __init__(self, job: "FunctionJob") -> None:
-        """Serve its ranks in a thread: they do not wait for ``join``."""
+        """Serve the ranks in a thread, so they do not wait for ``join``."""
         self._job = job
-        self._thread = threading.Thread(
-            target=_serve_and_close, args=[job], name="clusterrun.spawn", daemon=True
-        )
+        self._thread = threading.Thread(target=job.run, name="clusterrun.spawn", daemon=True)
         self._thread.start()
         self._is_joined = False
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until all ranks have ended.
-
-        Args:
-            timeout: the longest wait in seconds; None: no limit.
+        """Wait until all ranks have ended, for at most ``timeout`` seconds.
 
         Returns:
-            Whether they have ended.
+            Whether all ranks have ended.
 
         Raises:
             as ``clusterrun.launch``.
@@ -93,28 +85,22 @@ class SpawnContext:
             try:
                 self._thread.join(left)
             except KeyboardInterrupt:
-                self._job.interrupted()
+                self._job.on_keyboard_interrupt()
         self._is_joined = True
         self._job.results()
         return True
 
     def interrupt(self) -> None:
-        """End the job in order, as Ctrl-C does; ``join`` then raises ``JobInterrupted``.
+        """Stop the job gracefully, as Ctrl-C does; ``join`` then raises ``JobInterrupted``.
 
-        For any thread, also while another one waits in ``join``. A job that has ended stays as it is.
+        Any thread may call this, even while another waits in ``join``. It has no effect on a job that
+        has ended.
         """
         self._job.interrupt()
 
     def __del__(self) -> None:
-        # Its thread waits for the end.
+        # The thread waits for the end of the job.
         self._job.close_lifeline()
-
-
-def _serve_and_close(job: "FunctionJob") -> None:
-    try:
-        job.serve()
-    finally:
-        job.close()
 
 
 def spawn(  # noqa: PLR0913, PLR0917 - torch's arguments, in torch's order
@@ -133,10 +119,10 @@ def spawn(  # noqa: PLR0913, PLR0917 - torch's arguments, in torch's order
     Args:
         fn: the function.
         args: its arguments after the local rank.
-        nprocs: the number of processes; None: one for each GPU.
+        nprocs: the number of processes, by default one for each GPU.
         join: whether to wait until all have ended.
-        daemon: accepted for torch's sake: the processes never outlive the caller.
-        start_method: accepted for torch's sake; ``clusterrun`` chooses (``--start-method``).
+        daemon: ignored, as the processes never outlive the caller.
+        start_method: ignored; the job option ``--start-method`` applies.
         bind_numa: whether each process is bound to the NUMA node of its GPU.
         options: those of ``clusterrun.launch``.
 
@@ -156,32 +142,29 @@ def spawn(  # noqa: PLR0913, PLR0917 - torch's arguments, in torch's order
     job = FunctionJob(call, options, called="spawn")
     if not join:
         return SpawnContext(job)
-    try:
-        job.serve()
-        job.results()
-    finally:
-        job.close()
+    job.run()
+    job.results()
     return None
 
 
 class FunctionJob:
-    """A job whose ranks make one call, with which they end."""
+    """A job whose ranks make one call, and then exit."""
 
     def __init__(self, call: FunctionCall, options: Mapping[str, object], *, called: str) -> None:
-        """Start it.
+        """Start the job.
 
         Args:
             call: what each rank calls.
-            options: the job's, by name.
-            called: the public function that has been called, for messages.
+            options: the job's options by name.
+            called: the public function that the user has called, for messages.
 
         Raises:
-            UsageError: a part of the call can't be pickled.
+            UsageError: the call can't be pickled.
             TypeError: an option is unknown.
 
         """
         words, on_other_hosts = command_line(called, options)
-        parts = pickled(call, lines=cells())
+        parts = pickle_call(call, lines=cell_sources())
         self._interrupts = 0
         self._command = CommandProcess(
             words,
@@ -191,33 +174,36 @@ class FunctionJob:
             on_other_hosts=on_other_hosts,
         )
 
-    def serve(self) -> None:
-        """Print what the job prints, and take what its ranks answer, until it has ended.
+    def run(self) -> None:
+        """Show the job's output, and receive answers of ranks, until the job has ended.
 
-        A KeyboardInterrupt ends the job in order, a second one at once.
+        The first two KeyboardInterrupts are sent to the job as SIGINT; the next one kills it.
         """
         command = self._command
-        while not command.has_ended or command.has_output:
-            try:
-                command.turn(None)
-            except KeyboardInterrupt:
-                self.interrupted()
-            if command.fault is not None:
-                command.kill()
+        try:
+            while not command.has_ended or command.has_output:
+                try:
+                    command.poll(None)
+                except KeyboardInterrupt:
+                    self.on_keyboard_interrupt()
+                if command.fault is not None:
+                    command.kill()
+        finally:
+            command.close()
 
-    def interrupted(self) -> None:
-        """Take note of a KeyboardInterrupt, by Ctrl-C or by a notebook."""
+    def on_keyboard_interrupt(self) -> None:
+        """Handle a KeyboardInterrupt, from Ctrl-C or a notebook."""
         self._interrupts += 1
         if self._interrupts > INTERRUPTS_TO_KILL:
             self._command.kill()
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Have the job end in order, if it still runs; for any thread."""
+        """Stop the job gracefully, if it still runs; any thread may call this."""
         self._command.signal(signal.SIGINT)
 
     def results(self) -> list[Any]:
-        """Return the results of this node's ranks, or of all hosts', by rank, once the job has ended.
+        """Return the results by rank, of this node or all hosts, once the job has ended.
 
         Raises:
             as ``launch``.
@@ -232,40 +218,24 @@ class FunctionJob:
         report = command.report
         if report is None or report.code:
             raise exception_of_job(report, exit_code, command.peers)
-        return [_returned(peer) for _, peer in sorted(command.peers.items())]
-
-    def close(self) -> None:
-        """End the job if it still runs; nothing in a forked child."""
-        self._command.close()
+        return [result_of(peer) for _, peer in sorted(command.peers.items())]
 
     def close_lifeline(self) -> None:
-        """Have the job end as by SIGTERM, if it still runs; for any thread."""
+        """Make the job stop as after SIGTERM, if it still runs; any thread may call this."""
         self._command.close_lifeline()
 
 
-def _returned(peer: Peer) -> Any:
-    """Return what the function returned on a rank.
+def result_of(peer: Peer) -> Any:
+    """Return the result of the function on a rank.
 
     Raises:
-        WorkerFailed: it has left the function without a result.
+        WorkerFailed: the rank has exited inside the function.
         Exception: what unpickling raises, with a note that names the rank.
 
     """
     if peer.answer is None:
         text = f"rank {peer.rank} exited with code 0 inside the function"
         raise WorkerFailed(text, peer.rank, peer.host, exit_code=0)
-    return value_of(peer)
-
-
-def value_of(peer: Peer) -> Any:
-    """Return what a rank has answered.
-
-    Raises:
-        Exception: what unpickling raises, with a note that names the rank.
-
-    """
-    if peer.answer is None:
-        raise AssertionError(f"rank {peer.rank} has answered")
     try:
         return wire.loads(peer.answer[2])
     except Exception as error:
@@ -274,9 +244,9 @@ def value_of(peer: Peer) -> Any:
 
 
 def remote_exception(peer: Peer | None) -> tuple[str, BaseException | None]:
-    """Return the traceback of what has left the function on a rank, and the exception; "", None: none did.
+    """Return the traceback and the exception of the function on a rank, ("", None) without one.
 
-    A ``RemoteTraceback`` instead, if the exception could not be pickled or unpickled.
+    An exception that could not be pickled or unpickled is replaced by ``RemoteTraceback``.
     """
     if peer is None or peer.answer is None or peer.answer[0] != wire.RAISED:
         return "", None
@@ -293,16 +263,16 @@ def remote_exception(peer: Peer | None) -> tuple[str, BaseException | None]:
 def exception_of_job(
     report: EndReport | None, exit_code: int, peers: Mapping[int, Peer]
 ) -> Exception:
-    """Return what a job that has failed raises.
+    """Return the exception for a job that has failed.
 
     Args:
-        report: the command's; None: it has ended without one.
-        exit_code: the command's.
-        peers: its ranks.
+        report: the command's report, None if the command has ended without one.
+        exit_code: the command's exit code, or -N for signal N.
+        peers: the job's ranks.
 
     """
     if report is None:
-        return _ended_early(exit_code)
+        return _exception_without_report(exit_code)
     match report.reason:
         case "WorkerFailed" if report.rank is not None:
             failed = WorkerFailed(
@@ -315,7 +285,7 @@ def exception_of_job(
         case "OutputGone":
             return JobInterrupted(report.text, signal.SIGPIPE)
         case "Suspended" | "NotSuspended":
-            # As the caller sees it, something from outside has stopped the call.
+            # For the caller, the call was stopped from outside.
             return JobInterrupted(report.text, signal.SIGTERM)
         case "NodeLost":
             return NodeLostError(report.text)
@@ -326,8 +296,7 @@ def exception_of_job(
             return found(report.message or report.text, report.hint)
 
 
-def _ended_early(exit_code: int) -> Exception:
-    """Return what it means that a command has ended without a report."""
+def _exception_without_report(exit_code: int) -> Exception:
     number = -exit_code if exit_code < 0 else exit_code - 128
     if number > 0:
         name = signal.Signals(number).name

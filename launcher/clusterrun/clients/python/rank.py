@@ -1,8 +1,8 @@
-"""What each rank of a Python caller runs: it dials the caller, and makes the calls that come, one by one.
+"""The program of each rank of a Python caller: it connects to the caller, and makes one call after another.
 
-Executed as a script by the workers' interpreter (Python 3.8 or newer): it imports nothing of
-clusterrun's but ``wire``, which lies beside it. The main thread reads calls; a second thread, on a
-connection of its own, reads what interrupts them.
+The workers' interpreter (Python 3.8 or newer) executes it as a script. From clusterrun it imports only
+``wire``, which is in the same folder. The main thread reads calls. A second thread, with its own
+connection, reads interrupts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import traceback
 import types
 from contextlib import suppress
 
-# The fork server imports it once for all ranks.
+# Imported here so the fork server imports it once for all ranks.
 import cloudpickle  # noqa: F401 - wire needs it
 
 TYPE_CHECKING = False
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from clusterrun.clients.python import wire
 
 SECONDS_TO_CONNECT = 60.0
-SECONDS_TO_ANSWER = 5.0
-"""For each address: some of a host's are not reached from others."""
+SECONDS_PER_ADDRESS = 5.0
+"""Some addresses of a host may not be reachable from others."""
 
-SECONDS_TO_BE_ENDED = 10.0
+SECONDS_TO_BE_KILLED = 10.0
 
 
 def _load_wire() -> Any:
-    """Return the module ``wire`` beside this file, imported by the name that pickles have."""
+    """Import wire.py from the folder of this file, by the name that pickles use."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wire.py")
     spec = importlib.util.spec_from_file_location("clusterrun_wire", path)
     if spec is None or spec.loader is None:
@@ -54,26 +54,26 @@ if not TYPE_CHECKING:
 
 
 def main() -> None:
-    """Make calls until the caller has enough; raise what a last call has raised."""
+    """Make calls until the caller ends this rank; raise the exception of a last call."""
     hosts, port, key = os.environ.pop("_CLUSTERRUN_CALLS").split("/")
     rank = RankServer([(host, int(port)) for host in hosts.split(",")], bytes.fromhex(key))
-    # What a caller has in its __main__ has one of its own here.
+    # Objects of the caller's __main__ arrive in this module.
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.excepthook = _print_without_our_frames
     try:
         rank.serve()
     except wire.Disconnected as error:
-        # If the caller is gone, the launcher ends this process.
-        time.sleep(SECONDS_TO_BE_ENDED)
+        # If the caller is gone, the launcher kills this process.
+        time.sleep(SECONDS_TO_BE_KILLED)
         sys.exit(f"clusterrun: the connection to the caller is lost: {error}")
 
 
 class RankServer:
-    """One rank's two connections, and the call that it is in."""
+    """Serves the caller of this rank over two connections."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]], key: bytes) -> None:
-        """Connect, and introduce this rank."""
-        who = {
+        """Connect, and send a hello on both connections."""
+        hello = {
             "rank": int(os.environ["RANK"]),
             "size": int(os.environ["WORLD_SIZE"]),
             "local_size": int(os.environ["LOCAL_WORLD_SIZE"]),
@@ -82,27 +82,27 @@ class RankServer:
             "pid": os.getpid(),
             "python": sys.version_info[:2],
         }
-        self._calls = _dialled(addresses, key, {**who, "controls": False})
-        self._control = _dialled(addresses, key, {**who, "controls": True})
+        self._calls = _connect(addresses, key, {**hello, "controls": False})
+        self._control = _connect(addresses, key, {**hello, "controls": True})
         self._watcher = threading.Thread(target=self._watch, daemon=True)
-        self._call: int | None = None
-        """The number of the call that the main thread is in."""
-        self._interrupted: int | None = None
-        """The newest call that is to be interrupted: it may not have begun here."""
+        self._current_call: int | None = None
+        """The number of the call in which the main thread is."""
+        self._call_to_interrupt: int | None = None
+        """The newest call to interrupt, which may not have begun on this rank."""
 
     def serve(self) -> None:
-        """Make calls; return after the last one, or raise what it has raised."""
+        """Make calls; return after the last one, or raise its exception."""
         self._watcher.start()
         while True:
             frame = self._calls.receive()
             if frame is None:
                 raise AssertionError("this socket blocks")
             kind, number, parts = frame
-            # A call may be large: none is kept.
+            # Frames may be large, so free them early.
             del frame
-            if kind == wire.LEAVE:
-                return self._leave()
-            if kind == wire.BREAK:
+            if kind == wire.EXIT:
+                return self._disconnect()
+            if kind == wire.ABORT:
                 self._calls.send(wire.RETURNED, number, wire.dumps(reset_process_groups()))
             elif kind == wire.LAST_CALL:
                 return self._make_last_call(number, parts)
@@ -118,31 +118,31 @@ class RankServer:
         """Return the answer to a call."""
         try:
             try:
-                self._call = number
-                if self._interrupted == number:
+                self._current_call = number
+                if self._call_to_interrupt == number:
                     raise KeyboardInterrupt
-                return wire.RETURNED, number, _pickled(_called(parts))
+                return wire.RETURNED, number, _pickle_result(_call_function(parts))
             finally:
-                self._call = None
+                self._current_call = None
         except BaseException as error:  # noqa: BLE001 - also SystemExit: the rank lives on
-            return wire.RAISED, number, _described(error)
+            return wire.RAISED, number, _pickle_exception(error)
 
     def _make_last_call(self, number: int, parts: list[bytearray]) -> None:
-        """Answer, and then end as a script that does the same."""
+        """Answer, and then end like a script: with the exception or exit code of the function."""
         try:
-            answer = _pickled(_called(parts))
+            answer = _pickle_result(_call_function(parts))
         except SystemExit as error:
             if not error.code:
                 self._calls.send(wire.RETURNED, number, wire.dumps(None))
             raise
         except BaseException as error:
-            self._calls.send(wire.RAISED, number, _described(error))
+            self._calls.send(wire.RAISED, number, _pickle_exception(error))
             raise
         self._calls.send(wire.RETURNED, number, answer)
-        self._leave()
+        self._disconnect()
 
-    def _leave(self) -> None:
-        # With a second thread, Python frees each object as it ends.
+    def _disconnect(self) -> None:
+        # While a second thread exists, the worker would have to finalize Python, which is slow.
         self._control.sock.shutdown(socket.SHUT_RDWR)
         self._watcher.join()
         self._control.close()
@@ -159,34 +159,34 @@ class RankServer:
                 return
             if frame is None:
                 raise AssertionError("this socket blocks")
-            kind, self._interrupted, _ = frame
-            if self._interrupted == self._call:
-                if kind == wire.BREAK:
+            kind, self._call_to_interrupt, _ = frame
+            if self._call_to_interrupt == self._current_call:
+                if kind == wire.ABORT:
                     abort_process_groups((self._calls.fileno(), self._control.fileno()))
                 signal.pthread_kill(main_thread, signal.SIGINT)
 
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        # Python runs this in the main thread. After a call, it comes too late.
-        if self._call is not None:
+        # This runs in the main thread, perhaps when the call has already ended.
+        if self._current_call is not None:
             raise KeyboardInterrupt
 
 
-def _dialled(
-    addresses: Sequence[tuple[str, int]], key: bytes, who: dict[str, object]
+def _connect(
+    addresses: Sequence[tuple[str, int]], key: bytes, hello: dict[str, object]
 ) -> wire.RankConnection:
     """Return a connection to the caller at one of these addresses.
 
-    It may have no room for strangers for a while.
+    Failures are retried: the caller drops connections while too many are unauthenticated.
     """
     deadline = time.monotonic() + SECONDS_TO_CONNECT
     while True:
         for address in addresses:
             try:
-                connection = wire.dial(address, key, SECONDS_TO_ANSWER)
+                connection = wire.dial(address, key, SECONDS_PER_ADDRESS)
             except (OSError, wire.Disconnected) as error:
                 problem = error
             else:
-                connection.send(wire.HELLO, 0, [pickle.dumps(who)])
+                connection.send(wire.HELLO, 0, [pickle.dumps(hello)])
                 return connection
         if time.monotonic() > deadline:
             tried = ", ".join(host for host, _ in addresses)
@@ -197,8 +197,8 @@ def _dialled(
 # Calls.
 
 
-def _called(parts: list[bytearray]) -> Any:
-    """Make a call; return what the function returns."""
+def _call_function(parts: list[bytearray]) -> Any:
+    """Unpickle a call, make it, and return its result."""
     context = pickle.loads(parts[0])
     sys.argv[:], sys.path[:] = context["argv"], context["path"]
     os.environ.update(context["environ"])
@@ -210,11 +210,11 @@ def _called(parts: list[bytearray]) -> Any:
     return function(*args, **kwargs)
 
 
-def _pickled(value: object) -> Sequence[Any]:
-    """Return the parts of what a function has returned.
+def _pickle_result(value: object) -> Sequence[Any]:
+    """Return the parts of a function's result.
 
     Raises:
-        TypeError: it can't be pickled.
+        TypeError: the result can't be pickled.
 
     """
     try:
@@ -224,8 +224,8 @@ def _pickled(value: object) -> Sequence[Any]:
         raise TypeError(f"what the function returned ({what}) can't be pickled: {error}") from None
 
 
-def _described(error: BaseException) -> Sequence[Any]:
-    """Return an exception's text, and the exception itself, if it can be pickled."""
+def _pickle_exception(error: BaseException) -> Sequence[Any]:
+    """Return the traceback of an exception, and the exception itself if it can be pickled."""
     lines = traceback.format_exception(type(error), error, _without_our_frames(error))
     text = "".join(lines).encode("utf-8", "backslashreplace")
     try:
@@ -235,9 +235,9 @@ def _described(error: BaseException) -> Sequence[Any]:
 
 
 def flush_output() -> None:
-    """Have the launcher see what was printed, before the caller sees the answer."""
+    """Flush the output, so it is shown before the caller gets the answer."""
     for stream in (sys.stdout, sys.stderr):
-        # A function may put anything in their place.
+        # A function may have replaced them by anything.
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
@@ -246,32 +246,32 @@ def flush_output() -> None:
 
 
 def abort_process_groups(keep: Sequence[int]) -> None:
-    """Have a main thread that waits in a collective come back: its groups are of no use any more.
+    """Make a main thread that waits in a collective return; its process groups are unusable then.
 
     Args:
-        keep: descriptors of sockets that stay.
+        keep: descriptors of sockets that are not shut down.
 
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None:
         return
-    store = -1
+    store_port: int | None = None
     if distributed.is_initialized():
-        store = int(os.environ.get("MASTER_PORT", "0"))
+        store_port = int(os.environ.get("MASTER_PORT", "0"))
         try:
-            # NCCL's collectives end by that.
+            # This ends NCCL's collectives.
             distributed.distributed_c10d._abort_process_group()  # noqa: SLF001 - as below
-        except Exception as error:  # noqa: BLE001 - not documented; a rank that stays there is ended
+        except Exception as error:  # noqa: BLE001 - not documented; a rank that hangs is killed
             sys.stderr.write(f"clusterrun: process groups can't be aborted: {error}\n")
-    # gloo can't abort: its collectives end with their connections. A rank that waits for others in
-    # torch's store has no group yet, and comes back as its connection to the store ends.
+    # gloo can't abort; its collectives end with their connections. A rank that waits in torch's store
+    # for others has no group yet, and returns when its connection to the store is shut down.
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
-            _shut_down(int(name), store)
+            _shut_down_connection(int(name), store_port)
 
 
-def _shut_down(descriptor: int, store: int) -> None:
-    """Shut a TCP connection down, if it is one, and neither end has the store's port."""
+def _shut_down_connection(descriptor: int, store_port: int | None) -> None:
+    """Shut down a descriptor that is a TCP connection, unless it is one to the store."""
     try:
         copy = socket.socket(fileno=os.dup(descriptor))
     except OSError:
@@ -279,39 +279,41 @@ def _shut_down(descriptor: int, store: int) -> None:
     with copy:
         try:
             is_tcp = copy.family in (socket.AF_INET, socket.AF_INET6)
-            if is_tcp and store not in (copy.getsockname()[1], copy.getpeername()[1]):
+            if is_tcp and store_port not in (copy.getsockname()[1], copy.getpeername()[1]):
                 copy.shutdown(socket.SHUT_RDWR)
         except OSError:
-            # It is not connected.
+            # The socket is not connected.
             return
 
 
 def reset_process_groups() -> tuple[bool, int]:
-    """Drop the process groups; return whether there were some, and a free port for new ones.
+    """Destroy the process groups; return whether there were any, and a free port for new ones.
 
-    What still holds a group, as DDP does, keeps its store, whose keys a new group would find there.
+    A new port is needed because objects such as DDP keep an old group alive, and its store, in which a new
+    group would find old keys.
     """
     distributed = sys.modules.get("torch.distributed")
-    had_some = distributed is not None and distributed.is_initialized()
+    existed = distributed is not None and distributed.is_initialized()
     if distributed is not None:
-        if had_some:
+        if existed:
             distributed.destroy_process_group()
-        # A rank that was interrupted in init_process_group has counted a group that others have not:
-        # the next ones would have different names, and hang. Not documented: without it, restart().
+        # A rank that was interrupted in init_process_group has counted a group that others have not, so
+        # names of later groups would differ, and they would hang. Without this undocumented counter,
+        # users need restart().
         world: Any = getattr(distributed.distributed_c10d, "_world", None)
         if hasattr(world, "group_count"):
             world.group_count = 0
     with socket.socket() as free:
         free.bind(("", 0))
         port: int = free.getsockname()[1]
-    return had_some, port
+    return existed, port
 
 
 # Tracebacks.
 
 
 def _without_our_frames(error: BaseException) -> TracebackType | None:
-    """Return the traceback without the frames of these files, with which it begins."""
+    """Return the traceback without its leading frames in rank.py and wire.py."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, wire.__file__):
         frames = frames.tb_next
@@ -321,10 +323,10 @@ def _without_our_frames(error: BaseException) -> TracebackType | None:
 def _print_without_our_frames(
     kind: type[BaseException], error: BaseException, _: TracebackType | None
 ) -> None:
-    # Python prints the traceback that the exception has, not the argument.
+    # Python prints the exception's traceback, not the argument.
     error.__traceback__ = _without_our_frames(error) or error.__traceback__
     if any(entry[1] is None for entry in linecache.cache.values() if len(entry) == 4):
-        # Before 3.13, Python's own hook reads lines from files only.
+        # Before Python 3.13, the default hook reads source lines from files only.
         traceback.print_exception(kind, error, error.__traceback__)
     else:
         sys.__excepthook__(kind, error, error.__traceback__)
@@ -332,5 +334,5 @@ def _print_without_our_frames(
 
 if __name__ == "__main__":
     main()
-    # The fork server reads it.
+    # For the fork server.
     __ends_at_once__ = True

@@ -1,8 +1,8 @@
-"""What a caller and its ranks send each other: connections that know a key, frames, and values.
+"""The protocol between a caller and its ranks: authenticated connections, frames, and pickled values.
 
-Both import it, ranks in the workers' interpreter (Python 3.8 or newer): it needs the standard library
-and cloudpickle. A rank dials; before the key is proved by both, 96 bytes are read and nothing is made
-of them:
+Ranks import this module in the workers' interpreter (Python 3.8 or newer), so it needs only the standard
+library and cloudpickle. A rank dials. Before both sides have proved that they know the key, they read
+96 bytes and unpickle nothing:
 
     rank to caller     nonce (32 bytes)
     caller to rank     nonce (32), HMAC-SHA256(key, "caller" + both nonces)
@@ -10,7 +10,7 @@ of them:
 
 Frames follow: ``kind 1 | call 4 | parts 4 | length of each part 8 | parts [| MAC 32]``. The first part
 is a pickle, the others are its out-of-band buffers (PEP 574). Frames have MACs unless both ends are on
-one host, where nobody else writes into a connection.
+the same host, where no other user can write to the connection.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     Part = bytes | bytearray | memoryview
     Frame = tuple[int, int, list[bytearray]]
 
-NAME = "clusterrun_wire"
-"""Of this module in pickles: ranks don't have the package."""
+PICKLE_MODULE = "clusterrun_wire"
+"""The name of this module in pickles, because ranks may not have the package."""
 
-READY, HELLO, CALL, LAST_CALL, RETURNED, RAISED, INTERRUPT, BREAK, LEAVE = range(9)
-"""Kinds of frames; ``READY`` is not sent: the other side has proved that it knows the key."""
+READY, HELLO, CALL, LAST_CALL, RETURNED, RAISED, INTERRUPT, ABORT, EXIT = range(9)
+"""Kinds of frames. ``READY`` is never sent; ``receive`` returns it once the other side is authenticated."""
 
 MAX_PARTS = 1 << 20
 MIN_OUT_OF_BAND = 1 << 12
-"""Bytes of a tensor; smaller ones are in the pickle."""
+"""Bytes of a tensor; the data of smaller tensors is in the pickle."""
 
-MAX_AT_ONCE = 64
-"""Buffers in one system call."""
+MAX_BUFFERS_PER_CALL = 64
+"""The number of buffers in one sendmsg call."""
 
 _NONCE = _MAC = 32
-_HEAD = struct.Struct(">BII")
+_HEADER = struct.Struct(">BII")
 
 
 class Disconnected(Exception):
@@ -55,30 +55,30 @@ class Disconnected(Exception):
 
 
 class RankConnection:
-    """A connection; the socket may block or not. Only the caller's side accepts."""
+    """A connection over a blocking or non-blocking socket; the caller accepts, the rank dials."""
 
     def __init__(self, sock: socket.socket, key: bytes, *, accepts: bool) -> None:
         """Begin the handshake."""
         self.sock = sock
         self._key = key
-        self._sends_mac = self._reads_mac = b""
-        """Keys of both directions; b"": frames have no MACs."""
-        self._sent = self._read = 0
+        self._send_key = self._receive_key = b""
+        """The MAC key of each direction, b"" if frames have no MACs."""
+        self._frames_sent = self._frames_received = 0
         self._out: list[memoryview] = []
         self._nonce = os.urandom(_NONCE)
         if not accepts:
             self._queue_bytes(self._nonce)
-        self._parser = self._accepted() if accepts else self._dialled()
-        self._want = self._next_want()
+        self._parser = self._accept_steps() if accepts else self._dial_steps()
+        self._buffer = self._next_buffer()
 
     def fileno(self) -> int:
         return self.sock.fileno()
 
     def close(self) -> None:
-        """Close the socket, and break the cycle of this object and its generator.
+        """Close the socket, and break the reference cycle with the generator.
 
-        A forked process that has garbage with sockets in it ends as Python does, and frees each object:
-        a second of CPU time with torch.
+        A forked worker whose garbage contains sockets has to finalize Python, which frees every object and
+        takes a second of CPU time with torch.
         """
         self.sock.close()
         self._parser.close()
@@ -87,22 +87,22 @@ class RankConnection:
     # Sending.
 
     def queue(self, kind: int, call: int, parts: Sequence[Part] = (b"",)) -> None:
-        """Have a frame sent by ``flush``; ``call`` is the number of the call that it is about."""
+        """Queue a frame for ``flush``; ``call`` is the number of the call that it belongs to."""
         views = [memoryview(part).cast("B") for part in parts]
-        head = _HEAD.pack(kind, call, len(views))
-        head += struct.pack(f">{len(views)}Q", *map(len, views))
-        self._queue_bytes(head, *views)
-        if self._sends_mac:
-            self._queue_bytes(_mac(self._sends_mac, self._sent, head, views))
-        self._sent += 1
+        header = _HEADER.pack(kind, call, len(views))
+        header += struct.pack(f">{len(views)}Q", *map(len, views))
+        self._queue_bytes(header, *views)
+        if self._send_key:
+            self._queue_bytes(_mac(self._send_key, self._frames_sent, header, views))
+        self._frames_sent += 1
 
     @property
     def is_sending(self) -> bool:
-        """Whether the socket has not taken everything yet."""
+        """Whether queued data remains."""
         return bool(self._out)
 
     def flush(self) -> None:
-        """Send what the socket takes; all, if it blocks.
+        """Send what the socket accepts; if it blocks, everything.
 
         Raises:
             Disconnected: the other side is gone.
@@ -110,7 +110,7 @@ class RankConnection:
         """
         while self._out:
             try:
-                sent = self.sock.sendmsg(self._out[:MAX_AT_ONCE])
+                sent = self.sock.sendmsg(self._out[:MAX_BUFFERS_PER_CALL])
             except BlockingIOError:
                 return
             except OSError as error:
@@ -131,36 +131,36 @@ class RankConnection:
     # Receiving.
 
     def receive(self) -> Frame | None:
-        """Return the next frame; None: a socket that does not block has no more.
+        """Return the next frame, or None if a non-blocking socket has no complete frame yet.
 
         Raises:
-            Disconnected: the other side is gone, or must not be listened to.
+            Disconnected: the other side is gone, or violates the protocol.
 
         """
         while True:
             try:
-                count = self.sock.recv_into(self._want)
+                count = self.sock.recv_into(self._buffer)
             except BlockingIOError:
                 return None
             except OSError as error:
                 raise Disconnected(str(error)) from None
             if not count:
                 raise Disconnected("it has closed the connection")
-            self._want = self._want[count:]
-            if not self._want:
-                made = next(self._parser)
-                if not isinstance(made, memoryview):
-                    self._want = self._next_want()
-                    return made
-                self._want = made
+            self._buffer = self._buffer[count:]
+            if not self._buffer:
+                item = next(self._parser)
+                if not isinstance(item, memoryview):
+                    self._buffer = self._next_buffer()
+                    return item
+                self._buffer = item
 
-    def _next_want(self) -> memoryview:
-        made = next(self._parser)
-        if not isinstance(made, memoryview):
+    def _next_buffer(self) -> memoryview:
+        item = next(self._parser)
+        if not isinstance(item, memoryview):
             raise AssertionError("two frames without a byte between them")  # noqa: TRY004
-        return made
+        return item
 
-    def _accepted(self) -> Generator[memoryview | Frame, None, None]:
+    def _accept_steps(self) -> Generator[memoryview | Frame, None, None]:
         nonce = bytearray(_NONCE)
         yield memoryview(nonce)
         nonces = bytes(nonce) + self._nonce
@@ -168,41 +168,41 @@ class RankConnection:
         self.flush()
         proof = bytearray(_MAC)
         yield memoryview(proof)
-        self._check(proof, self._proof(b"rank", nonces))
-        self._agree(b"caller", b"rank", nonces)
+        self._check_mac(proof, self._proof(b"rank", nonces))
+        self._choose_mac_keys(b"caller", b"rank", nonces)
         yield READY, 0, []
-        yield from self._frames()
+        yield from self._frame_steps()
 
-    def _dialled(self) -> Generator[memoryview | Frame, None, None]:
+    def _dial_steps(self) -> Generator[memoryview | Frame, None, None]:
         answer = bytearray(_NONCE + _MAC)
         yield memoryview(answer)
         nonces = self._nonce + bytes(answer[:_NONCE])
-        self._check(answer[_NONCE:], self._proof(b"caller", nonces))
+        self._check_mac(answer[_NONCE:], self._proof(b"caller", nonces))
         self._queue_bytes(self._proof(b"rank", nonces))
         self.flush()
-        self._agree(b"rank", b"caller", nonces)
+        self._choose_mac_keys(b"rank", b"caller", nonces)
         yield READY, 0, []
-        yield from self._frames()
+        yield from self._frame_steps()
 
     def _proof(self, side: bytes, nonces: bytes) -> bytes:
         return hmac.digest(self._key, side + nonces, "sha256")
 
-    def _check(self, given: bytearray, expected: bytes) -> None:
+    def _check_mac(self, given: bytearray, expected: bytes) -> None:
         if not hmac.compare_digest(bytes(given), expected):
             raise Disconnected("it does not know the key")
 
-    def _agree(self, ours: bytes, theirs: bytes, nonces: bytes) -> None:
-        """Choose the keys of both directions, if frames have MACs."""
+    def _choose_mac_keys(self, ours: bytes, theirs: bytes, nonces: bytes) -> None:
+        """Choose the key of each direction, if frames have MACs."""
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.sock.getsockname()[0] != self.sock.getpeername()[0]:
-            self._sends_mac = self._proof(b"frames of " + ours, nonces)
-            self._reads_mac = self._proof(b"frames of " + theirs, nonces)
+            self._send_key = self._proof(b"frames of " + ours, nonces)
+            self._receive_key = self._proof(b"frames of " + theirs, nonces)
 
-    def _frames(self) -> Generator[memoryview | Frame, None, None]:
+    def _frame_steps(self) -> Generator[memoryview | Frame, None, None]:
         while True:
-            head = bytearray(_HEAD.size)
-            yield memoryview(head)
-            kind, call, count = _HEAD.unpack(head)
+            header = bytearray(_HEADER.size)
+            yield memoryview(header)
+            kind, call, count = _HEADER.unpack(header)
             if not 0 < count <= MAX_PARTS:
                 raise Disconnected("it sends something else")
             lengths = bytearray(8 * count)
@@ -214,34 +214,36 @@ class RankConnection:
             for part in parts:
                 if part:
                     yield memoryview(part)
-            if self._reads_mac:
+            if self._receive_key:
                 given = bytearray(_MAC)
                 yield memoryview(given)
-                self._check(given, _mac(self._reads_mac, self._read, head + lengths, parts))
-            self._read += 1
+                self._check_mac(
+                    given, _mac(self._receive_key, self._frames_received, header + lengths, parts)
+                )
+            self._frames_received += 1
             yield kind, call, parts
 
 
-def _mac(key: bytes, number: int, head: Part, parts: Iterable[Part]) -> bytes:
-    """Return the MAC of a frame, the ``number``-th of its direction."""
+def _mac(key: bytes, number: int, header: Part, parts: Iterable[Part]) -> bytes:
+    """Return the MAC of frame ``number`` of its direction."""
     mac = hmac.new(key, number.to_bytes(8, "big"), "sha256")
-    mac.update(head)
+    mac.update(header)
     for part in parts:
         mac.update(part)
     return mac.digest()
 
 
 def dial(address: tuple[str, int], key: bytes, seconds: float) -> RankConnection:
-    """Return a connection to a caller, whose socket blocks.
+    """Return a connection to a caller, with a blocking socket.
 
     Args:
         address: host and port of the caller.
         key: of this group of ranks.
-        seconds: for each step.
+        seconds: the timeout of each step.
 
     Raises:
-        Disconnected: what is there does not know the key.
-        OSError: nobody is there.
+        Disconnected: the other side does not know the key.
+        OSError: the address can't be reached.
 
     """
     connection = RankConnection(socket.create_connection(address, seconds), key, accepts=False)
@@ -255,7 +257,7 @@ def dial(address: tuple[str, int], key: bytes, seconds: float) -> RankConnection
 
 
 class MainGlobals:
-    """Stands for the globals of ``__main__``: functions that travel by value share those of the rank."""
+    """Pickles as the globals of the receiver's ``__main__``, which functions sent by value then share."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         return main_globals, ()
@@ -272,14 +274,14 @@ def rebuild_tensor(
     shape: tuple[int, ...],
     requires_grad: bool,  # noqa: FBT001 - pickled
 ) -> Any:
-    """Return a tensor of the CPU with these bytes."""
+    """Return a CPU tensor with these bytes."""
     import torch
 
     kind = getattr(torch, dtype)
     if not memoryview(buffer).nbytes:
         flat = torch.empty(0, dtype=kind)
     else:
-        # torch warns of bytes, which can't be written to.
+        # torch warns if the buffer is read-only, as bytes are.
         flat = torch.frombuffer(
             bytearray(buffer) if isinstance(buffer, bytes) else buffer, dtype=kind
         )
@@ -287,11 +289,11 @@ def rebuild_tensor(
 
 
 def run_cell(source: str, name: str) -> None:
-    """Execute what was typed in a notebook's cell in ``__main__``; print its last value.
+    """Execute a notebook cell in ``__main__``; print the value of its last line.
 
     Args:
         source: Python code.
-        name: of the code, for tracebacks.
+        name: the file name of the code in tracebacks.
 
     """
     import ast
@@ -301,7 +303,7 @@ def run_cell(source: str, name: str) -> None:
     try:
         tree = ast.parse(source, name)
     except SyntaxError as error:
-        # Without the frames of the parser.
+        # Drop the frames of the parser.
         raise error.with_traceback(None) from None
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):
@@ -315,14 +317,14 @@ def run_cell(source: str, name: str) -> None:
 
 
 def dumps(value: object, *, shares_main: bool = False) -> list[memoryview]:
-    """Return the parts of a frame.
+    """Return the parts of a frame with a pickled value.
 
-    Functions and classes of ``__main__`` and of notebooks are sent by value. Tensors become tensors of
-    the CPU: the receiver need not use a GPU.
+    Functions and classes of ``__main__`` and of notebooks are sent by value. Tensors become CPU tensors,
+    because the receiver may not have a GPU.
 
     Args:
-        value: what is sent.
-        shares_main: functions by value have the globals of the receiver's ``__main__``.
+        value: the value to send.
+        shares_main: whether functions sent by value use the globals of the receiver's ``__main__``.
 
     Raises:
         Exception: whatever pickling raises.
@@ -333,11 +335,11 @@ def dumps(value: object, *, shares_main: bool = False) -> list[memoryview]:
     class ValuePickler(Pickler):  # type: ignore[misc]
         def reducer_override(self, value: object) -> Any:
             if isinstance(value, CodeType):
-                # cloudpickle leaves out where code was written; tracebacks show it.
+                # cloudpickle drops line numbers, which tracebacks show.
                 try:
                     return marshal.loads, (marshal.dumps(value),)
                 except ValueError:
-                    # Code that a program has put together may hold any constant.
+                    # Generated code may contain constants of any type.
                     return super().reducer_override(value)
             torch = sys.modules.get("torch")
             if torch is not None and isinstance(value, torch.Tensor):
@@ -347,7 +349,7 @@ def dumps(value: object, *, shares_main: bool = False) -> list[memoryview]:
     buffers: list[pickle.PickleBuffer] = []
     file = BytesIO()
     pickler = ValuePickler(file, protocol=5, buffer_callback=buffers.append)
-    # Not documented; without it each function has globals of its own.
+    # Not documented. Without it, each function has its own globals.
     known = getattr(pickler, "globals_ref", None)
     if shares_main and isinstance(known, dict):
         known[id(main_globals())] = MainGlobals()
@@ -372,7 +374,7 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
         try:
             raw: Any = flat.view(torch.uint8).numpy()
         except (RuntimeError, TypeError):
-            # No numpy, or a kind of tensor without bytes of its own.
+            # numpy is missing, or the tensor has no storage of its own.
             return NotImplemented
         in_pickle = raw.nbytes < MIN_OUT_OF_BAND
         buffer = raw.tobytes() if in_pickle else pickle.PickleBuffer(raw)
@@ -383,6 +385,6 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
     return NotImplemented
 
 
-sys.modules.setdefault(NAME, sys.modules[__name__])
+sys.modules.setdefault(PICKLE_MODULE, sys.modules[__name__])
 for _each in (MainGlobals, main_globals, rebuild_tensor, run_cell):
-    _each.__module__ = NAME
+    _each.__module__ = PICKLE_MODULE

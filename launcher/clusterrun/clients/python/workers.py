@@ -1,4 +1,4 @@
-"""``Workers``: ranks that live on from call to call, and the cell magic ``%%ranks``."""
+"""``Workers``: ranks that stay alive between calls; and the cell magic ``%%ranks``."""
 
 import atexit
 import signal
@@ -10,44 +10,46 @@ from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 from clusterrun.clients.python import wire
-from clusterrun.clients.python.call import FunctionCall, cells, command_line, pickled
+from clusterrun.clients.python.call import FunctionCall, cell_sources, command_line, pickle_call
 from clusterrun.clients.python.command import CommandProcess, Peer
 from clusterrun.clients.python.failures import JobInterrupted, WorkerFailed
 from clusterrun.clients.python.interrupts import DeferredInterrupts
-from clusterrun.clients.python.launch import exception_of_job, remote_exception, value_of
+from clusterrun.clients.python.launch import exception_of_job, remote_exception, result_of
 from clusterrun.errors import UsageError
 from clusterrun.loop import NEVER
 
 ReturnT = TypeVar("ReturnT")
 
 SECONDS_TO_ABORT = 1.0
-"""So long an interrupted rank may take to leave Python code; then its collectives are broken."""
+"""If an interrupted rank does not return within this time, its collectives are aborted."""
 
 SECONDS_TO_RETURN = 5.0
-"""Then the group is ended: a rank is in C code that holds Python's lock."""
+"""If a rank does not return within this time, perhaps because C code holds the GIL, all are killed."""
 
 SECONDS_TO_REPORT = 30.0
-"""How long the command may take to end after a rank has."""
+"""How long the command may take to end after a rank has ended."""
 
-SECONDS_TO_SEE_AN_EXIT = 3.0
-"""If a rank is gone for so long and others live, it has not failed: it has exited with code 0."""
+SECONDS_TO_DETECT_EXIT = 3.0
+"""If one rank is gone for this time and others are not, it has exited with code 0, which ends no job."""
 
-SECONDS_TO_LEAVE = 5.0
+SECONDS_TO_EXIT = 5.0
 
-GROUPS_DESTROYED = "process groups were destroyed: ranks had not all ended the same collectives"
+GROUPS_DESTROYED_NOTE = (
+    "process groups were destroyed: ranks had not all ended the same collectives"
+)
 
-_REFUSED = {
+_REFUSED_OPTIONS = {
     **dict.fromkeys(("max_restarts", "spares"), "call restart() to start failed ranks again"),
     **dict.fromkeys(("hang_timeout", "on_hang"), "ranks that wait for a call do nothing"),
-    **dict.fromkeys(("nnodes", "node_rank"), "type hosts, which are reached by ssh"),
+    **dict.fromkeys(("nnodes", "node_rank"), "use hosts, which are reached by ssh"),
 }
 
-_FIXED = {"max_restarts": 0, "hang_timeout": 0, "on_hang": "report"}
-"""Also against a site's variables."""
+_FIXED_OPTIONS = {"max_restarts": 0, "hang_timeout": 0, "on_hang": "report"}
+"""These override variables of the environment."""
 
 
 class Workers:
-    """Ranks that live on: calls one after the other find what earlier ones have left.
+    """Ranks that stay alive, so each call finds the state that earlier calls have left.
 
     Example::
 
@@ -60,55 +62,49 @@ class Workers:
         """Start the ranks; return when all can be called.
 
         Args:
-            nproc_per_node: the number of ranks; None: one for each GPU.
+            nproc_per_node: the number of ranks, by default one for each GPU.
             options: those of ``clusterrun.launch``.
 
         Raises:
-            TypeError: an option is unknown, or has no meaning here.
+            TypeError: an option is unknown, or can't be used with ``Workers``.
             LauncherError: as ``clusterrun.launch``.
             WorkerFailed: a rank could not be started.
 
         """
-        for name, why in _REFUSED.items():
+        for name, why in _REFUSED_OPTIONS.items():
             if name in options:
                 raise TypeError(f"Workers() takes no {name}: {why}")
-        self._options = {**options, **_FIXED, "nproc_per_node": nproc_per_node}
+        self._options = {**options, **_FIXED_OPTIONS, "nproc_per_node": nproc_per_node}
         self._lock = threading.Lock()
         self._number = 0
-        self._interrupts_call = 0
-        """The call that ``interrupt`` is to end."""
+        self._call_to_interrupt = 0
+        """The number of the call that ``interrupt`` ends."""
         self._environ: dict[str, str] = {}
-        """What ranks set before a call."""
+        """Variables that ranks set before a call."""
         self._known_cells: set[str] = set()
         self._command: CommandProcess | None = None
         self._start()
         register_magic()
 
     def _start(self) -> None:
-        words, on_other_hosts = command_line("Workers", self._options)
-        # Ctrl-C must not reach the ranks: the caller interrupts a call, not the group.
+        options, on_other_hosts = command_line("Workers", self._options)
+        # Ctrl-C must not reach the ranks, because it ends only the current call.
         self._command = command = CommandProcess(
-            words, own_group=True, on_other_hosts=on_other_hosts
+            options, own_group=True, on_other_hosts=on_other_hosts
         )
-        self.opened = time.monotonic()
-        """Of several groups, ``%%ranks`` takes the newest one."""
+        self.started_at = time.monotonic()
+        """``%%ranks`` uses the newest workers."""
         open_workers.add(self)
         self._environ, self._known_cells = {}, set()
         try:
-            while not (command.has_ended or command.are_complete):
-                command.turn(None)
-                self._check_ranks(command)
-            self._check_start(command)
+            while not command.all_connected:
+                command.poll(None)
+                self._check_start(command)
         except BaseException:
-            self._end()
+            self._stop()
             raise
 
     def _check_start(self, command: CommandProcess) -> None:
-        if command.has_ended:
-            command.copy_output()
-            raise exception_of_job(command.report, command.exit_code(), command.peers)
-
-    def _check_ranks(self, command: CommandProcess) -> None:
         if command.fault is not None:
             raise command.fault
         for peer in command.peers.values():
@@ -117,27 +113,30 @@ class Workers:
                     f"Workers() has the ranks of one node, and this is one of several"
                     f" (WORLD_SIZE is {peer.size})",
                     'run the program once, and name the others: hosts="a,b" reaches them by ssh;'
-                    " or type launch(), which each node may call",
+                    " or use launch(), which each node may call",
                 )
+        if command.has_ended:
+            command.copy_output()
+            raise exception_of_job(command.report, command.exit_code(), command.peers)
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are; 0: these workers are closed."""
+        """The number of ranks; 0 if these workers are closed."""
         return len(self._command.peers) if self._command is not None else 0
 
     # Calls.
 
     def run(self, fn: Callable[..., ReturnT], *args: object, **kwargs: object) -> list[ReturnT]:
-        """Run ``fn(*args, **kwargs)`` on every rank, and return what it returns, by rank.
+        """Run ``fn(*args, **kwargs)`` on every rank, and return the results by rank.
 
-        What functions of ``__main__`` or of a notebook assign to global variables stays, in each rank's
-        own ``__main__``; a global variable that the caller has too is the caller's again in each call.
+        Global variables that functions of ``__main__`` or of a notebook assign are kept in each rank's own
+        ``__main__``. A global variable that the caller also has gets the caller's value again in each call.
 
         Raises:
-            WorkerFailed: a rank has raised an exception, then the group lives; or a rank has ended.
+            WorkerFailed: a rank has raised an exception, and all ranks stay alive; or a rank has ended.
             KeyboardInterrupt: Ctrl-C, or a notebook's interrupt, has ended the call.
             JobInterrupted: ``interrupt`` has ended the call.
-            UsageError: a part of the call can't be pickled.
+            UsageError: the call can't be pickled.
             ValueError: these workers are closed.
 
         """
@@ -145,7 +144,7 @@ class Workers:
             return self._run(FunctionCall(fn, args, kwargs), None)
 
     def exec(self, source: str, rank: int | None = None) -> None:
-        """Execute Python code in ``__main__`` of every rank, or of one; print the value of its last line.
+        """Execute code in ``__main__`` of every rank, or of one rank; print the value of its last line.
 
         Raises:
             as ``run``.
@@ -160,86 +159,85 @@ class Workers:
         command = self._open_command()
         if rank is not None and rank not in command.peers:
             raise IndexError(f"there is no rank {rank}: there are {self.world_size} ranks")
-        lines = cells(self._known_cells)
-        parts = pickled(call, self._environ, lines)
+        lines = cell_sources(self._known_cells)
+        parts = pickle_call(call, self._environ, lines)
         self._known_cells |= lines.keys()
         self._number += 1
         chosen = [peer for _, peer in sorted(command.peers.items()) if rank in {None, peer.rank}]
         running = GroupCall(command, chosen, self._number)
-        with DeferredInterrupts(command.wake) as held:
+        with DeferredInterrupts(command.wake) as interrupts:
             try:
-                running.make(parts, held, lambda: self._interrupts_call == self._number)
+                running.make(parts, interrupts, lambda: self._call_to_interrupt == self._number)
             except BaseException:
-                # Ranks are gone, or don't come back.
-                self._end()
+                # Ranks are gone, or do not return.
+                self._stop()
                 raise
             command.show_output()
             error = running.error()
             if error is not None:
-                if running.is_uneven and self._renew_groups(command, held):
-                    error.add_note(GROUPS_DESTROYED)
+                if running.must_reset_groups and self._reset_process_groups(command, interrupts):
+                    error.add_note(GROUPS_DESTROYED_NOTE)
                 raise error
-        return [value_of(peer) for peer in chosen]
+        return [result_of(peer) for peer in chosen]
 
-    def _renew_groups(self, command: CommandProcess, held: DeferredInterrupts) -> bool:
-        """Have all ranks drop their process groups, and meet at another port from now on.
+    def _reset_process_groups(
+        self, command: CommandProcess, interrupts: DeferredInterrupts
+    ) -> bool:
+        """Make all ranks destroy their process groups, and use another MASTER_PORT from now on.
 
         Returns:
-            Whether there were some.
+            Whether there were any process groups.
 
         """
         self._number += 1
         everyone = [peer for _, peer in sorted(command.peers.items())]
-        kept = [peer.answer for peer in everyone]
-        renewal = GroupCall(command, everyone, self._number, kind=wire.BREAK)
+        renewal = GroupCall(command, everyone, self._number, kind=wire.ABORT)
         try:
-            renewal.make([b""], held, lambda: False)
-            renewed = [value_of(peer) for peer in everyone]
+            renewal.make([b""], interrupts, lambda: False)
+            renewed = [result_of(peer) for peer in everyone]
         except BaseException:
-            self._end()
+            self._stop()
             raise
-        for peer, answer in zip(everyone, kept, strict=True):
-            peer.answer = answer
         self._environ["MASTER_PORT"] = str(renewed[0][1])
         return any(had_some for had_some, _ in renewed)
 
     def interrupt(self) -> None:
-        """End the call that runs, if one does; ``run`` then raises ``JobInterrupted``. For any thread."""
-        self._interrupts_call = self._number
+        """End the running call, if any; ``run`` then raises ``JobInterrupted``. Any thread may call this."""
+        self._call_to_interrupt = self._number
         if self._command is not None:
             self._command.wake()
 
-    # The group.
+    # The ranks.
 
     def restart(self) -> None:
-        """End the ranks, and start new ones: changed files are read again.
+        """End the ranks, and start new ones, which import changed files.
 
         Raises:
             as the constructor.
 
         """
         with self._lock:
-            self._leave()
+            self._shut_down()
             self._start()
 
     def close(self) -> None:
-        """Let the ranks end: their exit handlers run. Closed workers make no more calls."""
+        """Let the ranks exit, which runs their exit handlers; no more calls are possible."""
         with self._lock:
-            self._leave()
+            self._shut_down()
 
-    def _leave(self) -> None:
+    def _shut_down(self) -> None:
         command = self._command
         if command is None or command.is_forked_copy:
             return
         for peer in command.peers.values():
-            command.send(peer, wire.LEAVE, 0, [b""])
-        deadline = time.monotonic() + SECONDS_TO_LEAVE
+            command.send(peer, wire.EXIT, 0, [b""])
+        deadline = time.monotonic() + SECONDS_TO_EXIT
         while not command.has_ended and (left := deadline - time.monotonic()) > 0:
-            command.turn(left)
+            command.poll(left)
         command.copy_output()
-        self._end()
+        self._stop()
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         command, self._command = self._command, None
         open_workers.discard(self)
         if command is not None:
@@ -264,7 +262,7 @@ class Workers:
 
 
 class GroupCall:
-    """One call of ranks that live on, until each has answered."""
+    """One call of all ranks, until each has answered."""
 
     def __init__(
         self, command: CommandProcess, peers: Sequence[Peer], number: int, kind: int = wire.CALL
@@ -273,27 +271,27 @@ class GroupCall:
         self._peers = peers
         self._number = number
         self._kind = kind
-        self._breaks_at = self._gives_up_at = NEVER
+        self._abort_at = self._give_up_at = NEVER
         self._interrupts = 0
         self._by_other_thread = False
         self._has_interrupted = False
-        self._first: Peer | None = None
-        """The rank that has raised first."""
+        self._first_raised: Peer | None = None
+        """The first rank whose function has raised an exception."""
 
     def make(
-        self, parts: list[Any], held: DeferredInterrupts, is_interrupted: Callable[[], bool]
+        self, parts: list[Any], interrupts: DeferredInterrupts, is_interrupted: Callable[[], bool]
     ) -> None:
-        """Make the call; end it for all ranks if one raises, or the user interrupts it.
+        """Make the call; end it on all ranks if one raises an exception, or the user interrupts it.
 
         Args:
-            parts: of the frame.
-            held: how Ctrl-C comes.
-            is_interrupted: whether another thread wants the call to end.
+            parts: the parts of the frame.
+            interrupts: delivers Ctrl-C.
+            is_interrupted: returns whether another thread has interrupted the call.
 
         Raises:
-            WorkerFailed: a rank is gone, or does not come back.
+            WorkerFailed: a rank is gone, or does not return.
             JobInterrupted: the command was ended.
-            KeyboardInterrupt: a second one, or ranks do not come back after the first.
+            KeyboardInterrupt: the second one, or the first if ranks then do not return.
 
         """
         for peer in self._peers:
@@ -302,103 +300,103 @@ class GroupCall:
             self._command.send(peer, self._kind, self._number, parts)
         while left := [peer for peer in self._peers if peer.answer is None]:
             try:
-                held.deliver()
+                interrupts.deliver()
                 if is_interrupted() and not self._by_other_thread:
                     self._by_other_thread = True
                     self._interrupt(left)
-                self._go_on(left)
+                self._wait_for_answers(left)
             except KeyboardInterrupt:
                 self._interrupts += 1
                 if self._interrupts > 1:
                     raise
                 self._interrupt(left)
 
-    def _go_on(self, left: Sequence[Peer]) -> None:
-        """Do what is due, and wait for what happens next."""
+    def _wait_for_answers(self, left: Sequence[Peer]) -> None:
+        """Abort collectives or give up when it is time, and wait for the next event."""
         if self._command.has_ended or any(peer.is_gone for peer in self._peers):
-            raise self._loss()
+            raise self._disconnect_error()
         now = time.monotonic()
-        if now >= self._gives_up_at:
-            raise self._stuck(left)
-        if now >= self._breaks_at:
-            self._breaks_at = NEVER
+        if now >= self._give_up_at:
+            raise self._timeout_error(left)
+        if now >= self._abort_at:
+            self._abort_at = NEVER
             for peer in left:
-                self._command.control(peer, wire.BREAK, self._number)
-        due = min(self._breaks_at, self._gives_up_at)
-        self._command.turn(None if due == NEVER else max(0.0, due - now))
-        self._note_first()
+                self._command.control(peer, wire.ABORT, self._number)
+        due = min(self._abort_at, self._give_up_at)
+        self._command.poll(None if due == NEVER else max(0.0, due - now))
+        self._interrupt_others_on_failure()
 
-    def _note_first(self) -> None:
-        # What a call raises that is being ended is not a cause.
-        if self._gives_up_at == NEVER:
+    def _interrupt_others_on_failure(self) -> None:
+        # An exception after an interrupt is not a cause.
+        if self._give_up_at == NEVER:
             raised = (it for it in self._peers if it.answer and it.answer[0] == wire.RAISED)
-            self._first = next(raised, None)
-            if self._first is not None:
+            self._first_raised = next(raised, None)
+            if self._first_raised is not None:
                 self._interrupt([peer for peer in self._peers if peer.answer is None])
 
     def _interrupt(self, left: Sequence[Peer]) -> None:
-        """End the call on the other ranks; those that don't come back are waited for, but not for long."""
-        if self._gives_up_at == NEVER:
+        """Interrupt the call on the ranks that are left, and limit the time to wait for them."""
+        if self._give_up_at == NEVER:
             now = time.monotonic()
-            self._breaks_at, self._gives_up_at = now + SECONDS_TO_ABORT, now + SECONDS_TO_RETURN
+            self._abort_at, self._give_up_at = now + SECONDS_TO_ABORT, now + SECONDS_TO_RETURN
             self._has_interrupted = bool(left)
             for peer in left:
                 self._command.control(peer, wire.INTERRUPT, self._number)
 
     def error(self) -> BaseException | None:
-        """Return what the call raises, now that all have answered; None: it has returned."""
+        """Return the exception to raise once all ranks have answered, if any."""
         if self._interrupts:
             return KeyboardInterrupt()
         if self._by_other_thread:
             return JobInterrupted("the call was interrupted", signal.SIGINT)
-        return None if self._first is None else self._raised(self._first)
+        return None if self._first_raised is None else self._worker_failed(self._first_raised)
 
     @property
-    def is_uneven(self) -> bool:
-        """Whether ranks were interrupted, or some have raised and others not.
+    def must_reset_groups(self) -> bool:
+        """Whether ranks were interrupted, or only some have raised an exception.
 
-        They may have begun different collectives, which are of no use any more: a new one would be taken
-        for an old one of another rank.
+        Ranks may then have begun different collectives, so a new collective of one rank would be matched
+        with an old one of another.
         """
         kinds = {peer.answer[0] for peer in self._peers if peer.answer is not None}
         return self._has_interrupted or len(kinds) > 1
 
-    def _raised(self, peer: Peer, more: str = "") -> WorkerFailed:
+    def _worker_failed(self, peer: Peer, more: str = "") -> WorkerFailed:
         text, cause = remote_exception(peer)
         report = f"rank {peer.rank} on {peer.host} failed:\n{text}{more}"
         failed = WorkerFailed(report.rstrip("\n"), peer.rank, peer.host)
         failed.__cause__ = cause
         return failed
 
-    def _stuck(self, left: Sequence[Peer]) -> BaseException:
+    def _timeout_error(self, left: Sequence[Peer]) -> BaseException:
         ranks = ", ".join(str(peer.rank) for peer in left)
         named = f"rank {ranks}" if len(left) == 1 else f"ranks {ranks}"
         why = f"{named} did not come back within {SECONDS_TO_RETURN:g} s: all ranks were ended"
-        # They hear no other signal, and all that the command has started ends with it.
+        # These ranks react to no other signal. Everything that the command has started is killed with it.
         self._command.kill()
-        if self._first is not None:
-            return self._raised(self._first, why)
+        if self._first_raised is not None:
+            return self._worker_failed(self._first_raised, why)
         error = KeyboardInterrupt(why)
         return error if self._interrupts else JobInterrupted(why, signal.SIGINT)
 
-    def _loss(self) -> Exception:
-        """Return what it means that a rank, or the command, is gone."""
+    def _disconnect_error(self) -> Exception:
+        """Return the exception for a rank that is gone, or a command that has ended."""
         command = self._command
         began = time.monotonic()
         while not command.has_ended and time.monotonic() < began + SECONDS_TO_REPORT:
-            command.turn(SECONDS_TO_SEE_AN_EXIT)
+            command.poll(SECONDS_TO_DETECT_EXIT)
             gone = next((peer for peer in self._peers if peer.is_gone), None)
             some_live = any(not peer.is_gone for peer in self._peers)
-            if gone and some_live and time.monotonic() > began + SECONDS_TO_SEE_AN_EXIT:
-                return _left_early(gone)
+            if gone and some_live and time.monotonic() > began + SECONDS_TO_DETECT_EXIT:
+                return _exit_error(gone)
         command.copy_output()
         gone = next((peer for peer in self._peers if peer.is_gone), None)
         if not command.has_ended or (command.report is not None and not command.report.code):
-            return _left_early(gone or self._peers[0])
+            return _exit_error(gone or self._peers[0])
         return exception_of_job(command.report, command.exit_code(), command.peers)
 
 
-def _left_early(peer: Peer) -> WorkerFailed:
+def _exit_error(peer: Peer) -> WorkerFailed:
     text = f"rank {peer.rank} on {peer.host} exited with code 0: all ranks were ended"
     return WorkerFailed(text, peer.rank, peer.host, exit_code=0)
 
@@ -410,32 +408,32 @@ open_workers: "WeakSet[Workers]" = WeakSet()
 
 
 @atexit.register
-def _close_all() -> None:
-    """Let the ranks end as the program does: their exit handlers run, too."""
+def _close_open_workers() -> None:
+    """Let the ranks exit with the program, so their exit handlers run, too."""
     for group in list(open_workers):
         group.close()
 
 
 def register_magic() -> None:
-    """Register ``%%ranks`` if this is a notebook, or another IPython."""
+    """Register ``%%ranks`` if IPython runs, as in a notebook."""
     ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if ipython is not None:
         load_ipython_extension(ipython)
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Register ``%%ranks``: a cell that runs on all ranks of the newest open ``Workers``."""
+    """Register ``%%ranks``, which runs a cell on all ranks of the newest open ``Workers``."""
     ipython.register_magic_function(run_cell_on_ranks, magic_kind="cell", magic_name="ranks")
 
 
 def run_cell_on_ranks(line: str, cell: str) -> None:
-    """Execute a cell on all ranks, or on the one that follows ``%%ranks``.
+    """Execute a cell on all ranks, or on the rank that follows ``%%ranks``.
 
     Raises:
-        UsageError: no ``Workers`` are open, or what follows is not a rank.
+        UsageError: no ``Workers`` are open, or the argument is not a rank.
 
     """
-    groups = sorted(open_workers, key=lambda each: each.opened)
+    groups = sorted(open_workers, key=lambda each: each.started_at)
     if not groups:
         raise UsageError("no Workers are open", "workers = clusterrun.Workers(4)")
     rank = line.strip()
