@@ -10,16 +10,17 @@ from typing import IO, Self
 
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.processes import set_parent_death_signal
+from clusterrun.signals import ENDING_SIGNALS
 
 CLUSTERRUN = (sys.executable, "-P", "-m", "clusterrun")
 """The command of the clusterrun that this process has imported."""
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""If the terminal sends one to parent and child, the child gets it twice, and counts it once."""
-
 
 class ChildLaunches:
-    """Runs launches one after the other; inside its ``with`` block, it forwards signals to them."""
+    """Runs launches one after the other; inside its ``with`` block, it forwards signals to them.
+
+    If a terminal sends a signal to parent and child, the child gets it twice, and counts it once.
+    """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = dict(environ)
@@ -33,7 +34,7 @@ class ChildLaunches:
         return exit_code_of_signal(self._received) if self._received else 0
 
     def __enter__(self) -> Self:
-        numbers = [each for each in FORWARDED if signal.getsignal(each) != signal.SIG_IGN]
+        numbers = [each for each in ENDING_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
         self._old_handlers = {number: signal.signal(number, self._forward) for number in numbers}
         return self
 

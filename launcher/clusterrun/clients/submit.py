@@ -34,6 +34,7 @@ from clusterrun.job.resolve import environment, read_sources
 from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, layer_of, value_of
 from clusterrun.job.this_process import CommandResult, ThisProcess, run_command, this_process
 from clusterrun.job.values import number
+from clusterrun.signals import ENDING_SIGNALS
 
 # The options
 
@@ -825,9 +826,6 @@ POLL_INTERVAL = 1.0
 
 MAX_PAUSE = 15
 """Seconds between two queries of the controller, which also serves others."""
-
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end following, but not the job."""
 
 
 class _StopFollowing(Exception):

@@ -33,10 +33,10 @@ from clusterrun.clients.doctor.compare import (
     NodeMeasurements,
 )
 from clusterrun.clients.doctor.this_machine import (
-    INTERFACE_NAME_VARIABLES,
-    INTERFACE_PREFIX_VARIABLES,
     LOOPBACK_PREFIXES,
+    NCCL_IFNAME,
     SECONDS_TO_RESOLVE,
+    SOCKET_IFNAMES,
     Health,
     Level,
     failure,
@@ -74,14 +74,7 @@ MAX_ALL_TO_ALL_NODES = 64
 
 LINK_LOCAL = ("169.254.", "fe80:")
 
-BLOCKS_MEASURING = (
-    "answers",
-    "ports",
-    "version of",
-    "matrix product",
-    *INTERFACE_PREFIX_VARIABLES,
-    *INTERFACE_NAME_VARIABLES,
-)
+BLOCKS_MEASURING = ("answers", "ports", "version of", "matrix product", *SOCKET_IFNAMES)
 """After a failure in one of these findings, nothing is measured, because torch would fail or hang."""
 
 SharedT = TypeVar("SharedT", bound=Struct)
@@ -299,11 +292,10 @@ def _interfaces_from_variables(
 ) -> dict[str, tuple[str, ...]]:
     """Return the interfaces that variables make libraries use; NCCL takes the first that matches."""
     chosen = {}
-    for variable in (*INTERFACE_PREFIX_VARIABLES, *INTERFACE_NAME_VARIABLES):
-        by_prefix = variable in INTERFACE_PREFIX_VARIABLES
+    for variable in SOCKET_IFNAMES:
         if value := environ.get(variable, ""):
-            found = usable_interfaces(value, names, by_prefix=by_prefix)
-            chosen[variable] = tuple(found[:1] if by_prefix else found)
+            found = usable_interfaces(variable, value, names)
+            chosen[variable] = tuple(found[:1] if variable == NCCL_IFNAME else found)
     return chosen
 
 

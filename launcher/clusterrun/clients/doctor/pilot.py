@@ -249,16 +249,13 @@ class Pilot:
         line = CommandLine(options, (PROGRAM, "train"))
         done = subprocess.run(
             [*CLUSTERRUN, *line.argv()],
-            env=self._environ(self._folder),
+            env=self._variables,
             capture_output=True,
             text=True,
             timeout=SECONDS_PER_JOB,
             check=False,
         )
-        workers: list[dict[str, Any]] = (
-            json.loads(done.stdout)["workers"] if done.returncode == 0 else []
-        )
-        return workers
+        return list(json.loads(done.stdout)["workers"]) if done.returncode == 0 else []
 
     def _gather_reports(self) -> list[dict[str, Any]]:
         """Return the reports of all nodes on node 0, [] on others; only the own one if the job fails."""
@@ -347,15 +344,12 @@ class Pilot:
         with (folder / "printed").open("wb") as file:
             return subprocess.Popen(
                 [*CLUSTERRUN, *line.argv()],
-                env=self._environ(folder),
+                env={**self._variables, FOLDER_VARIABLE: str(folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 preexec_fn=lambda: set_parent_death_signal(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
             )
-
-    def _environ(self, folder: Path) -> dict[str, str]:
-        return {**self._variables, FOLDER_VARIABLE: str(folder)}
 
 
 # Checks.

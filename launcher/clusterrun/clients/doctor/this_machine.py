@@ -256,10 +256,11 @@ def _limit_text(limit: int) -> str:
 
 LOOPBACK_PREFIXES = ("127.", "::1")
 
-INTERFACE_PREFIX_VARIABLES = ("NCCL_SOCKET_IFNAME",)
-"""Their values are prefixes of interface names, after "=" whole names; "^" excludes what follows."""
+NCCL_IFNAME = "NCCL_SOCKET_IFNAME"
+"""Its value has prefixes of interface names, or after "=" whole names; "^" excludes what follows."""
 
-INTERFACE_NAME_VARIABLES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+SOCKET_IFNAMES = (NCCL_IFNAME, "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+"""Variables that choose network interfaces."""
 
 
 def check_name(host: str, addresses: Sequence[str] | None, own: Interfaces) -> Finding:
@@ -294,23 +295,21 @@ def check_name(host: str, addresses: Sequence[str] | None, own: Interfaces) -> F
 
 def check_interfaces(variables: Mapping[str, str], names: Sequence[str]) -> Iterator[Finding]:
     """Check that the interfaces that variables name exist."""
-    for variable in (*INTERFACE_PREFIX_VARIABLES, *INTERFACE_NAME_VARIABLES):
+    for variable in SOCKET_IFNAMES:
         value = variables.get(variable, "")
-        if not value:
-            continue
-        usable = usable_interfaces(value, names, by_prefix=variable in INTERFACE_PREFIX_VARIABLES)
-        if usable:
+        if usable := usable_interfaces(variable, value, names):
             yield ok(variable, f"{value}: {', '.join(usable)}")
-        else:
+        elif value:
             advice = f"no interface has that name: unset it, or give one of {', '.join(names)}"
             yield failure(variable, value, advice)
 
 
-def usable_interfaces(value: str, names: Sequence[str], *, by_prefix: bool) -> list[str]:
+def usable_interfaces(variable: str, value: str, names: Sequence[str]) -> list[str]:
     """Return the interfaces among ``names`` that a variable's value selects, in the same order."""
-    kind, rest = (value[0], value[1:]) if by_prefix and value[:1] in {"^", "="} else ("", value)
+    is_nccl = variable == NCCL_IFNAME
+    kind, rest = (value[0], value[1:]) if is_nccl and value[:1] in {"^", "="} else ("", value)
     wanted = [part for part in rest.split(",") if part]
-    if by_prefix and kind != "=":
+    if is_nccl and kind != "=":
         found = [name for name in names if name.startswith(tuple(wanted))]
     else:
         found = [name for name in names if name in wanted]

@@ -83,14 +83,13 @@ def torch_facts() -> TorchFacts:
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if gpus else ""
-    found: list[Product] = []
+    found, fault = [], ""
     try:
         for product in _products(gpus):
-            found.append(product)  # noqa: PERF402 - those before an error are kept
+            found.append(product)  # noqa: PERF402 - the products before an error are kept
     except RuntimeError as error:
         fault = as_line(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-        return TorchFacts(nccl, gpus, tuple(found), fault)
-    return TorchFacts(nccl, gpus, tuple(found))
+    return TorchFacts(nccl, gpus, tuple(found), fault)
 
 
 def _products(gpus: int) -> Iterator[Product]:

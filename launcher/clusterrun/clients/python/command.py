@@ -313,12 +313,9 @@ class CommandProcess:
         if hello["controls"]:
             self._controls[hello["rank"], hello["attempt"]] = connection
         else:
-            self._add(Peer(connection, hello))
+            peer = self.peers[hello["rank"]] = Peer(connection, hello)
+            self._selector.register(connection, selectors.EVENT_READ, partial(self._receive, peer))
         self._pair_connections(hello["rank"])
-
-    def _add(self, peer: Peer) -> None:
-        self.peers[peer.rank] = peer
-        self._selector.register(peer.calls, selectors.EVENT_READ, lambda: self._receive(peer))
 
     def _pair_connections(self, rank: int) -> None:
         """Call ``on_connected`` for a rank that has both connections."""

@@ -3,7 +3,7 @@
 import time
 
 from clusterrun.bounds import as_line
-from clusterrun.descriptor_output import HIGH_WATER_MARK, DescriptorOutput, open_output
+from clusterrun.descriptor_output import HIGH_WATER_MARK, DescriptorOutput
 from clusterrun.errors import printable
 
 SECONDS_OF_ECHO = 10.0
@@ -75,7 +75,3 @@ class HostsConsole:
         while self.waiting and time.monotonic() < deadline:
             self.flush()
             time.sleep(SECONDS_BETWEEN_TRIES)
-
-
-def open_console() -> HostsConsole:
-    return HostsConsole(open_output(1, "stdout"), open_output(2, "stderr"))

@@ -11,14 +11,14 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from shutil import which
 from typing import Any, NoReturn, Protocol
 
 from msgspec.structs import replace
 
 from clusterrun.bounds import as_text, counted
-from clusterrun.clients.ssh.console import HostsConsole, open_console
+from clusterrun.clients.ssh.console import HostsConsole
 from clusterrun.clients.ssh.faults import (
     FailedConnection,
     HostFault,
@@ -33,6 +33,7 @@ from clusterrun.clients.ssh.remote import (
     interpreters_of,
     ssh_command,
 )
+from clusterrun.descriptor_output import open_output
 from clusterrun.errors import (
     ExitCode,
     LauncherError,
@@ -102,9 +103,7 @@ def launch_over_ssh(
         RendezvousError: a host can't be reached; nothing was started.
 
     """
-    called = zip(
-        over_ssh.hosts, tuple(host_commands(resolved, over_ssh, line, environ)), strict=True
-    )
+    commands = list(host_commands(resolved, over_ssh, line, environ))
     ssh = which("ssh", path=environ.get("PATH"))
     if ssh is None:
         raise UsageError(
@@ -113,17 +112,17 @@ def launch_over_ssh(
         )
     interpreters = interpreters_of(resolved.job)
     lines = interpreter_lines(interpreters)
-    silence = resolved.job.failures.heartbeat_timeout
+    timeout = resolved.job.failures.heartbeat_timeout
     hosts = [
-        Host(rank, name, ssh_command(ssh, name, over_ssh.options, silence), lines, call)
-        for rank, (name, call) in enumerate(called)
+        Host(rank, name, ssh_command(ssh, name, over_ssh.options, timeout), lines, command)
+        for rank, (name, command) in enumerate(zip(over_ssh.hosts, commands, strict=True))
     ]
     gc.enable()
-    with ExitStack() as cleanup:
-        console = open_console()
-        cleanup.callback(console.close)
-        job = SshJob(resolved, hosts, console, interpreters[0], caller)
-        cleanup.callback(job.close)
+    outputs = open_output(1, "stdout"), open_output(2, "stderr")
+    with (
+        closing(HostsConsole(*outputs)) as console,
+        closing(SshJob(resolved, hosts, console, interpreters[0], caller)) as job,
+    ):
         return job.run()
 
 
