@@ -38,7 +38,7 @@ from clusterrun.policy.messages import (
     Verdict,
     WorldFormed,
 )
-from clusterrun.policy.outcome import Ending, Exited, Killed, WorkerResult
+from clusterrun.policy.outcome import Exited, ExitStatus, Killed, WorkerResult
 from clusterrun.policy.results import bounded
 from clusterrun.policy.settings import RendezvousSettings, heartbeat_rhythm, rendezvous_settings
 from clusterrun.processes import raise_descriptor_limit
@@ -403,14 +403,14 @@ def _done(attempt: int, node_rank: int) -> Done:
     return Done(attempt, tuple(DatedResult(each, None) for each in results), None)
 
 
-def _fate(node_rank: int, ending: Ending, local_rank: int = 0) -> WorkerResult:
+def _fate(node_rank: int, exit_status: ExitStatus, local_rank: int = 0) -> WorkerResult:
     return WorkerResult(
         rank=GlobalRank(WORKERS * node_rank + local_rank),
         local_rank=LocalRank(local_rank),
         host=f"gpu-{node_rank:04}",
         pid=20_000 + node_rank,
-        ending=ending,
-        stopped_by_us=isinstance(ending, Killed),
+        exit_status=exit_status,
+        stopped_by_us=isinstance(exit_status, Killed),
         clock=time.time(),
         ran_for=60.0,
         tail=TAIL,

@@ -246,8 +246,8 @@ class Job:
         code: int = 0,
     ) -> Self:
         """Have a signal kill ranks; ``code`` is the exit code with which they were about to exit."""
-        ending = outcomes.Exited(code) if code else outcomes.Killed(by)
-        return self._end(ranks, ending, last, since)
+        exit_status = outcomes.Exited(code) if code else outcomes.Killed(by)
+        return self._end(ranks, exit_status, last, since)
 
     def hangs_at_exit(self, *ranks: Worker, since: float = 0.0) -> Self:
         """Have the scripts of ranks fail, whose processes do not exit."""
@@ -724,14 +724,18 @@ class Job:
         raise AssertionError(f"no agent looks at what rank {rank} does")
 
     def _end(
-        self, ranks: Iterable[Worker], ending: outcomes.Ending, last: str = "", since: float = 0.0
+        self,
+        ranks: Iterable[Worker],
+        exit_status: outcomes.ExitStatus,
+        last: str = "",
+        since: float = 0.0,
     ) -> Self:
         for rank in ranks:
             node, local = self._place(rank)
             node.alive.discard(local)
             node.failing.discard(local)
             node.last_lines[local] = last
-            self._happens(node, events.WorkerEnded(local, ending, self.now, since))
+            self._happens(node, events.WorkerEnded(local, exit_status, self.now, since))
         return self
 
     def _read(self, node: Node, local: LocalRank) -> None:
@@ -1138,7 +1142,7 @@ def _name(number: int) -> str:
 
 
 def _fate(result: outcomes.WorkerResult) -> str:
-    match result.ending:
+    match result.exit_status:
         case outcomes.Exited(code):
             how = f"exited with {code}"
         case outcomes.Killed(number):

@@ -57,8 +57,10 @@ def received(
 
 
 FAILED = result(1, 1, tail="ValueError: it", error='{"message": "it"}')
-KILLED = result(3, ending=outcome.Killed(9), tail="RuntimeError: no", error='{"message": "no"}')
-NOT_STARTED = result(1, ending=outcome.NotStarted("output", "no such file"))
+KILLED = result(
+    3, exit_status=outcome.Killed(9), tail="RuntimeError: no", error='{"message": "no"}'
+)
+NOT_STARTED = result(1, exit_status=outcome.NotStarted("output", "no such file"))
 HELPER_LOST = outcome.HelperFailed("relay", "was killed by SIGKILL", 9)
 
 OF_MEMBERS: list[messages.FromMember] = [

@@ -129,8 +129,8 @@ class Member(Peer):
         if self.is_done or dice.random() < 0.3:
             return messages.Heartbeat(self.session.now)
         if dice.random() < 0.25:
-            ending = dice.choice([outcome.Exited(0), outcome.Exited(1)])
-            return self._done(ranks, ending, stopped_by_us=False)
+            exit_status = dice.choice([outcome.Exited(0), outcome.Exited(1)])
+            return self._done(ranks, exit_status, stopped_by_us=False)
         tail = SLOW_TO_SEARCH if dice.random() < 0.03 else FAILURE
         code = 0 if dice.random() < 0.15 else 1
         failed = self._result(rank, outcome.Exited(code), tail=tail)
@@ -155,16 +155,18 @@ class Member(Peer):
             ]
         )
 
-    def _result(self, rank: int, ending: outcome.Ending, **values: Any) -> outcome.WorkerResult:
-        return result(rank, ending=ending, host=f"n{self.number}", **values)
+    def _result(
+        self, rank: int, exit_status: outcome.ExitStatus, **values: Any
+    ) -> outcome.WorkerResult:
+        return result(rank, exit_status=exit_status, host=f"n{self.number}", **values)
 
     def _done(
-        self, ranks: range, ending: outcome.Ending, *, stopped_by_us: bool
+        self, ranks: range, exit_status: outcome.ExitStatus, *, stopped_by_us: bool
     ) -> messages.FromMember:
         self.is_done = True
         assert self.world is not None
         results = (
-            messages.DatedResult(self._result(it, ending, stopped_by_us=stopped_by_us), None)
+            messages.DatedResult(self._result(it, exit_status, stopped_by_us=stopped_by_us), None)
             for it in ranks
         )
         return messages.Done(self.world.attempt, tuple(results), None)
@@ -225,7 +227,7 @@ class NodeZeroSession(Session):
                     self._send_hostile(each)
 
     def check_outcome(self, ended: outcome.Outcome) -> None:
-        failed = any(not it.ending.succeeded for it in ended.results if not it.service)
+        failed = any(not it.exit_status.succeeded for it in ended.results if not it.service)
         is_suspended = isinstance(ended.reason, outcome.Suspended)
         if ended.exit_code == 0 and failed and not (is_suspended and self.seen["SaveAt"]):
             raise Unsafe(f"succeeds by {ended.reason}, though a rank has failed")

@@ -323,10 +323,10 @@ class Workers:
             self.alive.add(rank)
             self._report(events.WorkerStarted, rank, 100 + rank, "")
 
-    def end(self, rank: LocalRank, ending: outcome.Ending) -> None:
+    def end(self, rank: LocalRank, exit_status: outcome.ExitStatus) -> None:
         if rank in self.alive:
             self.alive.discard(rank)
-            self._report(events.WorkerEnded, rank, ending)
+            self._report(events.WorkerEnded, rank, exit_status)
 
     def perform(self, action: actions.Action) -> None:
         match action:
@@ -536,14 +536,14 @@ class Session:
         """Let a worker of the agent end."""
         if self.workers.alive:
             rank = self.dice.choice(sorted(self.workers.alive))
-            endings: list[outcome.Ending] = [
+            exit_statuses: list[outcome.ExitStatus] = [
                 outcome.Exited(0),
                 outcome.Exited(1),
                 outcome.Killed(11),
             ]
-            ending = self.dice.choice(endings)
-            self.seen["failure"] += not ending.succeeded
-            self.workers.end(rank, ending)
+            exit_status = self.dice.choice(exit_statuses)
+            self.seen["failure"] += not exit_status.succeeded
+            self.workers.end(rank, exit_status)
 
     # Replacement of epoll.
 

@@ -68,10 +68,10 @@ def of_member(
         of_member(hello(1), run_id="../../etc"),
         of_member(hello(1), run_id=".."),
         of_member(FAILURE, rank=-1),
-        of_member(FAILURE, ending={"type": "Exited", "code": 256}),
-        of_member(FAILURE, ending={"type": "Exited", "code": -1}),
-        of_member(FAILURE, ending={"type": "Killed", "number": 256}),
-        of_member(FAILURE, ending={"type": "Killed", "number": 0}),
+        of_member(FAILURE, exit_status={"type": "Exited", "code": 256}),
+        of_member(FAILURE, exit_status={"type": "Exited", "code": -1}),
+        of_member(FAILURE, exit_status={"type": "Killed", "number": 256}),
+        of_member(FAILURE, exit_status={"type": "Killed", "number": 0}),
         of_member(FAILURE, clock=1e30),
         of_member(FAILURE, clock=float("nan")),
         of_member(FAILURE, ran_for=-1.0),
@@ -204,7 +204,7 @@ anything = st.text(st.characters(exclude_categories=()), max_size=60)
 @given(anything, anything, st.floats(allow_nan=False))
 def test_any_own_value_is_made_to_fit(text: str, other: str, number: float) -> None:
     ended = result(
-        0, ending=outcome.NotStarted(text, other), host=other, tail=text, log=other, error=text
+        0, exit_status=outcome.NotStarted(text, other), host=other, tail=text, log=other, error=text
     )
     ended = msgspec.structs.replace(ended, out_of_memory=text, clock=number, ran_for=number)
     sent: list[messages.FromMember] = [

@@ -128,7 +128,7 @@ def test_failure_on_one_node_stops_all(job: Job) -> None:
     job.nodes[1].send(messages.FirstFailure(0, cause, None))
     orders = [job.receive(number)[0] for number in range(3)]
     for number in (0, 2):
-        stopped = result(number, ending=outcome.Killed(15), stopped_by_us=True)
+        stopped = result(number, exit_status=outcome.Killed(15), stopped_by_us=True)
         job.nodes[number].send(done(0, [stopped]))
     job.nodes[1].send(done(0, [cause]))
 
@@ -210,7 +210,9 @@ def test_too_long_results_are_cut(job: Job) -> None:
     job.nodes[0].send(messages.FirstFailure(0, cause, 0.0))
     for number in range(3):
         results = [
-            cause if number == 0 else result(number, ending=outcome.Killed(15), stopped_by_us=True)
+            cause
+            if number == 0
+            else result(number, exit_status=outcome.Killed(15), stopped_by_us=True)
         ]
         job.nodes[number].send(done(0, results))
 
@@ -228,7 +230,7 @@ def test_all_nodes_restart_together(stack: ExitStack) -> None:
     cause = result(1, 7, tail="ValueError: it", clock=100.0)
 
     job.nodes[1].send(messages.FirstFailure(0, cause, None))
-    job.nodes[0].send(done(0, [result(0, ending=outcome.Killed(15), stopped_by_us=True)]))
+    job.nodes[0].send(done(0, [result(0, exit_status=outcome.Killed(15), stopped_by_us=True)]))
     job.nodes[1].send(done(0, [cause]))
     orders = [job.receive(number, 2)[1] for number in (0, 1)]
     after = [node.world for node in job.nodes if node.world]

@@ -292,7 +292,7 @@ class ForkServer:
 
     def ends_worker(
         self,
-        ending: outcome.Ending,
+        exit_status: outcome.ExitStatus,
         tail: str = "",
         number: int | None = None,
         *,
@@ -307,10 +307,10 @@ class ForkServer:
         if not worker.is_stopping:
             self._job.peer_has_gone(worker.attempt)
         if not self.is_dead:
-            self._reports_end(ending, by_lease=by_lease)
+            self._reports_end(exit_status, by_lease=by_lease)
 
-    def _reports_end(self, ending: outcome.Ending, *, by_lease: bool) -> None:
-        ended = partial(events.WorkerEnded, RANK, ending, by_lease=by_lease)
+    def _reports_end(self, exit_status: outcome.ExitStatus, *, by_lease: bool) -> None:
+        ended = partial(events.WorkerEnded, RANK, exit_status, by_lease=by_lease)
         self.asks(partial(self._agent.hears, ended))
 
     def dies(self) -> None:

@@ -33,18 +33,20 @@ IGNORED = (
     "ConnectionResetError: [Errno 104] Connection reset by peer\n"
 )
 FAILED = result(0, 1, tail=OWN)
-STRUCK = result(1, ending=outcome.Killed(signal.SIGSEGV))
+STRUCK = result(1, exit_status=outcome.Killed(signal.SIGSEGV))
 STARVED = result(
-    2, ending=outcome.Killed(signal.SIGKILL), out_of_memory="the OOM killer has struck once"
+    2, exit_status=outcome.Killed(signal.SIGKILL), out_of_memory="the OOM killer has struck once"
 )
 CONSEQUENCE = result(3, 1, tail=GLOO)
 SLOW = result(4, 1, tail=OWN, stopped_by_us=True)
-STOPPED = result(5, ending=outcome.Killed(signal.SIGTERM), stopped_by_us=True)
+STOPPED = result(5, exit_status=outcome.Killed(signal.SIGTERM), stopped_by_us=True)
 WELL = result(6, 0)
-STRUCK_LATE = result(7, ending=outcome.Killed(signal.SIGSEGV), stopped_by_us=True)
+STRUCK_LATE = result(7, exit_status=outcome.Killed(signal.SIGSEGV), stopped_by_us=True)
 IGNORED_AT_EXIT = result(8, 1, tail=IGNORED, stopped_by_us=True)
-WATCHDOG = result(9, ending=outcome.Killed(signal.SIGABRT), tail=NCCL_REMOTE)
-NOT_EXECUTED = result(10, ending=outcome.NotStarted("execute train", "No such file or directory"))
+WATCHDOG = result(9, exit_status=outcome.Killed(signal.SIGABRT), tail=NCCL_REMOTE)
+NOT_EXECUTED = result(
+    10, exit_status=outcome.NotStarted("execute train", "No such file or directory")
+)
 
 OF_STOPPED = (
     outcome.Exited(1),
@@ -77,7 +79,10 @@ OF_STOPPED = (
         ([], None),
         ([WELL], None),
         ([WELL, STOPPED], None),
-        *(([result(0, ending=ending, stopped_by_us=True)], None) for ending in OF_STOPPED),
+        *(
+            ([result(0, exit_status=exit_status, stopped_by_us=True)], None)
+            for exit_status in OF_STOPPED
+        ),
     ],
 )
 def test_the_cause(

@@ -16,8 +16,8 @@ def ended(reason: outcome.Reason, *results: outcome.WorkerResult) -> outcome.Out
     return outcome.Outcome(reason, attempt=0, results=results, survivors=())
 
 
-FAILED, KILLED = result(3, 7), result(2, ending=outcome.Killed(signal.SIGSEGV))
-NOT_STARTED = result(1, ending=outcome.NotStarted("fork", "no"))
+FAILED, KILLED = result(3, 7), result(2, exit_status=outcome.Killed(signal.SIGSEGV))
+NOT_STARTED = result(1, exit_status=outcome.NotStarted("fork", "no"))
 
 REPORTS = [
     (EndReport.of_job(0, ended(outcome.Succeeded()), ""), EndReport(0, "Succeeded")),

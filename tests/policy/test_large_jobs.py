@@ -48,7 +48,7 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
     stopped = [
         tuple(
             messages.DatedResult(
-                result(first + rank, ending=outcome.Killed(15), stopped_by_us=True), 0.0
+                result(first + rank, exit_status=outcome.Killed(15), stopped_by_us=True), 0.0
             )
             for rank in range(WORKERS)
         )
@@ -155,7 +155,7 @@ def test_many_nodes_are_lost_at_once() -> None:
     for each in [each for each in job.members.places if each.here]:
         number = each.connection or 0
         stopped = messages.DatedResult(
-            result(each.first_rank, ending=outcome.Killed(15), stopped_by_us=True), 0.0
+            result(each.first_rank, exit_status=outcome.Killed(15), stopped_by_us=True), 0.0
         )
         last = job.handle(
             job_events.MessageReceived(number, messages.Done(0, (stopped,), None), 3.0)

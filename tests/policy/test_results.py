@@ -43,7 +43,7 @@ def test_all_that_is_known_of_a_worker() -> None:
         local_rank=LocalRank(1),
         host="node7",
         pid=101,
-        ending=outcome.Exited(3),
+        exit_status=outcome.Exited(3),
         stopped_by_us=False,
         clock=1009.5,
         ran_for=9.0,
@@ -57,7 +57,7 @@ def test_all_that_is_known_of_a_worker() -> None:
         local_rank=LocalRank(0),
         host="node7",
         pid=100,
-        ending=outcome.Killed(15),
+        exit_status=outcome.Killed(15),
         stopped_by_us=True,
         clock=1012.0,
         ran_for=11.0,
@@ -105,7 +105,7 @@ def test_an_end_by_the_lease_stays_so() -> None:
 def test_only_fates_that_may_be_the_cause_are_sent() -> None:
     """With their last lines; node 0 does not need the others."""
     good, bad = result(0, tail="loss 0.1", error="{}"), result(1, 1, tail="Error: x", error="{}")
-    stopped = result(2, ending=outcome.Killed(15), stopped_by_us=True, tail="loss 0.1")
+    stopped = result(2, exit_status=outcome.Killed(15), stopped_by_us=True, tail="loss 0.1")
 
     message = bounded_done([good, bad, stopped])
 
@@ -115,7 +115,7 @@ def test_only_fates_that_may_be_the_cause_are_sent() -> None:
 def test_a_node_whose_workers_were_only_stopped_sends_one_fate() -> None:
     """So that node 0 does not take its end for a success."""
     good = result(0)
-    stopped = [result(rank, ending=outcome.Killed(15), stopped_by_us=True) for rank in (1, 2)]
+    stopped = [result(rank, exit_status=outcome.Killed(15), stopped_by_us=True) for rank in (1, 2)]
 
     message = bounded_done([good, *stopped])
 
@@ -194,7 +194,7 @@ def test_what_a_server_answers_is_sent_as_one_line() -> None:
     """It may answer with anything."""
     unready = outcome.NotReady(-1.0, "HTTP/1.1 500 \x1b[31mno\nway")
 
-    sent = bounded_failure(replace(result(0, 1), ending=unready)).result.ending
+    sent = bounded_failure(replace(result(0, 1), exit_status=unready)).result.exit_status
 
     assert sent == outcome.NotReady(0.0, "HTTP/1.1 500 ?[31mno?way")
     assert sent.succeeded is False

@@ -265,7 +265,7 @@ def test_late_event_of_the_previous_attempt_is_ignored(job: ScriptedJob) -> None
     )
 
     assert job.signalled == []
-    assert [result.ending for result in outcome.results] == [Exited(0), Exited(0)]
+    assert [result.exit_status for result in outcome.results] == [Exited(0), Exited(0)]
     # The monotonic clock was at 50 s when the other was at 1050.
     assert [result.clock for result in outcome.results] == [1010.0, 1010.0]
 
@@ -298,7 +298,7 @@ def test_failure_and_end_are_sent_with_node_zeros_time(job: ScriptedJob) -> None
 
     failure, end = job.sent
     assert isinstance(failure, FirstFailure)
-    assert (failure.result.rank, failure.result.ending, failure.at) == (1, Exited(3), 310.0)
+    assert (failure.result.rank, failure.result.exit_status, failure.at) == (1, Exited(3), 310.0)
     assert isinstance(end, Done)
     assert [(each.result.rank, each.at) for each in end.results] == [(1, 310.0), (0, 310.0)]
     assert not end.lease_expired

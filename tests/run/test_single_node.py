@@ -28,7 +28,7 @@ def result(rank: int, code: int = 0, tail: str = "") -> WorkerResult:
         local_rank=LocalRank(rank),
         host="n0",
         pid=1000 + rank,
-        ending=Exited(code),
+        exit_status=Exited(code),
         stopped_by_us=False,
         clock=0.0,
         ran_for=60.0,

@@ -77,7 +77,7 @@ def test_many_workers(bench: Bench) -> None:
         event.local_rank: event.pid for event in happened if isinstance(event, events.WorkerStarted)
     }
     ends = {
-        event.local_rank: event.ending
+        event.local_rank: event.exit_status
         for event in happened
         if isinstance(event, events.WorkerEnded)
     }

@@ -83,7 +83,7 @@ def test_signal_to_some_workers(bench: Bench) -> None:
     bench.signal([SECOND], signal.SIGKILL, group=True)
 
     assert {
-        (end.local_rank, end.ending) for end in ends if isinstance(end, events.WorkerEnded)
+        (end.local_rank, end.exit_status) for end in ends if isinstance(end, events.WorkerEnded)
     } == {
         (FIRST, outcome.Killed(signal.SIGTERM)),
         (THIRD, outcome.Killed(signal.SIGTERM)),

@@ -52,15 +52,15 @@ def test_renewed_lease_kills_nothing(bench: Bench, lease: float | None) -> None:
     bench.server.renew_lease(lease and boot_clock() + lease)
 
     ended = bench.expect(events.WorkerEnded)
-    assert (ended.ending, ended.by_lease) == (outcome.Exited(3), False)
+    assert (ended.exit_status, ended.by_lease) == (outcome.Exited(3), False)
 
 
 @pytest.mark.parametrize(
-    ("command", "ending"),
+    ("command", "exit_status"),
     [("exit 3", outcome.Exited(3)), ("kill -KILL $$", outcome.Killed(signal.SIGKILL))],
 )
 def test_worker_that_ended_before_expiry_keeps_its_status(
-    bench: Bench, command: str, ending: outcome.Ending
+    bench: Bench, command: str, exit_status: outcome.ExitStatus
 ) -> None:
     """The server was stopped when the worker ended, and when the lease expired."""
     printed = bench.spawn(0, "sh", "-c", f"sleep 0.2; echo over; {command}")
@@ -71,7 +71,7 @@ def test_worker_that_ended_before_expiry_keeps_its_status(
     bench.server.renew_lease(boot_clock())
     os.kill(bench.server.pid, signal.SIGCONT)
 
-    assert bench.event() == events.WorkerEnded(LocalRank(0), ending, 7.0)
+    assert bench.event() == events.WorkerEnded(LocalRank(0), exit_status, 7.0)
 
 
 def test_no_worker_starts_after_expiry(bench: Bench) -> None:

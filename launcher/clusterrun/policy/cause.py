@@ -172,7 +172,10 @@ class FailureEvidence(Struct):
         ]
         if is_consequence(cause):
             return bool(at_that_time)
-        return isinstance(cause.ending, Killed) and Interrupted(cause.ending.number) in at_that_time
+        return (
+            isinstance(cause.exit_status, Killed)
+            and Interrupted(cause.exit_status.number) in at_that_time
+        )
 
 
 def _loss_of(node: Node) -> NodeLost:
@@ -217,11 +220,11 @@ def may_be_cause(result: WorkerResult) -> bool:
 
 def _weight(result: WorkerResult) -> Weight | None:
     """Return the weight of a failure; None for a success or a stopped worker."""
-    if result.ending.succeeded:
+    if result.exit_status.succeeded:
         return None
     if result.stopped_by_us:
         return _weight_of_stopped(result)
-    match result.ending:
+    match result.exit_status:
         case Killed() if result.out_of_memory:
             return Weight.OUT_OF_MEMORY
         case Killed(signal.SIGABRT) if is_consequence(result):
@@ -233,7 +236,7 @@ def _weight(result: WorkerResult) -> Weight | None:
 
 
 def _weight_of_stopped(result: WorkerResult) -> Weight | None:
-    match result.ending:
+    match result.exit_status:
         case Killed(signal.SIGKILL) if result.killed_by_others:
             # While the kernel takes a large process apart, its peers fail, and all are being stopped.
             return Weight.FAILED_WHILE_STOPPED

@@ -119,7 +119,7 @@ class CleanExits:
 
 def _may_lack_a_peer(cause: WorkerResult) -> bool:
     """Return whether a worker may have failed because a peer is gone: by itself, or by NCCL's watchdog."""
-    return isinstance(cause.ending, Exited) or cause.ending == Killed(signal.SIGABRT)
+    return isinstance(cause.exit_status, Exited) or cause.exit_status == Killed(signal.SIGABRT)
 
 
 def first_ranks(numbers: Iterable[int]) -> tuple[list[int], int]:

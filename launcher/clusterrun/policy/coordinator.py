@@ -654,7 +654,7 @@ class Coordinator:
         evidence.reported.append(node)
         evidence.succeeded.discard(node)
         failed: ReasonToStop | None = next(
-            (result for _, result in results if not result.ending.succeeded), None
+            (result for _, result in results if not result.exit_status.succeeded), None
         )
         if running.work_is_done:
             failed = None

@@ -79,8 +79,8 @@ class EndReport(Struct, frozen=True, omit_defaults=True):
             rank=cause.rank,
             host=as_name(cause.host),
             pid=cause.pid,
-            exit_code=cause.ending.code if isinstance(cause.ending, Exited) else None,
-            signal=cause.ending.number if isinstance(cause.ending, Killed) else 0,
+            exit_code=cause.exit_status.code if isinstance(cause.exit_status, Exited) else None,
+            signal=cause.exit_status.number if isinstance(cause.exit_status, Killed) else 0,
         )
 
     def line(self, mark: str) -> bytes:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from clusterrun.bounds import LocalRank
 from clusterrun.planning.plan import World
 from clusterrun.policy.messages import Order, QueryMessage
-from clusterrun.policy.outcome import Ending, NodeLost
+from clusterrun.policy.outcome import ExitStatus, NodeLost
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.signals import ChildEnded, SignalReceived
 
@@ -29,7 +29,7 @@ class WorkerEnded(Struct, frozen=True):
     """The worker's process has ended, perhaps before its program ran."""
 
     local_rank: LocalRank
-    ending: Ending
+    exit_status: ExitStatus
     at: float
     since_failure: float = 0.0
     """Seconds since its exception left the script; 0.0 if only the time of the end is known.

@@ -89,7 +89,7 @@ class Node(Struct, eq=False):
 
     def may_send(self, message: AttemptMessage) -> bool:
         """Return whether an agent of ours with these workers could send this."""
-        fails = not isinstance(message, FirstFailure) or not message.result.ending.succeeded
+        fails = not isinstance(message, FirstFailure) or not message.result.exit_status.succeeded
         return fails and self.owns(ranks_in(message))
 
 

@@ -95,7 +95,7 @@ from clusterrun.policy.messages import AgentMessage
 from clusterrun.policy.outcome import (
     MAX_RANKS,
     EndedEarly,
-    Ending,
+    ExitStatus,
     ExternalCause,
     HelperFailed,
     Interrupted,
@@ -202,7 +202,7 @@ class EndedWorker(Struct, frozen=True):
     at: float
     failed_at: float
     """When its exception left the script; ``at`` if that is not known."""
-    ending: Ending
+    exit_status: ExitStatus
     stopped_by_us: bool
     """The launcher was stopping it before it exited, and before it failed."""
     killed_by_others: bool = False
@@ -505,7 +505,7 @@ class Attempt:
             self._finish()
         else:
             self.phase = Phase.WAITING
-            if not all(ended.ending.succeeded for ended in self.ended.values()):
+            if not all(ended.exit_status.succeeded for ended in self.ended.values()):
                 self._report_clean_exits(NEVER)
             self._do(actions.ReportEnd())
 
@@ -577,7 +577,7 @@ class Attempt:
             self._note(f"local rank {event.local_rank}: {event.remark}")
 
     def _worker_ended(self, event: events.WorkerEnded) -> None:
-        local_rank, ending = event.local_rank, event.ending
+        local_rank, exit_status = event.local_rank, event.exit_status
         if local_rank in self.ended:
             # It was killed because it was not ready.
             return
@@ -585,16 +585,16 @@ class Attempt:
             self._lease_is_over()
         self._keep_end(event)
         if local_rank in self.not_ready:
-            ending = self.not_ready.pop(local_rank)
-            self.ended[local_rank] = replace(self.ended[local_rank], ending=ending)
-        is_failure = self.phase is Phase.RUNNING and not ending.succeeded
-        if is_failure and self._goes_on_after(local_rank, ending):
+            exit_status = self.not_ready.pop(local_rank)
+            self.ended[local_rank] = replace(self.ended[local_rank], exit_status=exit_status)
+        is_failure = self.phase is Phase.RUNNING and not exit_status.succeeded
+        if is_failure and self._goes_on_after(local_rank, exit_status):
             self._end_if_last()
             return
         if is_failure:
             # First, so that the other nodes stop at once.
             self._do(actions.ReportFailure(local_rank), actions.CollectOutput(local_rank))
-            if self.foreground and ending == Killed(signal.SIGINT):
+            if self.foreground and exit_status == Killed(signal.SIGINT):
                 # The terminal sent Ctrl-C to the worker.
                 self.external_cause = Interrupted(signal.SIGINT)
                 self._note("interrupted: exit code 130")
@@ -658,9 +658,9 @@ class Attempt:
             end.since_failure == 0 or failed_at > self.stopped_at
         )
         only_asked = by_us and self.phase is Phase.STOPPING
-        by_others = only_asked and end.ending == Killed(signal.SIGKILL)
+        by_others = only_asked and end.exit_status == Killed(signal.SIGKILL)
         self.ended[end.local_rank] = EndedWorker(
-            ran, end.at, failed_at, end.ending, by_us, by_others, end.by_lease
+            ran, end.at, failed_at, end.exit_status, by_us, by_others, end.by_lease
         )
 
     # Services.
@@ -706,22 +706,22 @@ class Attempt:
         service = self.plan.workers[event.local_rank].service
         if self.phase is not Phase.RUNNING or event.local_rank not in self.running or not service:
             return
-        ending = NotReady(service.ready_timeout, event.why)
+        exit_status = NotReady(service.ready_timeout, event.why)
         kill = actions.SignalWorkers(frozenset({event.local_rank}), signal.SIGKILL, group=True)
         self._do(kill)
         if self._may_restart(event.local_rank):
             # Once it has ended.
-            self.not_ready[event.local_rank] = ending
+            self.not_ready[event.local_rank] = exit_status
             return
-        self._keep_end(events.WorkerEnded(event.local_rank, ending, event.at))
+        self._keep_end(events.WorkerEnded(event.local_rank, exit_status, event.at))
         self._do(actions.CollectOutput(event.local_rank))
-        self._service_failed(event.local_rank, ending, event.at)
+        self._service_failed(event.local_rank, exit_status, event.at)
 
-    def _service_failed(self, local_rank: LocalRank, ending: Ending, at: float) -> None:
+    def _service_failed(self, local_rank: LocalRank, exit_status: ExitStatus, at: float) -> None:
         """Take note that a worker of a service, which has ended, has failed so."""
         self.early_exits.pop(local_rank, None)
-        self.ended[local_rank] = replace(self.ended[local_rank], ending=ending)
-        if self._goes_on_after(local_rank, ending):
+        self.ended[local_rank] = replace(self.ended[local_rank], exit_status=exit_status)
+        if self._goes_on_after(local_rank, exit_status):
             self._set_deadline_while_running(at)
             self._end_if_last()
             return
@@ -735,10 +735,10 @@ class Attempt:
         is_asked = service is not None and service.on_failure is OnFailure.RESTART
         return is_asked and self.restarts.get(local_rank, 0) < self.job.failures.max_restarts
 
-    def _goes_on_after(self, local_rank: LocalRank, ending: Ending) -> bool:
+    def _goes_on_after(self, local_rank: LocalRank, exit_status: ExitStatus) -> bool:
         """Go on although a worker has failed, if it is of a service for which that is so."""
         service, name = self.plan.workers[local_rank].service, self.plan.name(local_rank)
-        how = notices.describe_wait_status(ending)
+        how = notices.describe_wait_status(exit_status)
         if self._may_restart(local_rank):
             count = self.restarts[local_rank] = self.restarts.get(local_rank, 0) + 1
             self.ends_before[local_rank] = self.ended.pop(local_rank)
@@ -933,7 +933,7 @@ class Attempt:
     @property
     def _has_failed(self) -> bool:
         return any(
-            not ended.ending.succeeded
+            not ended.exit_status.succeeded
             for rank, ended in self.ended.items()
             if rank not in self.forgiven
         )
@@ -1300,7 +1300,7 @@ class Attempt:
 
         They name workers that have ended well, too: others may wait for these.
         """
-        well = tuple(rank for rank, ended in self.ended.items() if ended.ending.succeeded)
+        well = tuple(rank for rank, ended in self.ended.items() if ended.exit_status.succeeded)
         exited = (StackGroup(well, EXITED, found=False),) if well else ()
         return of_ranks((*stacks, *exited), self.plan.numbers)
 

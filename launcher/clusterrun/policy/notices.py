@@ -16,8 +16,8 @@ from clusterrun.policy.hangs import hang_headline
 from clusterrun.policy.messages import ARGUMENTS, Hello
 from clusterrun.policy.outcome import (
     EndedEarly,
-    Ending,
     Exited,
+    ExitStatus,
     HelperFailed,
     Hung,
     Interrupted,
@@ -108,9 +108,9 @@ def left(processes: Sequence[LeftoverProcess]) -> str:
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 
-def describe_wait_status(ending: Ending) -> str:
+def describe_wait_status(exit_status: ExitStatus) -> str:
     """Return how a worker of a service ended, in a few words."""
-    match ending:
+    match exit_status:
         case Exited(code):
             return f"ended with exit code {code}"
         case Killed(number):
@@ -122,7 +122,7 @@ def describe_wait_status(ending: Ending) -> str:
         case NotReady(seconds, why):
             return f"was not ready within {seconds:g} s: {why}"
         case _:
-            assert_never(ending)
+            assert_never(exit_status)
 
 
 def two_values(name: str, one: Hello, other: Hello) -> str:

@@ -73,7 +73,7 @@ class NotReady(Struct, frozen=True, tag=True):
     succeeded: ClassVar[bool] = False
 
 
-Ending = Exited | Killed | NotStarted | EndedEarly | NotReady
+ExitStatus = Exited | Killed | NotStarted | EndedEarly | NotReady
 
 
 class WorkerResult(Struct, frozen=True):
@@ -84,7 +84,7 @@ class WorkerResult(Struct, frozen=True):
     host: Name
     pid: ProcessId
     """0 if no process was started."""
-    ending: Ending
+    exit_status: ExitStatus
     stopped_by_us: bool
     """The launcher had begun to stop this node's workers before this one failed or exited.
 
@@ -294,7 +294,7 @@ class Outcome(Struct, frozen=True):
             case WorkerFailed(fails_check=True):
                 return ExitCode.MACHINE
             case WorkerFailed(cause):
-                return exit_code_of(cause.ending)
+                return exit_code_of(cause.exit_status)
             case Interrupted(number):
                 return exit_code_of_signal(number)
             case OutputGone():
@@ -343,9 +343,9 @@ def named(results: Iterable[WorkerResult]) -> str:
     )
 
 
-def exit_code_of(ending: Ending) -> int:
+def exit_code_of(exit_status: ExitStatus) -> int:
     """Return the worker's exit code, or 128 + its signal."""
-    match ending:
+    match exit_status:
         case Exited(code):
             return code
         case Killed(number):
@@ -355,4 +355,4 @@ def exit_code_of(ending: Ending) -> int:
         case EndedEarly() | NotReady():
             return 1
         case _:
-            assert_never(ending)
+            assert_never(exit_status)

@@ -64,9 +64,9 @@ class Restarts:
         if not isinstance(self.last, WorkerFailed):
             return ""
         cause, options = self.last.cause, self._options
-        if isinstance(cause.ending, NotStarted):
+        if isinstance(cause.exit_status, NotStarted):
             return "a worker that can't be started now can't be started the next time either"
-        code = exit_code_of(cause.ending)
+        code = exit_code_of(cause.exit_status)
         if code in options.no_restart_exit_codes:
             codes = ",".join(runs(options.no_restart_exit_codes))
             return f"exit code {code} is one of --no-restart-exit-codes {codes}"
@@ -95,7 +95,11 @@ class Restarts:
         is_early = _is_early(cause) and _is_early(other)
         # A worker that printed nothing may have failed for any reason.
         same_line = _last_line(cause) == _last_line(other) != ""
-        return is_early and same_line and (cause.rank, cause.ending) == (other.rank, other.ending)
+        return (
+            is_early
+            and same_line
+            and (cause.rank, cause.exit_status) == (other.rank, other.exit_status)
+        )
 
 
 def _is_early(cause: WorkerResult) -> bool:

@@ -19,8 +19,8 @@ from clusterrun.policy.messages import (
 )
 from clusterrun.policy.node import Attempt, EndedWorker
 from clusterrun.policy.outcome import (
-    Ending,
     Exited,
+    ExitStatus,
     ExternalCause,
     HelperFailed,
     Interrupted,
@@ -72,7 +72,7 @@ def results_of(
             local_rank=local_rank,
             host=attempt.plan.host,
             pid=ended.ran.pid,
-            ending=_own_exit_status(ended, tail),
+            exit_status=_own_exit_status(ended, tail),
             stopped_by_us=ended.stopped_by_us,
             killed_by_others=ended.killed_by_others,
             clock=epoch + ended.failed_at,
@@ -89,13 +89,13 @@ def results_of(
     return tuple(results)
 
 
-def _own_exit_status(ended: EndedWorker, tail: str) -> Ending:
+def _own_exit_status(ended: EndedWorker, tail: str) -> ExitStatus:
     """Return how a worker exited, or was about to exit when the launcher's signal came.
 
     While a failed worker finalizes, its peers may fail because of it, and all are stopped.
     """
-    was_asked = ended.stopped_by_us and ended.ending == Killed(signal.SIGTERM)
-    return Exited(1) if was_asked and ends_in_exception(tail) else ended.ending
+    was_asked = ended.stopped_by_us and ended.exit_status == Killed(signal.SIGTERM)
+    return Exited(1) if was_asked and ends_in_exception(tail) else ended.exit_status
 
 
 def conclude(attempt: Attempt, results: tuple[WorkerResult, ...]) -> Outcome:
@@ -127,7 +127,7 @@ def _earlier_failure(reason: Reason, results: Iterable[WorkerResult]) -> WorkerR
     own = [
         result
         for result in results
-        if not result.stopped_by_us and result.ending != Killed(reason.number)
+        if not result.stopped_by_us and result.exit_status != Killed(reason.number)
     ]
     return choose_cause(sorted(own, key=lambda result: result.clock))
 
@@ -176,7 +176,7 @@ def _needed(results: tuple[DatedResult, ...]) -> tuple[DatedResult, ...]:
 
     In a large job that stops, most workers are stopped ones: node 0 would decode all their tails.
     """
-    failed = tuple(each for each in results if not each.result.ending.succeeded)
+    failed = tuple(each for each in results if not each.result.exit_status.succeeded)
     return tuple(each for each in failed if may_be_cause(each.result)) or failed[:1]
 
 
@@ -184,7 +184,7 @@ def _fitted(result: WorkerResult, most: int) -> WorkerResult:
     result = replace(
         result,
         host=as_name(result.host),
-        ending=_fitted_exit_status(result.ending),
+        exit_status=_fitted_exit_status(result.exit_status),
         clock=as_wall_clock(result.clock),
         ran_for=as_seconds(result.ran_for),
         log=as_line(result.log),
@@ -197,12 +197,12 @@ def _fitted(result: WorkerResult, most: int) -> WorkerResult:
     return replace(result, tail=as_text(_shortened_tail(result.tail, most)), error=as_text(error))
 
 
-def _fitted_exit_status(ending: Ending) -> Ending:
-    if isinstance(ending, NotStarted):
-        return NotStarted(as_name(ending.step), as_line(ending.error))
-    if isinstance(ending, NotReady):
-        return NotReady(as_seconds(ending.seconds), as_line(ending.why))
-    return ending
+def _fitted_exit_status(exit_status: ExitStatus) -> ExitStatus:
+    if isinstance(exit_status, NotStarted):
+        return NotStarted(as_name(exit_status.step), as_line(exit_status.error))
+    if isinstance(exit_status, NotReady):
+        return NotReady(as_seconds(exit_status.seconds), as_line(exit_status.why))
+    return exit_status
 
 
 def _shortened_tail(tail: str, most: int) -> str:

@@ -18,8 +18,8 @@ from clusterrun.policy.notices import lost
 from clusterrun.policy.outcome import (
     EarlierExits,
     EndedEarly,
-    Ending,
     Exited,
+    ExitStatus,
     HangSign,
     HelperFailed,
     Hung,
@@ -139,7 +139,7 @@ def _interruption_lines(number: int, results: Sequence[WorkerResult]) -> list[st
     killed = [
         result
         for result in results
-        if result.ending == Killed(signal.SIGKILL) and not result.killed_by_others
+        if result.exit_status == Killed(signal.SIGKILL) and not result.killed_by_others
     ]
     if not killed:
         return []
@@ -147,8 +147,8 @@ def _interruption_lines(number: int, results: Sequence[WorkerResult]) -> list[st
 
 
 def _ended_as_asked(result: WorkerResult) -> bool:
-    return result.ending in (Exited(0), Killed(signal.SIGTERM)) or (
-        result.stopped_by_us and isinstance(result.ending, NotStarted)
+    return result.exit_status in (Exited(0), Killed(signal.SIGTERM)) or (
+        result.stopped_by_us and isinstance(result.exit_status, NotStarted)
     )
 
 
@@ -167,13 +167,13 @@ def _silent_lines(silent: Sequence[int]) -> list[str]:
 
 def _failures_at_exit(results: Sequence[WorkerResult]) -> list[str]:
     """Return a line for all ranks that had saved and then did not end with 0 in the same way."""
-    ranks: dict[Ending, list[WorkerResult]] = {}
+    ranks: dict[ExitStatus, list[WorkerResult]] = {}
     for result in results:
-        if result.ending != Exited(0):
-            ranks.setdefault(result.ending, []).append(result)
+        if result.exit_status != Exited(0):
+            ranks.setdefault(result.exit_status, []).append(result)
     return [
-        f"  {named(alike)} had saved, and then ended with {exit_status_text(ending)}"
-        for ending, alike in ranks.items()
+        f"  {named(alike)} had saved, and then ended with {exit_status_text(exit_status)}"
+        for exit_status, alike in ranks.items()
     ]
 
 
@@ -216,19 +216,19 @@ def _block(lines: list[str]) -> list[str]:
 
 def _headline(cause: WorkerResult) -> str:
     worker = f"clusterrun: {cause.worker} on {cause.host}"
-    match cause.ending:
+    match cause.exit_status:
         case NotStarted():
-            return f"{worker} could not be started: {exit_status_text(cause.ending)}"
+            return f"{worker} could not be started: {exit_status_text(cause.exit_status)}"
         case Killed(signal.SIGKILL) if cause.out_of_memory:
             return f"{worker} was killed by SIGKILL: out of memory"
         case Killed():
-            return f"{worker} was killed by {exit_status_text(cause.ending)}"
+            return f"{worker} was killed by {exit_status_text(cause.exit_status)}"
         case Exited(code):
             return f"{worker} failed: {exception_of(cause) or f'exit code {code}'}"
         case EndedEarly() | NotReady():
-            return f"{worker} {exit_status_text(cause.ending)}"
+            return f"{worker} {exit_status_text(cause.exit_status)}"
         case _:
-            assert_never(cause.ending)
+            assert_never(cause.exit_status)
 
 
 def _earlier(cause: WorkerResult, exits: EarlierExits | None) -> str:
@@ -245,12 +245,12 @@ def _earlier(cause: WorkerResult, exits: EarlierExits | None) -> str:
 def _circumstances(cause: WorkerResult) -> list[str]:
     """Return the local rank, the pid and the time, and common causes of such an end."""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(cause.clock))
-    is_in_headline = not isinstance(cause.ending, Exited) or not exception_of(cause)
-    parts = [] if is_in_headline else [exit_status_text(cause.ending)]
+    is_in_headline = not isinstance(cause.exit_status, Exited) or not exception_of(cause)
+    parts = [] if is_in_headline else [exit_status_text(cause.exit_status)]
     parts += [f"local rank {cause.local_rank}"]
     parts += [f"pid {cause.pid}"] if cause.pid else []
     parts += [f"at {clock}"]
-    if not isinstance(cause.ending, NotStarted):
+    if not isinstance(cause.exit_status, NotStarted):
         parts += [f"{_duration(cause.ran_for)} after its start"]
     reason = f"out of memory: {cause.out_of_memory}" if cause.out_of_memory else _hint(cause)
     return [f"  {', '.join(parts)}"] + ([f"  {reason}"] if reason else [])
@@ -266,7 +266,7 @@ def _duration(seconds: float) -> str:
 def _hint(cause: WorkerResult) -> str:
     # If the worker printed the cause itself, guesses only distract.
     is_known = exception_of(cause) or "Fatal Python error: " in cause.tail
-    return "" if is_known else _lacks_local_rank(cause.tail) or _common_cause(cause.ending)
+    return "" if is_known else _lacks_local_rank(cause.tail) or _common_cause(cause.exit_status)
 
 
 def _lacks_local_rank(tail: str) -> str:
@@ -298,8 +298,8 @@ def _group_lines(results: Iterable[WorkerResult]) -> list[str]:
 
 
 def _role(result: WorkerResult) -> str:
-    words = "out of memory" if result.out_of_memory else exit_status_text(result.ending)
-    match result.ending:
+    words = "out of memory" if result.out_of_memory else exit_status_text(result.exit_status)
+    match result.exit_status:
         case NotStarted() if result.stopped_by_us:
             return "not started"
         case NotStarted():
@@ -320,8 +320,10 @@ def _role(result: WorkerResult) -> str:
 
 def _exception(group: list[WorkerResult]) -> str:
     # A worker that a signal ended may have printed a traceback long before.
-    exceptions = [exception_of(result) for result in group if isinstance(result.ending, Exited)]
-    if not exceptions or not exceptions[0] or group[0].ending == Exited(0):
+    exceptions = [
+        exception_of(result) for result in group if isinstance(result.exit_status, Exited)
+    ]
+    if not exceptions or not exceptions[0] or group[0].exit_status == Exited(0):
         return ""
     first = exceptions[0]
     return f": {first}" if len(set(exceptions)) == 1 else f"; {group[0].worker}: {first}"
@@ -368,7 +370,7 @@ def _exit_code_origin(outcome: Outcome) -> str:
 
 
 def _cause_of_code(cause: WorkerResult) -> str:
-    match cause.ending:
+    match cause.exit_status:
         case Killed(number):
             return _for_signal(number)
         case NotStarted():
@@ -376,7 +378,7 @@ def _cause_of_code(cause: WorkerResult) -> str:
         case Exited() | EndedEarly() | NotReady():
             return ""
         case _:
-            assert_never(cause.ending)
+            assert_never(cause.exit_status)
 
 
 def _for_signal(number: int) -> str:
@@ -424,9 +426,9 @@ _MEANINGS: Mapping[int, str] = {
 }
 
 
-def exit_status_text(ending: Ending) -> str:
+def exit_status_text(exit_status: ExitStatus) -> str:
     """Return "exit code 7", "SIGSEGV (segmentation fault)" or the failed step of the start."""
-    match ending:
+    match exit_status:
         case Exited(code):
             return f"exit code {code}"
         case Killed(number):
@@ -439,7 +441,7 @@ def exit_status_text(ending: Ending) -> str:
         case NotReady(seconds, why):
             return f"was not ready within {seconds:g} s: {why}"
         case _:
-            assert_never(ending)
+            assert_never(exit_status)
 
 
 _FROM_OUTSIDE = "clusterrun did not send it; the scheduler or a person did"
@@ -475,9 +477,9 @@ _CAUSES: Mapping[int, str] = {
 }
 
 
-def _common_cause(ending: Ending) -> str:
+def _common_cause(exit_status: ExitStatus) -> str:
     """Return common causes of such an end; "" if there are none."""
-    match ending:
+    match exit_status:
         case Exited(code):
             return _meaning_of_shells(code)
         case Killed(number):
@@ -485,7 +487,7 @@ def _common_cause(ending: Ending) -> str:
         case NotStarted() | EndedEarly() | NotReady():
             return ""
         case _:
-            assert_never(ending)
+            assert_never(exit_status)
 
 
 def _meaning_of_shells(code: int) -> str:

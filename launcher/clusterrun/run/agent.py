@@ -141,14 +141,14 @@ class Agent:
 
     def _record_oom_kills(self, event: Event, attempt: Attempt) -> None:
         """Read the kernel's OOM counters if this event is a failure that may have caused the end."""
-        if not isinstance(event, WorkerEnded) or isinstance(event.ending, NotStarted):
+        if not isinstance(event, WorkerEnded) or isinstance(event.exit_status, NotStarted):
             return
         ended = attempt.ended.get(event.local_rank)
         if ended is None:
             # The worker is restarted.
             return
         may_be_cause = not ended.stopped_by_us or ended.killed_by_others
-        if may_be_cause and not ended.ending.succeeded:
+        if may_be_cause and not ended.exit_status.succeeded:
             self._out_of_memory[event.local_rank] = self._attempts.oom_kills()
 
     def _results(self, attempt: Attempt) -> tuple[WorkerResult, ...]:

@@ -17,8 +17,8 @@ from clusterrun.policy.messages import GivenUp
 from clusterrun.policy.node import Attempt, EndedWorker
 from clusterrun.policy.outcome import (
     EndedEarly,
-    Ending,
     Exited,
+    ExitStatus,
     HelperFailed,
     Hung,
     Interrupted,
@@ -187,7 +187,7 @@ class EventLog:
     ) -> None:
         """Record the end of a worker after ``count`` restarts, unless that was done before."""
         if self._is_new(f"end {count}", local_rank):
-            failed = not end.ending.succeeded and not end.stopped_by_us
+            failed = not end.exit_status.succeeded and not end.stopped_by_us
             worker = _worker_fields(attempt.plan.workers[local_rank])
             event = "failed" if failed else "exited"
             self._write_record(_record(event, attempt.plan, **worker, **_fields(end, at)), at)
@@ -239,7 +239,7 @@ def _worker_fields(worker: WorkerPlan) -> dict[str, object]:
 def _fields(end: EndedWorker, at: float) -> dict[str, object]:
     age = round(at - end.failed_at, 3)
     return {
-        **_exit_status_fields(end.ending),
+        **_exit_status_fields(end.exit_status),
         "stopped": end.stopped_by_us,
         "pid": end.ran.pid or None,
         "age": age if age > 0 else None,
@@ -247,8 +247,8 @@ def _fields(end: EndedWorker, at: float) -> dict[str, object]:
     }
 
 
-def _exit_status_fields(ending: Ending) -> dict[str, int | str]:
-    match ending:
+def _exit_status_fields(exit_status: ExitStatus) -> dict[str, int | str]:
+    match exit_status:
         case Exited(code):
             return {"code": code}
         case Killed(number):
@@ -260,7 +260,7 @@ def _exit_status_fields(ending: Ending) -> dict[str, int | str]:
         case NotReady(_, why):
             return {"error": _encodable(why)}
         case _:
-            assert_never(ending)
+            assert_never(exit_status)
 
 
 def _why(outcome: Outcome) -> dict[str, object]:
@@ -290,8 +290,8 @@ def _cause(reason: Reason) -> Cause | None:
     if not isinstance(reason, WorkerFailed):
         return None
     result = reason.cause
-    code = result.ending.code if isinstance(result.ending, Exited) else None
-    number = result.ending.number if isinstance(result.ending, Killed) else None
+    code = result.exit_status.code if isinstance(result.exit_status, Exited) else None
+    number = result.exit_status.number if isinstance(result.exit_status, Killed) else None
     exception = _encodable(exception_of(result))
     return Cause(result.rank, _encodable(result.host), result.pid, code, number, exception)
 

@@ -59,7 +59,7 @@ def report_of(
 
 def _flight_records(outcome: Outcome, node: LocalNode) -> str:
     """Return a line on torch's flight records if a worker was aborted, e.g. by its watchdog; else ""."""
-    if not any(result.ending == Killed(signal.SIGABRT) for result in outcome.results):
+    if not any(result.exit_status == Killed(signal.SIGABRT) for result in outcome.results):
         return ""
     from clusterrun.workers.flight_records import flight_records_line
 

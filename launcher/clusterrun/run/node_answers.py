@@ -36,7 +36,7 @@ from clusterrun.policy.answers import (
 )
 from clusterrun.policy.events import Event, LastLine, Seen, WorkerStacks
 from clusterrun.policy.node import Attempt, Phase, RunningWorker
-from clusterrun.policy.outcome import Ending
+from clusterrun.policy.outcome import ExitStatus
 from clusterrun.policy.queries import Answer, Query, Topic
 from clusterrun.policy.samples import WINDOWS
 from clusterrun.policy.stacks import StackGroup
@@ -167,7 +167,11 @@ class NodeAnswers:
     def _pids(self, query: Query) -> Mapping[int, int]:
         """Return the process ids of the workers that a query is about and that run."""
         running = ((it.rank, *self._process(it.local_rank)) for it in self._workers_in(query))
-        return {rank: process.pid for rank, process, ending in running if process and not ending}
+        return {
+            rank: process.pid
+            for rank, process, exit_status in running
+            if process and not exit_status
+        }
 
     # Stacks and NCCL.
 
@@ -302,9 +306,9 @@ class NodeAnswers:
         gpus: Mapping[str, GpuState],
         now: float,
     ) -> RankState:
-        running, ending = self._process(worker.local_rank)
-        usage = _usage(running.pid) if running and not ending else None
-        state = _state_in_words(running, ending, usage)
+        running, exit_status = self._process(worker.local_rank)
+        usage = _usage(running.pid) if running and not exit_status else None
+        state = _state_in_words(running, exit_status, usage)
         if worker.local_rank in self._attempt.waiting:
             state = f"waits for {', '.join(self._attempt.waits_for(worker.local_rank))}"
         return RankState(
@@ -323,10 +327,10 @@ class NodeAnswers:
             gpu_states=_known_states(worker, gpus),
         )
 
-    def _process(self, local_rank: LocalRank) -> tuple[RunningWorker | None, Ending | None]:
+    def _process(self, local_rank: LocalRank) -> tuple[RunningWorker | None, ExitStatus | None]:
         attempt = self._attempt
         if (ended := attempt.ended.get(local_rank)) is not None:
-            return ended.ran, ended.ending
+            return ended.ran, ended.exit_status
         return attempt.running.get(local_rank), None
 
 
@@ -351,10 +355,10 @@ def _usage(pid: int) -> ProcessUsage | None:
 
 
 def _state_in_words(
-    running: RunningWorker | None, ending: Ending | None, usage: ProcessUsage | None
+    running: RunningWorker | None, exit_status: ExitStatus | None, usage: ProcessUsage | None
 ) -> str:
-    if ending is not None:
-        return exit_status_text(ending)
+    if exit_status is not None:
+        return exit_status_text(exit_status)
     if running is None:
         return "starting"
     return usage.state if usage else "exited"

@@ -10,8 +10,8 @@ from clusterrun.bounds import GlobalRank, LocalRank
 from clusterrun.descriptor_output import LostOutput
 from clusterrun.policy.outcome import (
     EarlierExits,
-    Ending,
     Exited,
+    ExitStatus,
     HangSign,
     HelperFailed,
     Hung,
@@ -47,14 +47,16 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "localtime", time.gmtime)
 
 
-def result(rank: int, ending: Ending, *, by_us: bool = False, tail: str = "") -> WorkerResult:
+def result(
+    rank: int, exit_status: ExitStatus, *, by_us: bool = False, tail: str = ""
+) -> WorkerResult:
     """Return the result of a worker on host gpu-07 that ended at 14:13:22 UTC."""
     return WorkerResult(
         rank=GlobalRank(rank),
         local_rank=LocalRank(rank % 8),
         host="gpu-07",
         pid=4000 + rank,
-        ending=ending,
+        exit_status=exit_status,
         stopped_by_us=by_us,
         clock=1_790_000_002.0,
         ran_for=12.34,
@@ -247,8 +249,8 @@ def test_a_data_loader_that_ran_out_of_memory_is_evidence_for_its_rank() -> None
 
 def test_a_worker_that_was_not_started_tells_the_step() -> None:
     """The failed step of the start is the message; there is no pid and no duration."""
-    ending = NotStarted("binding to CPUs 0-3", "Invalid argument")
-    cause = replace(result(3, ending), pid=0, ran_for=0.0)
+    exit_status = NotStarted("binding to CPUs 0-3", "Invalid argument")
+    cause = replace(result(3, exit_status), pid=0, ran_for=0.0)
     other = result(4, NotStarted("", ""), by_us=True)
 
     assert report_of(failed(cause, other)) == lines("""
@@ -497,7 +499,7 @@ def test_ranks_that_have_not_saved_in_time_are_named(unsaved: tuple[int, ...], w
 
 
 @pytest.mark.parametrize(
-    ("ending", "words"),
+    ("exit_status", "words"),
     [
         (Exited(7), "failed: exit code 7"),
         (Killed(signal.SIGKILL), "was killed by SIGKILL"),
@@ -507,14 +509,14 @@ def test_ranks_that_have_not_saved_in_time_are_named(unsaved: tuple[int, ...], w
         (NotStarted("exec", "No such file"), "could not be started: exec: No such file"),
     ],
 )
-def test_every_ending_has_a_text(ending: Ending, words: str) -> None:
-    headline, *_ = report_of(failed(result(0, ending))).splitlines()
+def test_every_ending_has_a_text(exit_status: ExitStatus, words: str) -> None:
+    headline, *_ = report_of(failed(result(0, exit_status))).splitlines()
 
     assert headline == f"clusterrun: rank 0 on gpu-07 {words}"
 
 
 @pytest.mark.parametrize(
-    ("ending", "hint"),
+    ("exit_status", "hint"),
     [
         (Killed(signal.SIGKILL), "memory"),
         (Killed(signal.SIGBUS), "/dev/shm"),
@@ -525,17 +527,17 @@ def test_every_ending_has_a_text(ending: Ending, words: str) -> None:
         (Exited(126), "may not execute"),
     ],
 )
-def test_common_causes(ending: Ending, hint: str) -> None:
+def test_common_causes(exit_status: ExitStatus, hint: str) -> None:
     """Users don't know that SIGBUS means a full /dev/shm."""
-    assert hint in report_of(failed(result(0, ending))).splitlines()[2]
+    assert hint in report_of(failed(result(0, exit_status))).splitlines()[2]
 
 
 @pytest.mark.parametrize(
-    "ending", [Exited(1), Exited(128), Exited(255), Killed(50), NotStarted("", "")]
+    "exit_status", [Exited(1), Exited(128), Exited(255), Killed(50), NotStarted("", "")]
 )
-def test_no_cause_is_guessed_where_none_is_common(ending: Ending) -> None:
+def test_no_cause_is_guessed_where_none_is_common(exit_status: ExitStatus) -> None:
     """Only the script knows what another code means."""
-    assert report_of(failed(result(0, ending))).count("\n") == 2
+    assert report_of(failed(result(0, exit_status))).count("\n") == 2
 
 
 # One report of those of all nodes.
