@@ -119,7 +119,7 @@ def saves_at_any_mark(patch: Patch) -> None:
 
 
 def searches_whole_lines(patch: Patch) -> None:
-    patch.setattr(cause, "LONGEST_SEARCHED", 1 << 20)
+    patch.setattr(cause, "MAX_SEARCHED_CHARACTERS", 1 << 20)
 
 
 @pytest.mark.long

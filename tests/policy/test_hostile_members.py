@@ -247,9 +247,9 @@ def test_lines_without_end(flood: list[messages.AgentMessage]) -> None:
         for node in (0, 1):
             done += sends(job, node, queries.Answer(number, node, f"n{node}", problem="no"))
 
-    assert 0 < len(lines(done)) <= notices.MAX_AT_ONCE
+    assert 0 < len(lines(done)) <= notices.MAX_BURST
     stacks = sent(done, messages.PrintStacks)
-    assert len(stacks) <= notices.MAX_AT_ONCE
+    assert len(stacks) <= notices.MAX_BURST
 
 
 def test_who_joins_and_leaves_without_end() -> None:
@@ -261,7 +261,7 @@ def test_who_joins_and_leaves_without_end() -> None:
         done += job.handle(job_events.HelloReceived(number, "10.0.0.2", said, BEGAN))
         done += job.handle(job_events.MemberDisconnected(number, "", BEGAN))
 
-    assert 0 < len(lines(done)) <= notices.MAX_AT_ONCE
+    assert 0 < len(lines(done)) <= notices.MAX_BURST
 
 
 def test_a_line_now_and_then() -> None:
@@ -269,18 +269,18 @@ def test_a_line_now_and_then() -> None:
     limit = LineLimit()
     at_once = [limit.allows("10.0.0.1", 5.0) for _ in range(100)]
 
-    assert at_once == [*[True] * notices.MAX_AT_ONCE, *[False] * (100 - 64)]
+    assert at_once == [*[True] * notices.MAX_BURST, *[False] * (100 - 64)]
     assert limit.is_spent("10.0.0.1", 5.0)
     assert not limit.is_spent("10.0.0.2", 5.0)
     assert limit.allows("10.0.0.2", 5.0)
-    assert [limit.allows("10.0.0.1", 5.0 + notices.SECONDS_OF_A_LINE) for _ in range(2)] == [
+    assert [limit.allows("10.0.0.1", 5.0 + notices.SECONDS_PER_LINE) for _ in range(2)] == [
         *(True, False)
     ]
 
 
 def test_causes_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those whose lines are allowed again are forgotten."""
-    monkeypatch.setattr(notices, "MAX_KEPT", 100)
+    monkeypatch.setattr(notices, "MAX_CAUSES", 100)
     limit = LineLimit()
     for number in range(1000):
         limit.allows(str(number), 10.0 * number)

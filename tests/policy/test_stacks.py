@@ -3,13 +3,13 @@
 import pytest
 from clusterrun.policy.stacks import (
     EXITED,
-    LEFT_OUT,
-    LONGEST,
+    MAX_STACK_CHARACTERS,
+    OMITTED,
     GroupedStacks,
     StackGroup,
     describe_differences,
-    grouped,
-    place_of,
+    group_stacks,
+    position_of,
     runs_without_stack,
     stragglers,
 )
@@ -25,7 +25,7 @@ def test_the_most_common_first() -> None:
         StackGroup((1,), "a"),
     ]
 
-    assert grouped(groups) == (
+    assert group_stacks(groups) == (
         StackGroup((0, 3), "b"),
         StackGroup((2, 7), "c"),
         StackGroup((1,), "a"),
@@ -37,18 +37,18 @@ def test_too_many_are_cut_short() -> None:
     """No rank is forgotten."""
     groups = [StackGroup((rank,), f"stack {rank}") for rank in range(7)]
 
-    assert grouped(groups, most=2) == (
+    assert group_stacks(groups, most=2) == (
         StackGroup((0,), "stack 0"),
         StackGroup((1,), "stack 1"),
-        StackGroup((2, 3, 4, 5, 6), LEFT_OUT, found=False),
+        StackGroup((2, 3, 4, 5, 6), OMITTED, found=False),
     )
 
 
 def test_one_that_is_too_long() -> None:
     """It is cut, and ranks of none are left out."""
-    assert grouped([StackGroup((), "x"), StackGroup((1,), "y" * 2 * LONGEST)]) == (
-        StackGroup((1,), "y" * LONGEST),
-    )
+    assert group_stacks(
+        [StackGroup((), "x"), StackGroup((1,), "y" * 2 * MAX_STACK_CHARACTERS)]
+    ) == (StackGroup((1,), "y" * MAX_STACK_CHARACTERS),)
 
 
 def test_rare_stacks_are_dropped_as_they_come_in() -> None:
@@ -89,7 +89,7 @@ Current thread (most recent call first):
 )
 def test_the_place_of_a_stack(stack: str, place: str) -> None:
     """The script's own line that is innermost, and what it calls there."""
-    assert place_of(stack) == place
+    assert position_of(stack) == place
 
 
 def test_who_differs() -> None:

@@ -22,7 +22,7 @@ from clusterrun.planning.plan import NumberedProgram, named_workers
 from clusterrun.policy.answers import NodeStacks, read
 from clusterrun.policy.nccl import NcclState, in_words
 from clusterrun.policy.queries import SECONDS, MissingNode, Query, Topic
-from clusterrun.policy.stacks import StackGroup, describe_differences, described, grouped
+from clusterrun.policy.stacks import StackGroup, describe_differences, group_stacks, stacks_text
 
 MAY_NOT_TRACE = (
     "py-spy needs the right to trace processes: see /proc/sys/kernel/yama/ptrace_scope, or,"
@@ -77,7 +77,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     nodes, missing = read(answers, NodeStacks)
     found = (group for _, node in nodes for group in node.groups)
     # Native stacks name their processes: no two are equal.
-    groups = tuple(found) if asked.native else grouped(found)
+    groups = tuple(found) if asked.native else group_stacks(found)
     if asked.native and not any(group.found for group in groups):
         raise MachineError("no rank can be shown", _reasons(groups, missing))
     named = partial(named_workers, known.programs or ())
@@ -89,7 +89,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
             _Stacks(known.run_id, describe_differences(groups, named), groups, missing, nccl)
         )
     records = [f"{answer.host}: {node.records}" for answer, node in nodes if node.records]
-    print_text("\n".join([described(groups, missing, answers.end.more, named), *records]))
+    print_text("\n".join([stacks_text(groups, missing, answers.end.more, named), *records]))
     # It may take long, and the stacks are there already.
     if asks_nccl and (text := in_words(NcclState(_nccl_lines(job, shown)))):
         print_text(text)
@@ -121,5 +121,5 @@ def _reasons(groups: tuple[StackGroup, ...], missing: tuple[MissingNode, ...]) -
     """Return why py-spy shows no rank, and what to do about it."""
     if not groups and not missing:
         return "no rank runs now"
-    lines = [*described(groups, missing).splitlines()[:LINES_OF_REASONS]]
+    lines = [*stacks_text(groups, missing).splitlines()[:LINES_OF_REASONS]]
     return "\n".join([*(line.strip() for line in lines), *([MAY_NOT_TRACE] if groups else [])])

@@ -1,4 +1,4 @@
-"""What a main thread does, by its stacks: a table of patterns, and the shares of one window."""
+"""The activity of a main thread, by its stacks: a table of patterns, and the shares in a window."""
 
 import re
 from collections import Counter
@@ -11,26 +11,26 @@ from clusterrun.bounds import as_name, as_share
 from clusterrun.policy.samples import Activity, SampledPlace, WindowSample
 
 MAX_PLACES = 8
-"""Of a rank in a window: rarer ones decide nothing."""
+"""Places of a rank in a window; rarer places do not matter."""
 
 Stack = Sequence[str]
-"""Frames as py-spy prints them with --full-filenames, outermost first: "step (/home/me/train.py:88)"."""
+"""Frames, outermost first, as ``py-spy --full-filenames`` prints them: "step (/home/me/train.py:88)"."""
 
 _LIBRARY = re.compile(
     r".*/(?:(?:site|dist)-packages/|lib(?:64)?/python\d[^/]*/|clusterrun/(?=workers/|clients/))|<"
 )
-"""What a file begins with that is not the user's; "<": "<frozen importlib._bootstrap>"."""
+"""The beginning of a path that is not the user's; "<" is for "<frozen importlib._bootstrap>"."""
 
 
 class _Frame(NamedTuple):
     text: str
-    """What the table's patterns are for; the files of a user match none that begins with "("."""
+    """The function, and for a library "(" and the file, so patterns with "(" never match user code."""
     place: str
     is_library: bool
 
 
 Where = Callable[[Sequence[str]], Sequence[str]]
-"""Returns the frames of a stack in which a row's patterns are looked for."""
+"""Selects the frames of a stack that a row's patterns are for."""
 
 
 def _anywhere(frames: Sequence[str]) -> Sequence[str]:
@@ -42,7 +42,7 @@ def _innermost(frames: Sequence[str]) -> Sequence[str]:
 
 
 def _called_by_torch(frames: Sequence[str]) -> Sequence[str]:
-    """Return the innermost frames that are all torch's."""
+    """Return the innermost frames up to the first that is not torch's."""
     others = [at for at, frame in enumerate(frames) if "(torch/" not in frame]
     return frames[others[-1] + 1 :] if others else frames
 
@@ -67,7 +67,7 @@ _TABLE = (
         r"\((?:torch/serialization\.py|torch/distributed/checkpoint/|safetensors/)",
         r"\(lightning\S*/fabric/utilities/cloud_io",
     ),
-    # FSDP and tensors compute in torch/distributed, too: of these, only what waits.
+    # FSDP and DTensor also compute in torch/distributed: only their waiting functions are listed.
     _row(
         Activity.WAIT,
         _innermost,
@@ -87,18 +87,18 @@ _TABLE = (
         _innermost,
         r"^(?:\w+\.)*(?:_engine_run_backward|backward) \(torch/autograd/",
     ),
-    # Not what an optimizer calls back: Lightning's closure has the forward and the backward pass.
+    # Only the optimizer itself: Lightning's closure, which it calls, has the forward and backward pass.
     _row(Activity.OPTIMIZER, _called_by_torch, r"\(torch/optim/"),
     _row(Activity.COMPUTE, _innermost, r"\(torch/"),
 )
-"""The first row that fits decides."""
+"""The first row that matches decides."""
 
 
 def activity_of(stack: Stack) -> tuple[Activity, str]:
-    """Return what a thread with this stack does, and where in the user's code.
+    """Return the activity of a thread with this stack, and its place: "train.py:88 step".
 
-    The place is that of the innermost frame that is not a library's: "train.py:88 step"; of the
-    innermost one, if all are; "?" of an empty stack.
+    The place is the innermost frame of the user's code, or the innermost frame if all are in libraries,
+    or "?" if the stack is empty.
     """
     frames = [_frame(text) for text in stack]
     if not frames:
@@ -113,11 +113,11 @@ def activity_of(stack: Stack) -> tuple[Activity, str]:
 
 
 def with_stacks(window: WindowSample, stacks: Mapping[tuple[str, ...], int]) -> WindowSample:
-    """Add the activities and places of a window in which each stack was seen this many times.
+    """Return the window with activities and places, by how often each stack was seen.
 
-    BACKWARD is computing and waiting in one: under DDP, backward waits for the other ranks without a
-    Python frame. The kernel tells them apart. As long as the thread was neither on a CPU nor ready to
-    run, it was asleep, and what the activities that sleep do not explain of that is waiting.
+    Under DDP, the backward pass also waits for other ranks, without a Python frame. So BACKWARD is
+    divided by the kernel's counters: the thread slept whenever it was neither on a CPU nor runnable, and
+    the sleep that other activities do not explain is WAIT.
     """
     places = _counted(stacks)
     total = places.total()
@@ -137,7 +137,7 @@ def with_stacks(window: WindowSample, stacks: Mapping[tuple[str, ...], int]) -> 
 
 
 def places_of(stacks: Mapping[tuple[str, ...], int]) -> tuple[SampledPlace, ...]:
-    """Return the most common places of stacks that were seen this many times."""
+    """Return the most common places, by how often each stack was seen."""
     return _most_common(_counted(stacks))
 
 

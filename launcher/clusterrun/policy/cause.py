@@ -1,4 +1,4 @@
-"""Why an attempt ended, and which of several failures is the cause: the others are consequences."""
+"""Why an attempt ended, and which of several failures caused the others."""
 
 import re
 import signal
@@ -30,17 +30,16 @@ from clusterrun.policy.tracebacks import (
 )
 
 SECONDS_OF_TOLERANCE = 1.0
-"""Events so close together may be noticed in any order: workers may notice a dead peer sooner than
-the coordinator notices that its node is lost."""
+"""Events this close together may be noticed in any order: a worker may notice a dead peer before the
+coordinator notices that its node is lost."""
 
 MAX_EXTERNAL_CAUSES = 16
-"""Different ones that are kept; most often only the first matters."""
 
 LAST_LINES = 12
-"""The last lines of standard error in which a consequence is recognized."""
+"""Lines at the end of standard error that are searched for signs of a lost peer."""
 
-LONGEST_SEARCHED = 2000
-"""Characters of each of these: the time that a search takes grows with the square of it."""
+MAX_SEARCHED_CHARACTERS = 2000
+"""Characters of a line that are searched: the time grows with the square of the length."""
 
 CONSEQUENCE = (
     r"connection (was )?(closed|reset|aborted) by (the )?(remote )?peer"
@@ -51,8 +50,8 @@ CONSEQUENCE = (
     r"|remote end closed connection|server disconnected|all connection attempts failed"
     r"|apiconnectionerror|incompleteread|httpx\.(connect|read)error"
 )
-"""What gloo, NCCL and torch's TCPStore print on a rank whose peer is gone (seen in torch 2.13); then
-what http.client, requests, aiohttp, httpx and openai print where a service is gone."""
+"""Messages on a rank whose peer is gone: of gloo, NCCL and torch's TCPStore (torch 2.13), and of
+http.client, requests, aiohttp, httpx and openai."""
 
 LAUNCHER_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGKILL})
 
@@ -60,47 +59,46 @@ ReasonToStop = WorkerResult | ExternalCause | NodeLost | Hung
 
 
 class FailureEvidence(Struct):
-    """What is known of why an attempt ends."""
+    """What the coordinator knows about the end of an attempt."""
 
     first: ReasonToStop | None = None
-    """The first thing that went wrong: all nodes stop; None while nothing has."""
+    """The first failure or other reason to stop all nodes."""
     external: dict[ExternalCause, float] = field(default_factory=dict)
-    """What nodes have reported at once, and when the first report of each came."""
+    """External causes, and when the first report of each came."""
     reported: list[Node] = field(default_factory=list)
-    """The nodes whose workers have all ended, in that order."""
+    """Nodes that have reported the end of the attempt, in this order."""
     succeeded: set[Node] = field(default_factory=set)
-    """Those that have not reported, all of whose workers have exited with 0: what these have left runs."""
+    """Nodes whose workers have all exited with 0 and that wait for leftover processes."""
     lost: list[Node] = field(default_factory=list)
-    """The nodes that were lost while their workers ran, in that order: no report of them will come."""
+    """Nodes that were lost while their workers ran, in this order: they send no report."""
     stopped: NodeLost | None = None
-    """Node 0 itself, if it was stopped for so long that others have given it up."""
+    """Node 0 itself, if it was suspended for so long that the other nodes have declared it lost."""
     expired_leases: list[NodeLost] = field(default_factory=list)
-    """Those whose workers were ended by their lease, and that are members still."""
+    """Nodes that are still members, but whose workers were killed because their lease expired."""
     lost_at: float = NEVER
-    """When the first of these last sent something."""
+    """When the first lost node last sent something."""
 
     @property
-    def done_well(self) -> frozenset[Node] | set[Node]:
-        """Those that have succeeded, unless all are to stop: then each reports when nothing is left."""
+    def finished(self) -> frozenset[Node] | set[Node]:
+        """Nodes in ``succeeded``; none once all nodes are to stop, since each then sends a report."""
         return self.succeeded if self.first is None else frozenset()
 
     @property
     def some_have_ended(self) -> bool:
-        """Whether no rank of some node runs any more."""
+        """Whether all ranks of a node have ended."""
         return bool(self.reported or self.succeeded)
 
-    def keep(self, cause: ExternalCause, at: float) -> None:
-        """Keep each different one: a scheduler signals thousands of nodes at once, and all report it."""
+    def add_external(self, cause: ExternalCause, at: float) -> None:
+        """Add a cause once: thousands of nodes may report the same signal of a scheduler."""
         if cause not in self.external and len(self.external) < MAX_EXTERNAL_CAUSES:
             self.external[cause] = at
 
     def reason(self) -> Reason:
         """Return why the attempt ended.
 
-        An external cause that came before anything failed is first: nodes that are lost while they end
-        are lost because of it. Then a lost node, or one whose lease was over, since the failures of its
-        peers are consequences; the failed worker that caused the others; and an external cause that came
-        later.
+        An external cause that came before any failure is the reason: nodes that are lost later are lost
+        because of it. Otherwise, in this order: a lost node or expired lease, because the failures of
+        its peers are consequences; the failed worker that caused the others; a later external cause.
         """
         if isinstance(self.first, ExternalCause):
             return self.first
@@ -115,8 +113,8 @@ class FailureEvidence(Struct):
         if self.expired_leases and not began_with_it:
             return self.expired_leases[0]
         if isinstance(self.first, Hung):
-            # Ranks that fail when they are stopped have no other reason for it. A worker that even
-            # SIGKILL did not end has no result.
+            # Ranks that fail now do so because they are stopped. A worker that survived SIGKILL has
+            # no result.
             return self.first
         if cause and not self._is_explained_from_outside(cause, failed_at):
             return WorkerFailed(cause)
@@ -129,7 +127,7 @@ class FailureEvidence(Struct):
         return next((at for at, result in self._dated_results() if result == cause), NEVER)
 
     def external_cause(self) -> ExternalCause | None:
-        """Return what ended the workers of a node from outside, as far as any has reported it."""
+        """Return the first external cause that a node has reported."""
         return next(self._external_causes(), None)
 
     def _external_causes(self) -> Iterator[ExternalCause]:
@@ -138,18 +136,18 @@ class FailureEvidence(Struct):
         yield from (each.external_cause for each in reports if each and each.external_cause)
 
     def _dated_results(self) -> list[TimedResult]:
-        """Return all results that are known, in the order of their ends or failures."""
+        """Return all known results in the order in which the workers failed or ended."""
         reports = (each.report for each in self.reported)
         dated = [pair for report in reports if report for pair in report.results]
         dated += [each.failure for each in self.lost if each.failure]
-        # Those of one node are in the order of their ends, however close these are.
+        # The sort is stable: results of one node with equal times stay in the order of the report.
         return sorted(dated, key=lambda each: each[0])
 
     def _failed_before_the_loss(self, cause: WorkerResult, failed_at: float) -> bool:
-        """Return whether a worker failed clearly before a node was lost, or was the reason for it.
+        """Return whether a worker failed clearly before a node was lost, or caused the loss.
 
-        The latter is so if the stop began with this failure, and the one lost node is its own. If more
-        nodes are lost, a failure reported by one of them may be a consequence of another's loss.
+        It caused the loss if the stop began with its failure and only its own node is lost. If several
+        nodes are lost, its failure may be a consequence of another loss.
         """
         if len(self.lost) == 1 and (failure := self.lost[0].failure):
             began_with_it = failure[1] == self.first
@@ -158,11 +156,12 @@ class FailureEvidence(Struct):
         return failed_at < self.lost_at - SECONDS_OF_TOLERANCE
 
     def _is_explained_from_outside(self, cause: WorkerResult, failed_at: float) -> bool:
-        """Return whether the rank, or a peer that it lost, was ended together with an agent or a helper.
+        """Return whether an external cause also ended the rank, or the peer that it lost.
 
-        A signal that ended a rank, and that an agent got at that time, ends the job; one that comes later
-        is a scheduler's answer to the failure. A helper that is lost answers nothing: the kernel kills the
-        ranks of a fork server with it, and a peer may fail, and be heard of, before their agent has spoken.
+        If a rank was killed by the signal that its agent received at that time, the signal is the
+        reason; a later signal is the scheduler's reaction to the failure. The time of a lost helper does
+        not matter: the kernel kills the ranks together with their fork server, and the failure of a peer
+        may be reported first.
         """
         at_that_time = [
             each
@@ -185,28 +184,28 @@ def _loss_of(node: Node) -> NodeLost:
 
 
 class Weight(IntEnum):
-    """How much a failure looks like the cause; the lowest wins, then the earliest."""
+    """How much a failure looks like the cause: the lowest weight wins, then the earliest failure."""
 
     OUT_OF_MEMORY = 0
-    """Killed by the kernel for memory."""
+    """The kernel's OOM killer killed it."""
 
     BY_SIGNAL = 1
-    """Ended by a signal that the launcher did not send."""
+    """A signal that the launcher did not send killed it."""
 
     FAILED = 2
-    """Exited by itself, for a reason of its own."""
+    """It exited by itself, for a reason of its own."""
 
     FAILED_WHILE_STOPPED = 3
-    """Was stopped by the launcher, but failed for a reason of its own."""
+    """It was being stopped, but failed for a reason of its own."""
 
     CONSEQUENCE = 4
-    """Failed because a peer is gone."""
+    """It failed because a peer is gone."""
 
 
 def choose_cause(results: Sequence[WorkerResult]) -> WorkerResult | None:
-    """Return the result that caused the others; None if all failed workers were stopped.
+    """Return the result that caused the others; None if no worker failed for a reason of its own.
 
-    ``results`` are in the order in which the workers failed, or ended.
+    ``results`` must be in the order in which the workers failed or ended.
     """
     weights = [(_weight(result), order) for order, result in enumerate(results)]
     suspects = [(weight, order) for weight, order in weights if weight is not None]
@@ -238,7 +237,7 @@ def _weight(result: WorkerResult) -> Weight | None:
 def _weight_of_stopped(result: WorkerResult) -> Weight | None:
     match result.exit_status:
         case Killed(signal.SIGKILL) if result.killed_by_others:
-            # While the kernel takes a large process apart, its peers fail, and all are being stopped.
+            # The kernel takes time to end a large process, and its peers fail meanwhile.
             return Weight.FAILED_WHILE_STOPPED
         case Killed(number) if number not in LAUNCHER_SIGNALS and not is_consequence(result):
             return Weight.FAILED_WHILE_STOPPED
@@ -249,10 +248,10 @@ def _weight_of_stopped(result: WorkerResult) -> Weight | None:
 
 
 def is_consequence(result: WorkerResult) -> bool:
-    """Return whether the last lines of a failed worker are about a peer that is gone."""
+    """Return whether the last lines of a failed worker say that a peer is gone."""
     lines = without_ignored(result.tail.splitlines())
     return any(
-        re.search(CONSEQUENCE, line[:LONGEST_SEARCHED], re.IGNORECASE)
+        re.search(CONSEQUENCE, line[:MAX_SEARCHED_CHARACTERS], re.IGNORECASE)
         for line in lines[-LAST_LINES:]
     )
 
@@ -265,5 +264,5 @@ def ends_in_exception(tail: str) -> bool:
     """Return whether a worker printed an uncaught exception last."""
     lines = [line for line in without_ignored(plain_lines(tail)) if line]
     header = last_traceback(lines)
-    # A script that prints something after a traceback went on.
+    # A script that prints something after a traceback has continued.
     return header is not None and exception_after(lines, header) == len(lines) - 1

@@ -1,7 +1,7 @@
-"""Which ranks have exited with code 0 while others of their world run on. Pure.
+"""Ranks that have exited with code 0 while other ranks of their world still run. Pure.
 
-They may have finished early, as rank 0 does not while it saves: nothing is ended. If the others wait
-for them in a collective, it hangs, or fails: then these exits are what to know of it.
+This is not an error: rank 0 may take longer because it saves a checkpoint. But if the other ranks then
+hang or fail in a collective, these exits are the explanation.
 """
 
 import signal
@@ -15,14 +15,14 @@ from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.cause import SECONDS_OF_TOLERANCE, is_consequence
 from clusterrun.policy.outcome import MAX_RANKS, EarlierExits, Exited, Killed, WorkerResult
 
-SECONDS_UNTIL_NAMED = 60.0
-"""From the first exit: in most jobs the other ranks exit within this time."""
+SECONDS_UNTIL_REPORTED = 60.0
+"""Time after the first exit in which the other ranks of most jobs exit."""
 
 MIN_SECONDS_WAITED = 0.25
-"""An exit so close to a failure of another kind was not waited for: both ranks had just begun, or ended."""
+"""An exit this close to a failure does not explain it: the failed worker did not wait for the peer."""
 
 MAX_RUNS = 8
-"""Runs of ranks that one line names: every second one of 8,000 may have exited."""
+"""Runs of ranks in one line: every second of 8,000 ranks may have exited."""
 
 
 class WorldExits(Struct):
@@ -32,22 +32,21 @@ class WorldExits(Struct):
     times: dict[int, float] = field(default_factory=dict)
     """When each worker exited, by its number in the job."""
     first: float = NEVER
-    """The earliest of these."""
-    is_named: bool = False
-    """A notice has named them."""
+    """The time of the first exit."""
+    is_reported: bool = False
 
     def add(self, number: int, at: float) -> None:
-        """Take note of an exit; the first time that is known of it stays."""
+        """Add an exit, unless one of this worker is known."""
         program = self.program
         if number not in self.times and program.first <= number < program.first + program.size:
             self.times[number] = at
             self.first = min(self.first, at)
 
     @property
-    def named_at(self) -> float:
-        """When to name them; NEVER if they were, or all ranks have exited."""
-        is_over = self.is_named or len(self.times) == self.program.size
-        return NEVER if is_over else self.first + SECONDS_UNTIL_NAMED
+    def due(self) -> float:
+        """When to print ``notice``; NEVER if it was printed or all ranks have exited."""
+        is_over = self.is_reported or len(self.times) == self.program.size
+        return NEVER if is_over else self.first + SECONDS_UNTIL_REPORTED
 
     def notice(self, at: float) -> str:
         """Return "rank 1 exited with code 0 60 s ago; ranks 0, 2-3 still run"."""
@@ -68,11 +67,11 @@ class CleanExits:
     """The clean exits of an attempt."""
 
     def __init__(self, programs: Iterable[NumberedProgram]) -> None:
-        """Begin with the attempt; ``programs``: those whose ranks form a world."""
+        """Begin an attempt; ``programs`` are the programs whose ranks form a world."""
         self._worlds = [WorldExits(each) for each in programs]
 
     def add(self, numbers: Iterable[int], at: float) -> None:
-        """Take note that workers, by their numbers in the job, have exited with 0 at that time."""
+        """Add workers, by their numbers in the job, that exited with 0 at this time."""
         for number in numbers:
             for world in self._worlds:
                 world.add(number, at)
@@ -80,25 +79,25 @@ class CleanExits:
     @property
     def due(self) -> float:
         """When to print ``notices``."""
-        return min((each.named_at for each in self._worlds), default=NEVER)
+        return min((each.due for each in self._worlds), default=NEVER)
 
     def notices(self, at: float) -> list[str]:
-        """Return a line for each world in which ranks have exited long before others; each once."""
-        found = [each for each in self._worlds if at >= each.named_at]
+        """Return the notices that are due; each is returned once."""
+        found = [each for each in self._worlds if at >= each.due]
         for world in found:
-            world.is_named = True
+            world.is_reported = True
         return [world.notice(at) for world in found]
 
     @property
-    def were_named(self) -> bool:
-        """Whether a notice has named some."""
-        return any(each.is_named for each in self._worlds)
+    def are_reported(self) -> bool:
+        """Whether a notice was printed."""
+        return any(each.is_reported for each in self._worlds)
 
     def before(self, cause: WorkerResult, failed_at: float) -> EarlierExits | None:
-        """Return the peers of a failed worker that had exited with 0; None if that does not matter.
+        """Return the peers that had exited with 0 if they may explain the failure of a worker.
 
-        It may matter if they exited shortly before, or if the worker lost a connection: then also at
-        the same time, since the agent may notice the exit after the peer does.
+        They may if they exited shortly before it. If the worker lost a connection, they also may if they
+        exited at the same time, because the agent may notice the exit later than the worker.
         """
         if failed_at == NEVER or not _may_lack_a_peer(cause):
             return None
@@ -109,7 +108,7 @@ class CleanExits:
             if first <= cause.rank < first + world.program.size:
                 times = {rank: at for rank, at in world.times.items() if at <= latest}
                 seconds = max(0.0, failed_at - max(times.values(), default=-NEVER))
-                is_shortly = MIN_SECONDS_WAITED <= seconds <= SECONDS_UNTIL_NAMED
+                is_shortly = MIN_SECONDS_WAITED <= seconds <= SECONDS_UNTIL_REPORTED
                 if times and (lost_peer or is_shortly):
                     ranks, more = first_ranks(number - first for number in times)
                     more += len(ranks[MAX_RANKS:])
@@ -118,14 +117,13 @@ class CleanExits:
 
 
 def _may_lack_a_peer(cause: WorkerResult) -> bool:
-    """Return whether a worker may have failed because a peer is gone: by itself, or by NCCL's watchdog."""
+    """Return whether a lost peer may be why the worker exited, or NCCL's watchdog aborted it."""
     return isinstance(cause.exit_status, Exited) or cause.exit_status == Killed(signal.SIGABRT)
 
 
 def first_ranks(numbers: Iterable[int]) -> tuple[list[int], int]:
-    """Return which of these ranks one line names, and how many others there are."""
+    """Return the ranks in the first ``MAX_RUNS`` runs, and the number of the others."""
     known = sorted(numbers)
-    named = runs(known)[:MAX_RUNS]
-    last = int(named[-1].rpartition("-")[2])
+    last = int(runs(known)[:MAX_RUNS][-1].rpartition("-")[2])
     kept = [number for number in known if number <= last]
     return kept, len(known) - len(kept)

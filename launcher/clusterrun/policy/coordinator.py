@@ -597,7 +597,7 @@ class Coordinator:
                 # Also from a node that has reported: its user may not want to wait for the others.
                 cause = self._with_host(node, cause)
                 self._note_no_restart(running, node, cause)
-                evidence.keep(cause, at)
+                evidence.add_external(cause, at)
                 return self._stop(running, cause, node.hello.host, at, at_once=at_once)
             case _ if node.report is not None:
                 # Its report was its last message in this attempt.
@@ -715,7 +715,7 @@ class Coordinator:
 
     def _end_if_all_have_reported(self, running: Running, at: float) -> State:
         evidence = running.evidence
-        ended = len(evidence.reported) + len(evidence.lost) + len(evidence.done_well)
+        ended = len(evidence.reported) + len(evidence.lost) + len(evidence.finished)
         if ended < len(self.members.places):
             next_notice = min(running.next_notice, at + SECONDS_BETWEEN_STOP_NOTICES)
             running.next_notice = next_notice if evidence.reported else NEVER
@@ -885,7 +885,7 @@ class Coordinator:
                 self.members.note(notice)
         if at >= running.next_notice:
             running.next_notice = at + SECONDS_BETWEEN_STOP_NOTICES
-            gone = {*evidence.reported, *evidence.lost, *evidence.done_well}
+            gone = {*evidence.reported, *evidence.lost, *evidence.finished}
             busy = listed(each.hello.host for each in self.members.places if each not in gone)
             text = f"all workers of this node have exited; still running: {busy}"
             self._notify(self._without_own_named(running), text)
@@ -899,7 +899,7 @@ class Coordinator:
     def _without_own_named(self, running: Running) -> list[Node]:
         """Return the nodes whose workers have ended; not node 0, if it has named these ranks already."""
         evidence, exits = running.evidence, running.exits
-        knows = exits is not None and exits.were_named and evidence.first is None
+        knows = exits is not None and exits.are_reported and evidence.first is None
         return [each for each in evidence.reported if not (knows and each is self.members.own)]
 
     # Nodes are lost.

@@ -1,17 +1,17 @@
-"""Whether the job hangs, and what is done about it.
+"""Detection of hangs, and what is done about them.
 
-There are three signs (``HangSign``). Each must last for ``--hang-timeout``:
+There are three signs of a hang (``HangSign``). A sign must last for ``--hang-timeout``:
 
     SILENT  no rank of any node has printed or exited
-    STILL   ranks print, as a thread that logs metrics does, but no main thread of any node has run; and
-            one of them waits inside torch, as the stacks show. If none does, ranks may work in other
-            threads: nothing is shown until a main thread has run
-    BEHIND  main threads run, as those that wait for NCCL do, but NCCL has launched fewer collectives on
-            some ranks than on others, and none on any rank since
+    STILL   ranks print, for example from a thread that logs metrics, but no main thread of any node has
+            run, and the stacks show one that waits inside torch. Otherwise ranks may work in other
+            threads, and nothing is printed until a main thread has run again
+    BEHIND  main threads run, as they do while they wait for NCCL, but NCCL has launched fewer collectives
+            on some ranks than on others, and none on any rank since then
 
-Then the stacks of all ranks are shown on node 0, with what NCCL says, and ``--on-hang`` may restart or
-end the job. A hang is reported once, and again after a rank has moved. If a rank had no stack, its
-script had perhaps not begun: then after the same time, too.
+Node 0 then prints the stacks of all ranks and what NCCL reports, and ``--on-hang`` may restart or stop
+the job. A hang is reported once, and again after a rank has made progress. If a rank had no stack, its
+script had perhaps not begun, so the hang is also reported again after the same time.
 """
 
 from collections.abc import Callable, Iterable
@@ -46,14 +46,11 @@ if TYPE_CHECKING:
 
 STACKS_FOLLOW = "the Python stacks of all ranks follow"
 
-PATIENCE = 0.125
-"""Of the timeout: all ranks may be about to count as silent, too, and then that is what is said."""
+STILL_DELAY = 0.125
+"""Fraction of the timeout: all ranks may be about to count as silent too, which is reported instead."""
 
 NCCL_QUERIES_PER_TIMEOUT = 3
-"""In the timeout."""
-
 MIN_SECONDS_BETWEEN_NCCL_QUERIES = 2.0
-"""Seconds between two questions to NCCL."""
 
 IN_WORDS = {
     HangSign.SILENT: "no rank has printed or exited",
@@ -63,7 +60,7 @@ IN_WORDS = {
 
 
 class HangResponse(Enum):
-    """What is done about a hang now; the value says it."""
+    """What is done about a hang; the value is the end of its notice."""
 
     REPORT = "the job keeps running"
     RESTART = "then all workers are restarted (--on-hang)"
@@ -71,14 +68,14 @@ class HangResponse(Enum):
 
 
 class IdleNodes:
-    """Since when the workers of each node do nothing, in one respect."""
+    """How long the workers of each node have been idle, for one meaning of idle."""
 
     def __init__(self, members: Members) -> None:
         self._members = members
         self._since: dict[Node, float] = {}
 
-    def note(self, node: Node, seconds: float, at: float) -> None:
-        """Take note that a node has rested for some seconds; 0: it does not."""
+    def update(self, node: Node, seconds: float, at: float) -> None:
+        """Record that a node has been idle for some seconds; 0: it is not idle."""
         if seconds > 0 and node.here:
             self._since.setdefault(node, at - seconds)
         else:
@@ -89,114 +86,108 @@ class IdleNodes:
 
     @property
     def since(self) -> float:
-        """Since when all nodes that are not lost rest; NEVER: they do not."""
+        """When the last present node became idle; NEVER if one is not idle."""
         expected = len(self._members.places) - len(self._members.lost)
-        rest = len(self._since) == expected and expected > 0
-        return max(self._since.values()) if rest else NEVER
+        are_idle = len(self._since) == expected and expected > 0
+        return max(self._since.values()) if are_idle else NEVER
 
 
-class Hangs:
-    """Whether an attempt hangs."""
+class HangDetector:
+    """Decides whether an attempt hangs."""
 
     def __init__(
-        self,
-        members: Members,
-        programs: Iterable[NumberedProgram] = (),
-        *,
-        timeout: float,
-        acts: bool,
+        self, members: Members, programs: Iterable[NumberedProgram], *, timeout: float, acts: bool
     ) -> None:
-        """Begin with the attempt.
+        """Begin an attempt.
 
         Args:
-            members: has the nodes.
-            programs: of a job with services; those wait for nothing.
-            timeout: ``--hang-timeout``; no node may say that it is shorter.
+            members: the nodes.
+            programs: the programs of a job with services; services do not wait for ranks.
+            timeout: ``--hang-timeout``; a node cannot shorten it.
             acts: ``--on-hang`` does more than report.
 
         """
         self._programs = tuple(programs)
         self._members = members
         self._acts = acts
-        self._runs = True
+        self._is_active = True
         self._silent = IdleNodes(members)
         self._still = IdleNodes(members)
         self._nccl: NcclState | None = None
-        """The first one of those in which the same ranks are behind; None: none is."""
+        """The first state with these counts, if some ranks are behind."""
         self._behind_since = NEVER
-        self._least = timeout
+        self._min_timeout = timeout
         self._timeout = 0.0
-        """As the first message about idle workers says; 0.0 until then."""
-        self._again_at: dict[HangSign, float] = {}
-        """Before that, a sign does not count again: no rank can have moved, and rested for so long."""
+        """By the first message about idle workers; 0.0 until then."""
+        self._next_report: dict[HangSign, float] = {}
+        """A sign is not reported again before this time."""
         self._suspected: HangSign | None = None
-        self._due = NEVER
-        self._collects: HangSign | None = None
-        """What stacks are being collected for; None: for no hang."""
-        self._seconds = 0.0
-        """For how long that had lasted when they were asked for."""
-        self._told: HangSign | None = None
-        """The sign that was reported, and lasts; no other is reported meanwhile."""
-
-    @property
-    def due(self) -> float:
+        self.due = NEVER
         """When to call ``report``, unless stacks are being collected then."""
-        return self._due
+        self._collecting_for: HangSign | None = None
+        """The sign for which stacks are being collected."""
+        self._seconds = 0.0
+        """How long it had lasted when the stacks were requested."""
+        self._reported: HangSign | None = None
+        """The sign that was reported and still lasts; no other is reported meanwhile."""
 
     def lost(self, node: Node) -> None:
-        """Expect nothing from a node any more."""
         self._silent.lost(node)
         self._still.lost(node)
 
     def idle(self, node: Node, idle: Idle, at: float) -> None:
-        """Take note of what a node's workers do not do, or do again; ``due`` may be now."""
+        """Record whether the workers of a node are idle; ``due`` may be now."""
         silent, still = self._since(HangSign.SILENT), self._since(HangSign.STILL)
-        self._silent.note(node, idle.seconds, at)
-        self._still.note(node, idle.still, at)
-        self._timeout = self._timeout or max(self._least, idle.seconds or idle.still)
-        self._forget_what_has_ended(at)
-        if silent == NEVER != self._since(HangSign.SILENT) and (self._told is None or self._acts):
+        self._silent.update(node, idle.seconds, at)
+        self._still.update(node, idle.still, at)
+        self._timeout = self._timeout or max(self._min_timeout, idle.seconds or idle.still)
+        self._forget_ended_signs(at)
+        if silent == NEVER != self._since(HangSign.SILENT) and (
+            self._reported is None or self._acts
+        ):
             self._suspect(HangSign.SILENT, at)
-        elif still == NEVER and self._lasts(HangSign.STILL) and self._told is None:
-            self._suspect(HangSign.STILL, at + idle.still * PATIENCE)
+        elif still == NEVER and self._lasts(HangSign.STILL) and self._reported is None:
+            self._suspect(HangSign.STILL, at + idle.still * STILL_DELAY)
 
     def nccl(self, state: "NcclState", timeout: float, at: float) -> None:
-        """Take what NCCL says of the ranks; ``due`` may be now."""
+        """Record the counts of NCCL; ``due`` may be now."""
         same = self._nccl is not None and self._nccl.counts == state.counts
         if not same:
             self._nccl = state if state.behind else None
             self._behind_since = at if state.behind else NEVER
-            self._forget_what_has_ended(at)
-        elif at - self._behind_since >= timeout and self._told is self._suspected is None:
+            self._forget_ended_signs(at)
+        elif at - self._behind_since >= timeout and self._reported is self._suspected is None:
             self._timeout = self._timeout or timeout
             self._suspect(HangSign.BEHIND, at)
 
-    def report(self, response: HangResponse, at: float) -> str | None:
-        """Return why all stacks are to be collected; "": not to be said yet. None: they are not."""
-        sign, self._suspected, self._due = self._suspected, None, NEVER
+    def report(self, response: HangResponse, at: float) -> HangSign | None:
+        """Print the notice of a hang; return its sign if stacks must be collected.
+
+        STILL has no notice yet, because it is a hang only if the stacks show it.
+        """
+        sign, self._suspected, self.due = self._suspected, None, NEVER
         if sign is None or not self._lasts(sign):
             return None
-        self._collects, self._seconds = sign, at - self._since(sign)
-        self._again_at[sign] = at + self._timeout
-        if sign is HangSign.STILL:
-            return ""
-        self._told = sign
-        return self._headline(sign, response)
+        self._collecting_for, self._seconds = sign, at - self._since(sign)
+        self._next_report[sign] = at + self._timeout
+        if sign is not HangSign.STILL:
+            self._note(sign, response)
+        return sign
 
     def collected(self, report: "StackReport", response: HangResponse, at: float) -> Hung | None:
-        """Name those for whom the others wait; return that the attempt is to be stopped for the hang.
+        """Print which ranks the others wait for; return the hang if the attempt must be stopped.
 
-        ``report`` has the stacks that have come; a user may have asked for them, too.
+        The stacks in ``report`` may have been collected for a user.
         """
-        sign, self._collects = self._collects, None
+        sign, self._collecting_for = self._collecting_for, None
         if sign is None or not self._lasts(sign):
             return None
-        known = tuple(self._of_main(report.known()))
+        known = tuple(self._of_main(report.groups()))
         if sign is HangSign.STILL:
             if not any(map(waits_in_torch, known)):
                 return None
-            report.is_wanted, self._told = True, sign
-            self._members.note(self._headline(sign, response))
+            report.should_print = True
+            self._note(sign, response)
         ranks = stragglers(known)[:MAX_RANKS]
         if ranks:
             exited = exited_clause(known, ranks)
@@ -208,13 +199,13 @@ class Hangs:
         return None
 
     def end_attempt(self) -> None:
-        """Find no hang any more: the workers are being stopped."""
-        self._runs = False
+        """Find no more hangs: the workers are being stopped."""
+        self._is_active = False
 
     # Signs.
 
     def _since(self, sign: HangSign) -> float:
-        """Return since when there is a sign; NEVER: there is none."""
+        """Return since when there is a sign; NEVER if there is none."""
         if sign is HangSign.BEHIND:
             return self._behind_since
         return (self._silent if sign is HangSign.SILENT else self._still).since
@@ -222,28 +213,30 @@ class Hangs:
     def _lasts(self, sign: HangSign) -> bool:
         """Return whether there is a sign, and no worker is being stopped.
 
-        Ranks that print no more are SILENT, whatever else they do not do.
+        While all ranks are SILENT, the other signs do not count.
         """
         is_silent = sign is HangSign.SILENT or self._since(HangSign.SILENT) == NEVER
-        return self._runs and is_silent and self._since(sign) != NEVER
+        return self._is_active and is_silent and self._since(sign) != NEVER
 
     def _suspect(self, sign: HangSign, due: float) -> None:
-        self._suspected, self._due = sign, max(due, self._again_at.get(sign, 0.0))
+        self._suspected, self.due = sign, max(due, self._next_report.get(sign, 0.0))
 
-    def _forget_what_has_ended(self, at: float) -> None:
+    def _forget_ended_signs(self, at: float) -> None:
         if self._suspected is not None and self._since(self._suspected) == NEVER:
-            self._suspected, self._due = None, NEVER
-        if self._told is not None and self._since(self._told) == NEVER:
-            self._told = None
+            self._suspected, self.due = None, NEVER
+        if self._reported is not None and self._since(self._reported) == NEVER:
+            self._reported = None
             if self._since(HangSign.SILENT) != NEVER:
-                # They have printed until now.
+                # The ranks have printed until now.
                 self._suspect(HangSign.SILENT, at + self._timeout)
 
-    def _headline(self, sign: HangSign, response: HangResponse) -> str:
-        return f"{hang_headline(self._seconds, sign)}: {STACKS_FOLLOW}; {response.value}"
+    def _note(self, sign: HangSign, response: HangResponse) -> None:
+        self._reported = sign
+        headline = hang_headline(self._seconds, sign)
+        self._members.note(f"{headline}: {STACKS_FOLLOW}; {response.value}")
 
     def _of_main(self, groups: Iterable[StackGroup]) -> Iterable[StackGroup]:
-        """Yield the stacks of the main program alone."""
+        """Yield the stacks of the main program."""
         size = self._programs[0].size if self._programs else None
         for group in groups:
             own = tuple(rank for rank in group.ranks if size is None or rank < size)
@@ -252,7 +245,7 @@ class Hangs:
 
 
 class HangWatch:
-    """Looks for hangs of an attempt, and collects what node 0 prints of one, or at SIGQUIT: all stacks."""
+    """Watches an attempt for hangs, and collects the stacks that node 0 prints."""
 
     def __init__(
         self,
@@ -262,14 +255,14 @@ class HangWatch:
         programs: Iterable[NumberedProgram],
         respond: Callable[[], HangResponse],
     ) -> None:
-        """Begin with the attempt.
+        """Begin an attempt.
 
         Args:
             members: the nodes.
-            queries: asks them.
-            job: says for how long nothing may move, and what then.
-            programs: of a job with services.
-            respond: returns what is done about a hang that is found now.
+            queries: sends queries to the nodes.
+            job: has ``--hang-timeout`` and ``--on-hang``.
+            programs: the programs of a job with services.
+            respond: returns what to do about a hang that is found now.
 
         """
         self._members = members
@@ -278,119 +271,108 @@ class HangWatch:
         self._programs = tuple(programs)
         self._respond = respond
         acts = job.failures.on_hang is not OnHang.REPORT
-        self._hangs = Hangs(members, self._programs, timeout=self._timeout, acts=acts)
+        self._detector = HangDetector(members, self._programs, timeout=self._timeout, acts=acts)
         self._report: StackReport | None = None
         """The stacks that are being collected."""
         self._nccl: NcclQuery | None = None
-        """What NCCL is being asked."""
-        self._asks_nccl_at = NEVER
-        """When to ask it next whether ranks are behind."""
+        """The open query to NCCL."""
+        self._next_nccl_query = NEVER
 
     @property
     def due(self) -> float:
         """When to call ``time_passed``."""
-        hang = self._hangs.due if self._report is None else NEVER
-        return min(hang, self._asks_nccl_at if self._nccl is None else NEVER)
+        hang = self._detector.due if self._report is None else NEVER
+        return min(hang, self._next_nccl_query if self._nccl is None else NEVER)
 
     def watch_nccl(self, at: float) -> None:
-        """Ask NCCL some time later whether ranks are behind, if hangs are looked for."""
+        """Schedule the next query to NCCL, if hangs are watched for."""
         if self._timeout:
-            self._asks_nccl_at = at + seconds_between_nccl_queries(self._timeout)
+            seconds = self._timeout / NCCL_QUERIES_PER_TIMEOUT
+            self._next_nccl_query = at + max(seconds, MIN_SECONDS_BETWEEN_NCCL_QUERIES)
 
     def idle(self, node: Node, idle: Idle, at: float) -> None:
-        """Take note of what a node's workers do not do, or do again."""
-        self._hangs.idle(node, idle, at)
+        """Record whether the workers of a node are idle."""
+        self._detector.idle(node, idle, at)
         self._report_hang(at)
 
     def lost(self, node: Node) -> None:
-        """Expect nothing from a node any more."""
-        self._hangs.lost(node)
+        self._detector.lost(node)
 
     def end_attempt(self) -> None:
-        """Find no hang any more: the workers are being stopped."""
-        self._hangs.end_attempt()
+        """Find no more hangs: the workers are being stopped."""
+        self._detector.end_attempt()
 
     def time_passed(self, at: float) -> bool:
-        """Do what is due; return whether a hang was found."""
+        """Do what is due; return whether the detector was."""
         if self._report_hang(at):
             return True
-        if self._nccl is None and at >= self._asks_nccl_at:
+        if self._nccl is None and at >= self._next_nccl_query:
             self.watch_nccl(at)
-            self._ask_nccl(at, is_watch=True)
+            self._query_nccl(at, is_watch=True)
         return False
 
     @property
     def prints_stacks(self) -> bool:
-        """Whether stacks are being collected that are to be printed."""
-        return self._report is not None and self._report.is_wanted
+        """Whether stacks that will be printed are being collected."""
+        return self._report is not None and self._report.should_print
 
-    def collect(self, at: float, *, is_wanted: bool = True) -> None:
-        """Ask all nodes for their stacks, unless that goes on; print them, if they are wanted."""
+    def collect(self, at: float, *, should_print: bool = True) -> None:
+        """Request the stacks of all nodes, unless they are being collected already."""
         # Few jobs need it.
         from clusterrun.policy.stack_report import QUERY, StackReport
 
         if self._report is None:
-            self._report = StackReport(self._members, is_wanted=is_wanted)
+            self._report = StackReport(self._members, should_print=should_print)
             self._queries.ask(self._report, QUERY, at)
-        self._report.is_wanted |= is_wanted
+        self._report.should_print |= should_print
 
     def answered(self, at: float) -> Hung | None:
-        """Go on if all answers have come; return that the attempt is to be stopped for a hang."""
-        if self._report is not None and self._report.is_whole:
+        """Handle complete answers; return a hang for which the attempt must be stopped."""
+        if self._report is not None and self._report.is_complete:
             report, self._report = self._report, None
-            self._print(report, at)
+            hung = self._detector.collected(report, self._respond(), at)
+            if report.should_print:
+                self._print(report.text(self._programs))
+                self._query_nccl(at, hung)
         if self._nccl is not None and self._nccl.is_answered:
-            # Few jobs look for hangs.
+            # Few jobs watch for hangs.
             from clusterrun.policy.nccl import in_words
 
-            question, self._nccl = self._nccl, None
-            if not question.is_watch:
-                self._send(in_words(question.state))
-                return question.hung
-            self._hangs.nccl(question.state, self._timeout, at)
+            query, self._nccl = self._nccl, None
+            if not query.is_watch:
+                self._print(in_words(query.state))
+                return query.hung
+            self._detector.nccl(query.state, self._timeout, at)
             self._report_hang(at)
         return None
 
     def _report_hang(self, at: float) -> bool:
-        """Have the stacks of all ranks printed, if it is time to; return whether it is."""
-        if self._report is not None or at < self._hangs.due:
+        """Report a hang if it is time to; return whether it is."""
+        if self._report is not None or at < self._detector.due:
             return False
-        why = self._hangs.report(self._respond(), at)
-        if why:
-            self._members.note(why)
-        if why is not None:
-            self.collect(at, is_wanted=bool(why))
+        sign = self._detector.report(self._respond(), at)
+        if sign is not None:
+            self.collect(at, should_print=sign is not HangSign.STILL)
         return True
 
-    def _print(self, report: "StackReport", at: float) -> None:
-        """Have node 0 print the stacks; then ask NCCL, and act if the job hangs."""
-        hung = self._hangs.collected(report, self._respond(), at)
-        if report.is_wanted:
-            self._send(report.text(self._programs))
-            self._ask_nccl(at, hung)
-
-    def _ask_nccl(self, at: float, hung: Hung | None = None, *, is_watch: bool = False) -> None:
-        """Ask what NCCL has launched; see ``NcclQuery``."""
-        # Few jobs look for hangs.
+    def _query_nccl(self, at: float, hung: Hung | None = None, *, is_watch: bool = False) -> None:
+        """Ask which collectives NCCL has launched."""
+        # Few jobs watch for hangs.
         from clusterrun.policy.nccl_query import QUERY, NcclQuery
 
         if self._nccl is not None:
-            # Each node answers one at a time.
+            # A node answers one query to NCCL at a time.
             self._nccl.hung, self._nccl.is_watch = hung, is_watch
             return
         self._nccl = NcclQuery(hung, is_watch=is_watch)
         self._queries.ask(self._nccl, QUERY, at)
 
-    def _send(self, text: str) -> None:
+    def _print(self, text: str) -> None:
+        """Print lines on node 0, if there are any."""
         if text:
             self._members.send([self._members.own], PrintStacks(text))
 
 
-def seconds_between_nccl_queries(timeout: float) -> float:
-    """Return how long after a question to NCCL the next one follows; ``timeout``: a hang's."""
-    return max(timeout / NCCL_QUERIES_PER_TIMEOUT, MIN_SECONDS_BETWEEN_NCCL_QUERIES)
-
-
 def hang_headline(seconds: float, sign: HangSign) -> str:
-    """Return what ``--hang-timeout`` has found."""
+    """Return "no rank has printed or exited for 600 s"."""
     return f"{IN_WORDS[sign]} for {round(seconds, 1):g} s"

@@ -1,12 +1,11 @@
-"""What NCCL knows of a hang: which ranks have launched fewer collectives than others.
+"""Which ranks have launched fewer NCCL collectives than others, by the reports of NCCL's RAS.
 
-NCCL answers queries about a running job since version 2.24, and in JSON since 2.28.7. That is its RAS
-(https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html). One process answers
-for all of the job. It counts collectives as they are launched; send, receive and what a CUDA graph
-launches are not counted.
+RAS (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html) answers queries
+about a running job since NCCL 2.24, and in JSON since 2.28.7. One process answers for the whole job. NCCL
+counts collectives when they are launched; it does not count send and receive, or launches by a CUDA graph.
 
-Two reports, a second apart, tell ranks that stand still from those that go on. The node that asks NCCL
-compares them; only lines, and the numbers of the ranks that are behind, travel to other nodes.
+Two reports, a second apart, show which ranks make no progress. The node that queries NCCL compares the
+reports, and sends other nodes only lines and the numbers of the ranks that are behind.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -23,16 +22,16 @@ from clusterrun.policy.outcome import MAX_RANKS, Ranks
 MAX_LINES = 20
 
 MAX_LINES_OF_TEXT = 40
-"""Lines of an older NCCL's report."""
+"""Lines of a report of an NCCL before 2.28.7."""
 
 MAX_LINE_LENGTH = 1000
-"""40 such lines fit into an answer, in any script."""
+"""Characters: an answer has room for 40 lines in any script."""
 
-LONGEST_NAMES = 200
-"""Characters for one group of ranks: every second one of 4,096 takes 11,000."""
+MAX_NAMES = 200
+"""Characters for one group of ranks: every second of 4,096 ranks takes 11,000."""
 
 IN_PROGRESS = 7
-"""``ncclInProgress``, an ``ncclResult_t`` of nccl.h: not an error."""
+"""``ncclInProgress``, an ``ncclResult_t`` of nccl.h that is not an error."""
 
 EQUAL = (
     "all ranks have launched the same collectives:"
@@ -42,13 +41,13 @@ EQUAL = (
 MOVING = "collectives are still launched by"
 
 _Process = tuple[str, int]
-"""NCCL's address of the host, and the process id."""
+"""The host's address in NCCL, and the process id."""
 
 _Counts = tuple[tuple[str, int], ...]
-"""The collectives that a rank has launched, by name; those above 0."""
+"""The names and numbers of the collectives that a rank has launched, without zeros."""
 
 
-# NCCL's report, with the names of its JSON: ``rasDumpCommsToJSON`` in src/ras/client_support.cc.
+# The report of NCCL, with the names in its JSON: ``rasDumpCommsToJSON`` in src/ras/client_support.cc.
 
 
 class RasProcess(Struct, frozen=True):
@@ -57,9 +56,9 @@ class RasProcess(Struct, frozen=True):
     rank: Count
     """In the communicator."""
     host: Name
-    """An IP address of its node; "unknown" if NCCL has lost it."""
+    """An IP address of the node; "unknown" if NCCL has lost the process."""
     pid: Annotated[int, Meta(ge=-1, lt=1 << 31)]
-    """-1 if NCCL has lost it."""
+    """-1 if NCCL has lost the process."""
 
     @property
     def process(self) -> _Process:
@@ -70,7 +69,7 @@ class RasStatus(Struct, frozen=True):
     """The state of a rank in a communicator; each is an ``ncclResult_t``."""
 
     init_state: Count
-    """7: it is being initialised."""
+    """``IN_PROGRESS`` while the rank is initialised."""
     async_error: Count
 
 
@@ -79,7 +78,7 @@ class RasRank(RasProcess, frozen=True):
 
     status: RasStatus
     collective_counts: dict[Name, Bytes]
-    """By the name of the collective: how many this rank has launched."""
+    """The number of launches by the name of the collective."""
 
     @property
     def launched(self) -> _Counts:
@@ -87,20 +86,20 @@ class RasRank(RasProcess, frozen=True):
 
 
 class RasMissingStatus(Struct, frozen=True):
-    """Why a rank is missing; both are false if its process has answered, but not for this rank."""
+    """Why a rank is missing; both are false if its process answered, but not for this rank."""
 
     unresponsive: bool
     considered_dead: bool
 
 
 class RasMissingRank(RasProcess, frozen=True):
-    """A rank of which NCCL has no answer."""
+    """A rank without an answer."""
 
     status: RasMissingStatus
 
 
 class RasCommunicator(Struct, frozen=True):
-    """A communicator; ``hash`` is the ``commId`` of NCCL's own log."""
+    """A communicator; ``hash`` is the ``commId`` in NCCL's log."""
 
     hash: Name
     size: Size
@@ -123,37 +122,37 @@ class RasReport(Struct, frozen=True):
 
 
 class NcclWorld(Struct, frozen=True):
-    """The ranks of the program that is asked about."""
+    """The ranks of the program that a query is about."""
 
     size: int
     """WORLD_SIZE."""
     first: int
     """The number in the job of rank 0."""
     named: Callable[[Iterable[int]], str]
-    """Makes words of numbers in the job: "ranks 0-3"."""
+    """Names workers by their numbers in the job: "ranks 0-3"."""
     pids: Mapping[int, int]
-    """Numbers in the job of the workers that run on this node, by process id."""
+    """The numbers in the job of the workers on this node, by process id."""
 
 
 class NcclState(Struct, frozen=True):
-    """What the node that has asked NCCL sends to others."""
+    """What a node that has queried NCCL sends to other nodes."""
 
     lines: Annotated[tuple[Line, ...], Meta(max_length=MAX_LINES_OF_TEXT)] = ()
-    """For people; () if there is nothing to say."""
+    """Lines for the user."""
     behind: Ranks = ()
-    """Numbers in the job of ranks that have launched less than others, and stand still.
+    """The numbers in the job of the ranks that have launched fewer collectives and make no progress.
 
-    All of a communicator, if they have launched different collectives.
+    If the ranks of a communicator have launched different collectives, all of them are in it.
     """
     counts: Name = ""
-    """A digest of all counts of the communicators with processes that are behind; "" if none is."""
+    """A digest of the counts of all communicators in which a rank is behind; "" if none is."""
 
 
 def compared(first: RasReport, second: RasReport, world: NcclWorld) -> NcclState:
-    """Return what two reports, about a second apart, say of the ranks.
+    """Return the state of the ranks by two reports, about a second apart.
 
-    Communicators that only one of them has, and those of one rank, are ignored. Where a process has
-    launched a collective in between, in any communicator, no counts are compared.
+    Communicators that only one report has, or of one rank, are ignored. The counts of a communicator are
+    not compared if one of its processes has launched a collective between the reports.
     """
     names = _Names(second, world)
     before = {each.key: each for each in first.communicators}
@@ -171,7 +170,7 @@ def compared(first: RasReport, second: RasReport, world: NcclWorld) -> NcclState
             continue
         groups = _by_counts(each)
         if len(groups) > 1:
-            # In this order the largest number of each name is the last, which stays.
+            # The largest count of each name comes last and replaces the others.
             most = tuple(dict(sorted(chain.from_iterable(groups))).items())
             behind.update(*(processes for it, processes in groups.items() if it != most))
             lines.append(_difference(each, groups, most, names))
@@ -183,7 +182,7 @@ def compared(first: RasReport, second: RasReport, world: NcclWorld) -> NcclState
 
 
 def state_of_text(text: str) -> NcclState:
-    """Return the report of an NCCL before 2.28.7: what is worth reading, from "Errors" on."""
+    """Return the report of an NCCL before 2.28.7, from its heading "Errors" on."""
     first, _, _ = text.partition("\n")
     _, _, version = first.partition("NCCL version ")
     name = f"NCCL {version.split(' ')[0]}".strip()
@@ -195,12 +194,12 @@ def state_of_text(text: str) -> NcclState:
 
 
 def in_words(state: NcclState) -> str:
-    """Return the lines for people, below a heading; "" if there are none."""
+    """Return the lines below a heading; "" if there are none."""
     return "\n".join(["NCCL:", *(f"  {line}" for line in state.lines)]) if state.lines else ""
 
 
 def _findings(earlier: RasCommunicator, later: RasCommunicator) -> Iterator[tuple[str, _Process]]:
-    """Yield the beginnings of lines, and a process that each is about."""
+    """Yield the beginning of a line, and a process that belongs in this line."""
     missing = {each.rank for each in earlier.missing_ranks}
     for gone in later.missing_ranks:
         if gone.rank in missing and gone.status.considered_dead:
@@ -230,25 +229,25 @@ def _difference(
     most: _Counts,
     names: "_Names",
 ) -> str:
-    """Return the line that compares ranks: those that are not behind, then the largest group, first."""
-    unlike = [name for name, _ in most if len({dict(it).get(name) for it in groups}) > 1]
-    parts = []
+    """Return the line that compares ranks: first the ranks that are ahead, then the largest group."""
+    unequal = [name for name, _ in most if len({dict(it).get(name) for it in groups}) > 1]
+    clauses = []
     for counts in sorted(groups, key=lambda it: (it != most, -len(groups[it]))):
-        times = (f"{name} {counted(dict(counts).get(name, 0), 'time')}" for name in unlike)
-        parts.append(f"{names.of(groups[counts])} launched {', '.join(times)}")
+        times = (f"{name} {counted(dict(counts).get(name, 0), 'time')}" for name in unequal)
+        clauses.append(f"{names.of(groups[counts])} launched {', '.join(times)}")
     if most in groups:
-        parts[1] = f"behind: {parts[1]}"
+        clauses[1] = f"behind: {clauses[1]}"
     else:
-        parts[0] = f"different collectives: {parts[0]}"
-    return f"{communicator}: {'; '.join(parts)}"
+        clauses[0] = f"different collectives: {clauses[0]}"
+    return f"{communicator}: {'; '.join(clauses)}"
 
 
 class _Names:
-    """Knows the ranks of processes.
+    """The names of processes.
 
-    They are those of the communicator that has the size of the world: torch's default group, or another
-    one of all ranks, which torch sorts. Without it, the workers of this node are known by their process
-    ids, if one host alone has them all.
+    Ranks are known from a communicator of the size of the world, such as torch's default group, because
+    torch sorts the ranks of a group. Without such a communicator, only the workers of this node are known,
+    by process id, if a single host has all these ids.
     """
 
     def __init__(self, report: RasReport, world: NcclWorld) -> None:
@@ -260,14 +259,14 @@ class _Names:
                 pids.setdefault(each.host, set()).add(each.pid)
                 if communicator.size == world.size and each.pid > 0:
                     found.setdefault(each.process, set()).add(world.first + each.rank)
-        # Processes of two containers may have the same address and process id.
+        # Processes in two containers may have the same address and process id.
         self._numbers = {it: numbers.pop() for it, numbers in found.items() if len(numbers) == 1}
         hosts = [host for host, them in pids.items() if world.pids.keys() <= them]
         if not found and len(hosts) == 1:
             self._numbers = {(hosts[0], pid): number for pid, number in world.pids.items()}
 
     def numbers_of(self, processes: Iterable[_Process]) -> tuple[int, ...]:
-        """Return numbers in the job; processes without a known rank are not among them."""
+        """Return the numbers in the job of the processes that are known."""
         return tuple(sorted({self._numbers[it] for it in processes if it in self._numbers}))
 
     def of(self, processes: Collection[_Process]) -> str:
@@ -275,7 +274,7 @@ class _Names:
         words = [self._named(known)] if known else []
         for host, pid in sorted(it for it in processes if it not in self._numbers):
             words.append(f"pid {pid} on {host}" if pid > 0 else "a process that NCCL has lost")
-        return _cut(", ".join(words), LONGEST_NAMES)
+        return _cut(", ".join(words), MAX_NAMES)
 
 
 def _cut(text: str, most: int) -> str:

@@ -1,4 +1,4 @@
-"""The coordinator's question to NCCL: about a hang that is reported, or whether there is one."""
+"""The coordinator's query to NCCL: about a hang that is reported, or to find one."""
 
 from clusterrun.policy.answers import decoded
 from clusterrun.policy.members import Node
@@ -7,14 +7,19 @@ from clusterrun.policy.outcome import Hung
 from clusterrun.policy.queries import SECONDS, Answer, EndOfAnswers, Query, Topic
 
 QUERY = Query(0, Topic.NCCL, SECONDS[Topic.NCCL], rank=0)
-"""To the node of rank 0: it knows what all ranks have launched."""
+"""To the node of rank 0, where NCCL knows the counts of all ranks."""
 
 
 class NcclQuery:
-    """Asks once."""
+    """A query, and its answer.
+
+    Args:
+        hung: a hang for which the attempt is stopped after the answer is printed.
+        is_watch: the query looks for a hang, so its answer is not printed.
+
+    """
 
     def __init__(self, hung: Hung | None = None, *, is_watch: bool = False) -> None:
-        """Take what is to be done afterwards: the attempt is stopped; ``is_watch``: nothing is printed."""
         self.hung, self.is_watch = hung, is_watch
         self.state = NcclState()
         self.is_answered = False

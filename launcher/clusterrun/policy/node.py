@@ -104,7 +104,7 @@ from clusterrun.policy.outcome import (
     OutputGone,
     Succeeded,
 )
-from clusterrun.policy.stacks import EXITED, StackGroup, of_ranks, place_of
+from clusterrun.policy.stacks import EXITED, StackGroup, position_of
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ class Attempt:
         self.starting = everyone - self.waiting
         self.early_exits: dict[LocalRank, float] = {}
         """Workers of services that have exited with 0, and when that is a failure."""
-        self.forgiven: set[LocalRank] = set()
+        self.ignored: set[LocalRank] = set()
         """Workers of services whose end is not a failure, however they ended: with the main program, or by
         ``on_failure: ignore``."""
         self.ready: set[LocalRank] = set()
@@ -457,7 +457,7 @@ class Attempt:
         """Name what is left, and what is done about it."""
         if not event.processes:
             return
-        names, grace = notices.left(event.processes), self.job.failures.shutdown_timeout
+        names, grace = notices.leftovers(event.processes), self.job.failures.shutdown_timeout
         match self.phase, self.leftovers:
             case Phase.LEAVING, LeftoverState.NAMED:
                 here = "" if self.plan.world.nodes == 1 else " of this node"
@@ -652,7 +652,7 @@ class Attempt:
         ran = self.running.pop(end.local_rank, RunningWorker(pid=0, since=end.at))
         self.starting -= {end.local_rank}
         if self.services_end and self.plan.workers[end.local_rank].service:
-            self.forgiven.add(end.local_rank)
+            self.ignored.add(end.local_rank)
         failed_at = end.at - end.since_failure
         by_us = self.phase is not Phase.RUNNING and (
             end.since_failure == 0 or failed_at > self.stopped_at
@@ -738,7 +738,7 @@ class Attempt:
     def _goes_on_after(self, local_rank: LocalRank, exit_status: ExitStatus) -> bool:
         """Go on although a worker has failed, if it is of a service for which that is so."""
         service, name = self.plan.workers[local_rank].service, self.plan.name(local_rank)
-        how = notices.describe_wait_status(exit_status)
+        how = notices.describe_exit(exit_status)
         if self._may_restart(local_rank):
             count = self.restarts[local_rank] = self.restarts.get(local_rank, 0) + 1
             self.ends_before[local_rank] = self.ended.pop(local_rank)
@@ -758,7 +758,7 @@ class Attempt:
         # Others would wait for it for ever.
         if not is_ignored or (self._is_asked(local_rank) and local_rank not in self.ready):
             return False
-        self.forgiven.add(local_rank)
+        self.ignored.add(local_rank)
         self._note(f"{name} {how}; the job goes on (on_failure: ignore)")
         if local_rank not in self.outputs:
             self._do(actions.CollectOutput(local_rank))
@@ -788,7 +788,7 @@ class Attempt:
         self.services_end = True
         if self.phase is not Phase.RUNNING:
             return
-        self.forgiven.update(self.early_exits)
+        self.ignored.update(self.early_exits)
         self.early_exits.clear()
         self.waiting = frozenset()
         self.stops_services = True
@@ -833,7 +833,7 @@ class Attempt:
             if late.looked_at == NEVER or late.was_named or group is None:
                 continue
             late.stack, late.was_named = group.text if group.found else "", True
-            place = place_of(late.stack)
+            place = position_of(late.stack)
             self._note(
                 f"{self.plan.name(local_rank)} failed {event.at - late.failed_at:.0f} s ago"
                 f" and has not exited{f', in {place}' if place else ''}: {self._what_then}"
@@ -935,7 +935,7 @@ class Attempt:
         return any(
             not ended.exit_status.succeeded
             for rank, ended in self.ended.items()
-            if rank not in self.forgiven
+            if rank not in self.ignored
         )
 
     def _fork_server_ready(self, event: events.ForkServerReady) -> None:
@@ -1296,13 +1296,17 @@ class Attempt:
         self._send(messages.RequestStacks())
 
     def stacks_by_rank(self, stacks: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
-        """Return stacks, by local rank, by the workers' numbers in the job.
+        """Return stacks, given by local rank, by the workers' numbers in the job.
 
-        They name workers that have ended well, too: others may wait for these.
+        Workers that have succeeded are included, because others may wait for them.
         """
-        well = tuple(rank for rank, ended in self.ended.items() if ended.exit_status.succeeded)
-        exited = (StackGroup(well, EXITED, found=False),) if well else ()
-        return of_ranks((*stacks, *exited), self.plan.numbers)
+        succeeded = tuple(rank for rank, it in self.ended.items() if it.exit_status.succeeded)
+        exited = [StackGroup(succeeded, EXITED, found=False)] if succeeded else []
+        numbers = self.plan.numbers
+        return tuple(
+            replace(group, ranks=tuple(numbers[rank] for rank in group.ranks))
+            for group in (*stacks, *exited)
+        )
 
     def _workers_idle(self, event: events.WorkersIdle) -> None:
         self.idle.silent_since = event.at - event.seconds if event.seconds else NEVER

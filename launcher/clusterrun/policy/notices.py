@@ -1,7 +1,4 @@
-"""Sentences about nodes with a choice in them, and how many others may have printed.
-
-One-line texts stand where they are sent.
-"""
+"""Texts of notices that several modules use or that depend on a case, and a limit on their number."""
 
 import signal
 from collections.abc import Iterable, Sequence
@@ -33,37 +30,36 @@ from clusterrun.policy.outcome import (
 from clusterrun.signals import signal_name
 
 MAX_NAMES = 8
-"""A longer list is cut."""
+"""Names in a list; a longer list is cut."""
 
-MAX_LEFT_NAMED = 5
-"""Of the processes that workers have left running."""
+MAX_LEFTOVERS_NAMED = 5
 
 CONTEXT = 20
 """Characters of two long values that are shown before their first difference."""
 
-MAX_AT_ONCE = 64
-"""Lines. All that a member of ours causes in a job of hours is less."""
+MAX_BURST = 64
+"""Lines of one cause at once: more than an agent of the job causes in hours."""
 
-SECONDS_OF_A_LINE = 5.0
-"""After so long, one more."""
+SECONDS_PER_LINE = 5.0
+"""The interval at which more lines of a cause may be printed."""
 
-MAX_KEPT = 1 << 12
-"""With more causes, those are forgotten whose lines are all allowed again."""
+MAX_CAUSES = 1 << 12
+"""Above this number, causes whose whole burst is allowed again are forgotten."""
 
 
 class LineLimit:
-    """Counts the lines of each cause, such as an address."""
+    """A rate limit (token bucket) on the lines of each cause, such as an address."""
 
     def __init__(self) -> None:
         self._spent_until: dict[str, float] = {}
-        """When all lines of a cause will be allowed again."""
+        """When the whole burst of a cause will be allowed again."""
 
     def allows(self, cause: str, at: float) -> bool:
-        """Take note that a line is to be printed; return whether it may be."""
-        spent = max(at, self._spent_until.get(cause, -NEVER)) + SECONDS_OF_A_LINE
-        if spent - at > MAX_AT_ONCE * SECONDS_OF_A_LINE:
+        """Return whether another line may be printed, and count it if so."""
+        spent = max(at, self._spent_until.get(cause, -NEVER)) + SECONDS_PER_LINE
+        if spent - at > MAX_BURST * SECONDS_PER_LINE:
             return False
-        if len(self._spent_until) >= MAX_KEPT:
+        if len(self._spent_until) >= MAX_CAUSES:
             self._spent_until = {
                 each: until for each, until in self._spent_until.items() if until > at
             }
@@ -71,9 +67,9 @@ class LineLimit:
         return True
 
     def is_spent(self, cause: str, at: float) -> bool:
-        """Return whether the next line may not be printed."""
+        """Return whether ``allows`` would return False."""
         rest = self._spent_until.get(cause, -NEVER) - at
-        return rest > (MAX_AT_ONCE - 1) * SECONDS_OF_A_LINE
+        return rest > (MAX_BURST - 1) * SECONDS_PER_LINE
 
 
 def process(hello: Hello) -> str:
@@ -91,25 +87,25 @@ def shortened(text: str, most: int = 80) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return "a, b, c", or "a, b, ... and 12 more"; equal ones once."""
+    """Return "a, b, c" or "a, b, ... and 12 more", without repeated names."""
     each = list(dict.fromkeys(names))
     if len(each) <= MAX_NAMES:
         return ", ".join(each)
     return f"{', '.join(each[: MAX_NAMES - 1])} and {len(each) - MAX_NAMES + 1} more"
 
 
-def left(processes: Sequence[LeftoverProcess]) -> str:
+def leftovers(processes: Sequence[LeftoverProcess]) -> str:
     """Return "sh (pid 12, of rank 0), python (pid 13) and 2 more"."""
     named = [
         f"{each.name} (pid {each.pid}{'' if each.rank is None else f', of rank {each.rank}'})"
-        for each in processes[:MAX_LEFT_NAMED]
+        for each in processes[:MAX_LEFTOVERS_NAMED]
     ]
     more = len(processes) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 
-def describe_wait_status(exit_status: ExitStatus) -> str:
-    """Return how a worker of a service ended, in a few words."""
+def describe_exit(exit_status: ExitStatus) -> str:
+    """Return how a worker of a service ended: "ended with exit code 1"."""
     match exit_status:
         case Exited(code):
             return f"ended with exit code {code}"
@@ -128,24 +124,25 @@ def describe_wait_status(exit_status: ExitStatus) -> str:
 def two_values(name: str, one: Hello, other: Hello) -> str:
     """Return "nnodes is 2 on hostA, 3 on hostB"."""
     first, second = _two_values(one.must.get(name), other.must.get(name))
-    return f"{name} is {first} on {_place(one, other)}, {second} on {_place(other, one)}"
+    return f"{name} is {first} on {_node(one, other)}, {second} on {_node(other, one)}"
 
 
 def disagreement(name: str, one: Hello, other: Hello) -> str:
-    """Return the warning that two nodes do not run quite the same."""
-    here, there = _place(one, other), _place(other, one)
+    """Return a warning: two nodes have different values that should be equal."""
+    here, there = _node(one, other), _node(other, one)
     if name == ARGUMENTS:
         return f"not the same {name} on all nodes: {here} and {there} differ"
     first, second = _two_values(one.should.get(name), other.should.get(name))
     return f"not the same {name} on all nodes: {first} on {here}, {second} on {there}"
 
 
-def _place(one: Hello, other: Hello) -> str:
+def _node(one: Hello, other: Hello) -> str:
+    """Return the host of ``one``, with its pid if ``other`` has the same host."""
     return process(one) if one.host == other.host else one.host
 
 
 def _two_values(one: str | None, other: str | None) -> tuple[str, str]:
-    """Return two values, long ones from shortly before their first difference."""
+    """Return two values; long ones begin shortly before their first difference."""
     if one is None or other is None:
         return shortened(one or "not set"), shortened(other or "not set")
     pairs = enumerate(zip(one, other, strict=False))
@@ -156,7 +153,7 @@ def _two_values(one: str | None, other: str | None) -> tuple[str, str]:
 
 
 def why_all_stop(cause: ReasonToStop, host: str) -> str:
-    """Return why the workers of all nodes are stopped; ``host`` has reported it."""
+    """Return why the workers of all nodes are stopped, as ``host`` reported it."""
     match cause:
         case WorkerResult():
             return f"{cause.worker} on {host} failed"
@@ -180,7 +177,7 @@ def why_all_stop(cause: ReasonToStop, host: str) -> str:
 
 
 def ended_while_waiting(host: str, cause: Interrupted | HelperFailed | LauncherError) -> str:
-    """Return the error of members whose node 0 ended before the job began."""
+    """Return the error on the other nodes if node 0 ended before the job began."""
     if isinstance(cause, LauncherError):
         return f"{host} (node 0) can't begin: {cause.message}"
     if isinstance(cause, Interrupted):
@@ -189,6 +186,6 @@ def ended_while_waiting(host: str, cause: Interrupted | HelperFailed | LauncherE
 
 
 def no_restart(number: int) -> str:
-    """Return what a signal means while the workers are being stopped for a restart."""
+    """Return the notice of a signal that arrives while workers are stopped for a restart."""
     what = "interrupted" if number == signal.SIGINT else signal_name(number)
     return f"{what}: no restart; exit code {exit_code_of_signal(number)}"

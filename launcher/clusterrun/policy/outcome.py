@@ -1,7 +1,6 @@
-"""How a job ended on this node: the result of every worker and the reason for the end."""
+"""How a job ended: the result of each worker, and the reason."""
 
 import signal
-from collections.abc import Iterable
 from enum import Enum
 from typing import Annotated, ClassVar, assert_never
 
@@ -21,20 +20,19 @@ from clusterrun.bounds import (
     StatusCode,
     Text,
     WallClock,
-    named_ranks,
 )
 from clusterrun.errors import ExitCode, exit_code_of_signal
 
 Step = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 MAX_RANKS = 1024
-"""Ranks of one node that are named; the first ones are enough for a report."""
+"""Ranks that one message names: enough for a report."""
 
 Ranks = Annotated[tuple[Count, ...], Meta(max_length=MAX_RANKS)]
 
 
 class Exited(Struct, frozen=True, tag=True):
-    """The worker exited with ``code``."""
+    """The worker exited by itself."""
 
     code: StatusCode
 
@@ -44,14 +42,14 @@ class Exited(Struct, frozen=True, tag=True):
 
 
 class Killed(Struct, frozen=True, tag=True):
-    """The worker was killed by signal ``number``."""
+    """A signal killed the worker."""
 
     number: SignalNumber
     succeeded: ClassVar[bool] = False
 
 
 class NotStarted(Struct, frozen=True, tag=True):
-    """The worker never ran its program: ``step`` of its start failed with ``error``."""
+    """The worker never ran its program: ``step`` of its start failed."""
 
     step: Name
     error: Line
@@ -65,11 +63,11 @@ class EndedEarly(Struct, frozen=True, tag=True):
 
 
 class NotReady(Struct, frozen=True, tag=True):
-    """The worker of a service had not become ready in ``seconds``, and was killed for it."""
+    """The worker of a service was killed because it was not ready within ``seconds``."""
 
     seconds: Seconds
     why: Line
-    """What became of the last try to reach it."""
+    """The error of the last probe."""
     succeeded: ClassVar[bool] = False
 
 
@@ -77,7 +75,7 @@ ExitStatus = Exited | Killed | NotStarted | EndedEarly | NotReady
 
 
 class WorkerResult(Struct, frozen=True):
-    """How one worker of one attempt ended, with all that the report needs."""
+    """How a worker ended in one attempt, with everything the report needs."""
 
     rank: Annotated[GlobalRank, NON_NEGATIVE]
     local_rank: Annotated[LocalRank, NON_NEGATIVE]
@@ -86,36 +84,36 @@ class WorkerResult(Struct, frozen=True):
     """0 if no process was started."""
     exit_status: ExitStatus
     stopped_by_us: bool
-    """The launcher had begun to stop this node's workers before this one failed or exited.
+    """The launcher was already stopping this node's workers when this one failed or exited.
 
-    It is a consequence, unless it failed for a reason of its own: see ``cause``.
+    Such a result is a consequence, unless the worker failed for a reason of its own: see ``cause``.
     """
     clock: WallClock
-    """When it failed, else when it ended, by its host's wall clock in seconds since the epoch.
+    """When the worker failed, or else ended, by the wall clock of its host, for messages only.
 
-    Only for messages: the order of failures is decided by ages, since clocks of hosts may differ.
+    The order of failures is decided by their ages, because the clocks of hosts differ.
     """
     ran_for: Seconds
-    """Seconds from start to end."""
+    """From start to end."""
     tail: Text
     """The last lines of its standard error; "" if that was the terminal."""
     log: Line
-    """The file that holds its standard error; "" without ``--log-dir``."""
+    """The file with its standard error; "" without ``--log-dir``."""
     error: Text
-    """What it wrote to its TORCHELASTIC_ERROR_FILE, JSON as text; "" if nothing."""
+    """The JSON that it wrote to its TORCHELASTIC_ERROR_FILE, undecoded; "" if it wrote none."""
     out_of_memory: Line
-    """Evidence of a kill by the kernel's OOM killer, in words; "" if there is none."""
+    """Evidence that the kernel's OOM killer ended it, in words; "" if there is none."""
     hung: Text = ""
-    """The stack in which it hung after its failure, until it was killed; "" if it exited."""
+    """The stack of a failed worker that did not exit and was killed; "" if it exited."""
     killed_by_others: bool = False
-    """SIGKILL ended it while the launcher was stopping it, and had sent no more than SIGTERM."""
+    """SIGKILL ended it when the launcher had sent no more than SIGTERM."""
     service: Name = ""
-    """The service that it was a worker of; "": the main program."""
+    """Its service; "" for the main program."""
     rank_in_service: Count = 0
 
     @property
     def worker(self) -> str:
-        """It, as messages name it: "rank 3", "server rank 0"."""
+        """The worker's name in messages: "rank 3", "server rank 0"."""
         return (
             f"{self.service} rank {self.rank_in_service}" if self.service else f"rank {self.rank}"
         )
@@ -126,28 +124,28 @@ class Succeeded(Struct, frozen=True, tag=True):
 
 
 class EarlierExits(Struct, frozen=True):
-    """Peers of a worker that had exited with 0 when it failed."""
+    """The peers that had exited with code 0 when a worker failed."""
 
     ranks: Ranks
-    """Within their program; the first of many."""
+    """The first ranks within the program."""
     more: Count
-    """Others, too many to be named."""
+    """The number of other ranks."""
     seconds: Seconds
     """From the last of these exits to the failure."""
 
 
 class WorkerFailed(Struct, frozen=True, tag=True):
-    """The failure of a worker, ``cause``, ended the job."""
+    """The failure of a worker ended the job."""
 
     cause: WorkerResult
     fails_check: bool = False
-    """Its node has failed ``--check`` since, and no other one has taken its place."""
+    """The worker's node failed ``--check`` afterwards, and no spare replaced the node."""
     earlier: EarlierExits | None = None
-    """Peers for which it may have waited; None if there are none."""
+    """Peers that the worker may have waited for."""
 
 
 class Interrupted(Struct, frozen=True, tag=True):
-    """Signal ``number`` from outside ended the job."""
+    """A signal to the launcher ended the job."""
 
     number: SignalNumber
 
@@ -157,22 +155,25 @@ class OutputGone(Struct, frozen=True, tag=True):
 
 
 class HelperFailed(Struct, frozen=True, tag=True):
-    """The helper process ``name`` died; ``signal`` is 0 if it exited."""
+    """A helper process of an agent died."""
 
     name: Line
+    """"fork server" or "relay"."""
     how: Line
+    """"exited with code 1" or "was killed by SIGKILL"."""
     signal: SignalNumberOrZero
+    """The signal that killed it; 0 if it exited."""
 
 
 class NodeLost(Struct, frozen=True, tag=True):
-    """Node ``node_rank`` on ``host`` is lost."""
+    """A node left the job, or is silent, before its workers had ended."""
 
     node_rank: Count
     host: Name
     how: Line = "is gone"
     """Or "has been silent for 15 s"."""
     is_task: bool = False
-    """It is one of several tasks of its node, and ``node_rank`` counts these."""
+    """This clusterrun is one of several tasks of a node, and ``node_rank`` is the task's number."""
 
     def __str__(self) -> str:
         """Return "node 1"."""
@@ -180,14 +181,14 @@ class NodeLost(Struct, frozen=True, tag=True):
 
 
 class HangSign(Enum):
-    """By what a hang is known."""
+    """The evidence of a hang."""
 
     SILENT = "silent"
     """No rank prints or exits."""
     STILL = "still"
-    """Ranks print, and no main thread runs."""
+    """Ranks print, but no main thread runs."""
     BEHIND = "behind"
-    """NCCL launches nothing on any rank, and has launched less on some."""
+    """NCCL launches no collective on any rank, and some ranks have launched fewer than others."""
 
 
 class Hung(Struct, frozen=True, tag=True):
@@ -195,25 +196,27 @@ class Hung(Struct, frozen=True, tag=True):
 
     seconds: Seconds
     stragglers: Ranks
-    """The ranks for which the others waited, as far as the stacks tell; the first of many."""
+    """The first ranks that the others waited for; none if the stacks do not show it."""
     where: Line
-    """Which ranks are where, in one line; "": all are at one place."""
+    """The ranks by their position in the script, in one line; "" if all have the same."""
     sign: HangSign = HangSign.SILENT
 
 
 class Suspended(Struct, frozen=True, tag=True):
-    """All ranks have saved at ``step``, ``seconds`` after ``by`` asked for it."""
+    """All ranks saved a checkpoint, and the job ended."""
 
     by: Line
+    """The signal or option that requested the suspension."""
     step: Step
     seconds: Seconds
+    """From the request to the last checkpoint."""
     exit_code: StatusCode
     silent: Ranks = ()
-    """Ranks that have never called ``suspend.requested``: they were stopped."""
+    """Ranks that never called ``suspend.requested`` and were stopped."""
 
 
 class NotSuspended(Struct, frozen=True, tag=True):
-    """A suspension was agreed on, and not all ranks have saved in time."""
+    """A suspension had begun, but not all ranks saved in time."""
 
     by: Line
     step: Step
@@ -221,73 +224,73 @@ class NotSuspended(Struct, frozen=True, tag=True):
     unsaved: Ranks
     silent: Ranks = ()
     is_given_up: bool = False
-    """The suspension was asked for again, so that these ranks had less time."""
+    """A second request ended the grace period early."""
 
 
 ExternalCause = Interrupted | OutputGone | HelperFailed | Suspended | NotSuspended
-"""What ends a job from outside its workers, on a node whose agent can still report it."""
+"""A reason other than the workers, which the agent of the node reports."""
 
 ReasonToRestart = WorkerFailed | NodeLost | Hung
-"""What an attempt has ended by that another one follows."""
+"""A reason for the end of an attempt that another attempt may follow."""
 
 Reason = Succeeded | WorkerFailed | ExternalCause | NodeLost | Hung
 
 
 class Replacement(Struct, frozen=True):
-    """The place of a lost node, and who has it now."""
+    """A lost node, and the node that has its rank in the next attempt."""
 
     lost: NodeLost
     host: Name
-    """Of the node that takes the place; "" if it is given up."""
+    """The host of the replacement; "" if there is none."""
 
 
 MAX_REPLACEMENTS = 64
-"""Lost nodes that one message names."""
+"""Replacements that one message has."""
 
 
 class RestartProgress(Struct, frozen=True):
-    """What a job has gone through, as the next attempt begins."""
+    """The restarts and losses of a job when the next attempt begins."""
 
     restarts: Count = 0
-    """Attempts that followed the failure of a worker, the next one included."""
+    """Restarts after a worker's failure, with the one that begins."""
     losses: Count = 0
-    """Nodes that were lost, and did not end the job."""
+    """Lost nodes that did not end the job."""
     replacements: Annotated[tuple[Replacement, ...], Meta(max_length=MAX_REPLACEMENTS)] = ()
-    """Of the nodes lost in the last attempt; the first of many."""
+    """The first replacements of nodes that were lost in the last attempt."""
     nodes: Count = 0
-    """Of the next attempt, if the number may change."""
+    """The number of nodes of the next attempt; 0 if it cannot change."""
 
 
 class Outcome(Struct, frozen=True):
-    """The end of a job, or of an attempt that another one follows."""
+    """How a job, or one attempt of it, ended on this node."""
 
     reason: Reason
     attempt: int
     results: tuple[WorkerResult, ...]
-    """Of all workers of the attempt, by rank."""
+    """The results of this node's workers, by rank."""
     survivors: tuple[str, ...]
-    """Processes that even SIGKILL did not end: "pid 12 (python, state D in nfs_wait)"."""
+    """Processes that SIGKILL did not end: "pid 12 (python, state D in nfs_wait)"."""
     no_restart: str = ""
-    """Why no restart follows although one would be allowed; "" otherwise."""
+    """Why no restart follows although ``--max-restarts`` allows one."""
     failure: WorkerResult | None = None
-    """The worker that failed before a signal ended the job; None if none did."""
+    """The worker that failed before a signal ended the job."""
     progress: RestartProgress | None = None
-    """If another attempt follows."""
+    """Set if another attempt follows."""
 
     @property
     def cause(self) -> WorkerResult | None:
-        """The worker whose failure the report explains; None if there is none."""
+        """The worker whose failure the report explains."""
         return self.reason.cause if isinstance(self.reason, WorkerFailed) else self.failure
 
     @property
     def cause_ran_here(self) -> bool:
-        """Whether that worker ran on this node."""
+        """Whether the worker in ``cause`` ran on this node."""
         cause = self.cause
         return cause is not None and any(result.rank == cause.rank for result in self.results)
 
     @property
     def exit_code(self) -> int:
-        """The launcher's exit code (table in ``clusterrun.errors``)."""
+        """The launcher's exit code: see ``clusterrun.errors``."""
         match self.reason:
             case Succeeded():
                 return ExitCode.SUCCESS
@@ -314,33 +317,20 @@ class Outcome(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """The end of a job as one node knows it."""
+    """What the report at the end of a job is made of."""
 
     outcome: Outcome
-    """How the job, or its last attempt, ended; with the results of this node's workers."""
     has_begun: bool = True
-    """The nodes had joined."""
+    """All nodes had joined."""
     already_shown: bool = False
-    """The standard error of the worker that failed was just printed without a prefix, as it is the
-    only worker: its tail is not repeated."""
+    """The failed worker is the only one and its standard error was printed without a prefix, so the
+    report does not repeat its last lines."""
     hidden: Line = ""
-    """The option that hid the output of the worker that failed; "" if none did."""
+    """The option that hid the output of the failed worker; "" if none did."""
     had_input: bool = True
-    """The worker that failed could read standard input, which was not /dev/null."""
+    """The standard input of the failed worker was not /dev/null."""
     flight_records: Line = ""
-    """Names the files of torch's flight recorder; "" if there are none."""
-
-
-def named(results: Iterable[WorkerResult]) -> str:
-    """Return workers as messages name them: "ranks 0-3, server rank 2"."""
-    ranks: dict[str, list[int]] = {}
-    for result in results:
-        own = result.rank_in_service if result.service else result.rank
-        ranks.setdefault(result.service, []).append(own)
-    return ", ".join(
-        f"{service} {named_ranks(own)}" if service else named_ranks(own)
-        for service, own in ranks.items()
-    )
+    """A line that names the files of torch's flight recorder; "" if there are none."""
 
 
 def exit_code_of(exit_status: ExitStatus) -> int:

@@ -1,7 +1,7 @@
-"""The results of the workers of an attempt, its outcome, and what others get to know of them. Pure."""
+"""The results of an attempt's workers, its outcome, and messages cut to the size of a frame. Pure."""
 
 import signal
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -34,12 +34,12 @@ from clusterrun.policy.outcome import (
 from clusterrun.policy.tracebacks import plain_lines, with_beginning
 
 _SPACE = 1 << 17
-"""Characters for all tails and error files of one message; each may take four bytes."""
+"""Characters of all tails and error files in one message; a character may take four bytes."""
 
-_MAX_OF_ONE = 16 << 10
-"""Characters of one tail or error file; no tail has more."""
+_MAX_TAIL = 16 << 10
+"""Characters of one tail or error file."""
 
-_MAX_OF_A_STACK = 2 << 10
+_MAX_STACK = 2 << 10
 
 
 def results_of(
@@ -48,20 +48,20 @@ def results_of(
     logs: Mapping[LocalRank, str],
     epoch: float,
 ) -> tuple[WorkerResult, ...]:
-    """Return how the workers ended that have ended so far, in the order of their ends.
+    """Return the results of the workers that have ended, in the order in which they ended.
 
-    Those that are forgiven have none.
+    Workers whose exit status does not count (``Attempt.ignored``) have no result.
 
     Args:
-        attempt: what the node knows of it.
-        out_of_memory: evidence of the OOM killer, in words, as each worker failed.
-        logs: each worker's file of standard error.
-        epoch: wall-clock time at which the agent's monotonic clock was 0, in seconds.
+        attempt: the attempt on this node.
+        out_of_memory: evidence of the OOM killer when a worker failed, in words.
+        logs: the files with the workers' standard error.
+        epoch: the wall-clock time at which the agent's monotonic clock was 0, in seconds.
 
     """
     results = []
     for local_rank, ended in attempt.ended.items():
-        if local_rank in attempt.forgiven:
+        if local_rank in attempt.ignored:
             continue
         worker = attempt.plan.workers[local_rank]
         output = attempt.outputs.get(local_rank)
@@ -90,16 +90,16 @@ def results_of(
 
 
 def _own_exit_status(ended: EndedWorker, tail: str) -> ExitStatus:
-    """Return how a worker exited, or was about to exit when the launcher's signal came.
+    """Return the exit status, or the one that the worker had without the launcher's SIGTERM.
 
-    While a failed worker finalizes, its peers may fail because of it, and all are stopped.
+    While a failed worker runs its exit handlers, its peers may fail first, so all are stopped.
     """
     was_asked = ended.stopped_by_us and ended.exit_status == Killed(signal.SIGTERM)
     return Exited(1) if was_asked and ends_in_exception(tail) else ended.exit_status
 
 
 def conclude(attempt: Attempt, results: tuple[WorkerResult, ...]) -> Outcome:
-    """Return how an attempt ended: by the verdict, else for what this node knows."""
+    """Return how an attempt ended: by the coordinator's answer, or else by an external cause."""
     answer = attempt.answer
     if isinstance(answer, Verdict | NextAttempt):
         reason: Reason | None = answer.reason
@@ -121,7 +121,7 @@ def conclude(attempt: Attempt, results: tuple[WorkerResult, ...]) -> Outcome:
 
 
 def _earlier_failure(reason: Reason, results: Iterable[WorkerResult]) -> WorkerResult | None:
-    """Return the worker of this node that had failed before a signal ended the job; None if none had."""
+    """Return the worker of this node that failed before a signal ended the job."""
     if not isinstance(reason, Interrupted):
         return None
     own = [
@@ -133,38 +133,25 @@ def _earlier_failure(reason: Reason, results: Iterable[WorkerResult]) -> WorkerR
 
 
 def bounded(message: AgentMessage) -> AgentMessage:
-    """Return ``message`` with as much of its texts as a frame has room for."""
+    """Return the message with its texts cut so it fits into a frame, and its values in bounds."""
     match message:
         case FirstFailure():
-            result = _fitted(message.result, _MAX_OF_ONE)
+            result = _fitted(message.result, _MAX_TAIL)
             return replace(message, result=result, at=_as_date(message.at))
         case RanksExited():
-            dated = (replace(each, at=_as_date(each.at)) for each in message.exits)
-            return replace(message, exits=tuple(dated))
+            exits = (replace(each, at=_as_date(each.at)) for each in message.exits)
+            return replace(message, exits=tuple(exits))
         case EndedExternally():
             cause = _fitted_external_cause(message.external_cause)
             return replace(message, external_cause=cause)
-        case Done():
-            return _fitted_done(message)
+        case Done(external_cause=cause):
+            results = _needed(message.results)
+            most = min(_MAX_TAIL, _SPACE // max(1, 2 * len(results)))
+            dated = (DatedResult(_fitted(it.result, most), _as_date(it.at)) for it in results)
+            cause = None if cause is None else _fitted_external_cause(cause)
+            return replace(message, results=tuple(dated), external_cause=cause)
         case _:
             return message
-
-
-def _most_of_each(results: Sized) -> int:
-    return min(_MAX_OF_ONE, _SPACE // max(1, 2 * len(results)))
-
-
-def _fitted_done(message: Done) -> Done:
-    results = _needed(message.results)
-    most = _most_of_each(results)
-    cause = message.external_cause
-    return replace(
-        message,
-        results=tuple(
-            DatedResult(_fitted(each.result, most), _as_date(each.at)) for each in results
-        ),
-        external_cause=None if cause is None else _fitted_external_cause(cause),
-    )
 
 
 def _as_date(at: float | None) -> float | None:
@@ -172,9 +159,9 @@ def _as_date(at: float | None) -> float | None:
 
 
 def _needed(results: tuple[DatedResult, ...]) -> tuple[DatedResult, ...]:
-    """Return those that may be the cause; otherwise, one that shows that not all have succeeded.
+    """Return the results that may be the cause; if none may be, one that is not a success.
 
-    In a large job that stops, most workers are stopped ones: node 0 would decode all their tails.
+    Most workers of a large job that fails were only stopped, and node 0 does not need their tails.
     """
     failed = tuple(each for each in results if not each.result.exit_status.succeeded)
     return tuple(each for each in failed if may_be_cause(each.result)) or failed[:1]
@@ -189,10 +176,10 @@ def _fitted(result: WorkerResult, most: int) -> WorkerResult:
         ran_for=as_seconds(result.ran_for),
         log=as_line(result.log),
         out_of_memory=as_line(result.out_of_memory),
-        # Its newest calls come first.
-        hung=as_text(result.hung[:_MAX_OF_A_STACK]),
+        # The newest calls come first.
+        hung=as_text(result.hung[:_MAX_STACK]),
     )
-    # A part of a JSON text can't be read.
+    # Truncated JSON cannot be decoded.
     error = result.error if len(result.error) <= most else ""
     return replace(result, tail=as_text(_shortened_tail(result.tail, most)), error=as_text(error))
 
@@ -206,7 +193,7 @@ def _fitted_exit_status(exit_status: ExitStatus) -> ExitStatus:
 
 
 def _shortened_tail(tail: str, most: int) -> str:
-    """Return at most ``most`` characters: the end, and the beginning of its traceback."""
+    """Return at most ``most`` characters: the last ones, and the beginning of their traceback."""
     if len(tail) <= most:
         return tail
     half = tail[-most // 2 :].partition("\n")[2]
@@ -219,7 +206,7 @@ def _shortened_tail(tail: str, most: int) -> str:
 
 def _fitted_external_cause(external_cause: ExternalCause) -> ExternalCause:
     if isinstance(external_cause, HelperFailed):
-        # The last output of its interpreter may have several lines.
+        # It may contain lines that an interpreter printed.
         how = as_line(" ".join(external_cause.how.split()))
         return HelperFailed(as_line(external_cause.name), how, external_cause.signal)
     return external_cause

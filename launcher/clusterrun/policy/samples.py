@@ -1,4 +1,4 @@
-"""What the ranks of one node did in some seconds, as samples of their main threads: ``NodeSamples``."""
+"""Samples of the main threads of a node's ranks over some seconds."""
 
 from enum import Enum
 
@@ -8,30 +8,31 @@ from clusterrun.bounds import Count, Line, Load, Name, ProcessId, Share, Size
 from clusterrun.machine.machine import GpuState
 
 WINDOWS = 2
-"""A rank must be slow in each: one window alone accuses a healthy rank in a fifth of the cases."""
+"""A slow rank must be slow in each window: a single window shows a healthy rank as slow in one case of
+five."""
 
 
 class Activity(Enum):
     """What a main thread does, by its stack."""
 
     DATA = "data"
-    """Reads training data, or waits for its DataLoader processes."""
+    """It reads training data, or waits for its DataLoader processes."""
     SAVE = "save"
-    """Writes or reads a checkpoint."""
+    """It writes or reads a checkpoint."""
     WAIT = "wait"
-    """Waits for other ranks."""
+    """It waits for other ranks."""
     GPU = "gpu"
-    """Waits for its GPU, which may wait for those of other ranks."""
+    """It waits for its GPU, which may wait for the GPUs of other ranks."""
     BACKWARD = "backward"
-    """Computes gradients; under DDP it also waits for other ranks there, without a Python frame."""
+    """It computes gradients; DDP also waits for other ranks there, without a Python frame."""
     OPTIMIZER = "optimizer"
     COMPUTE = "compute"
-    """Is in another function of torch."""
+    """It runs another function of torch."""
     OTHER = "other"
 
 
 class SampledPlace(Struct, frozen=True, array_like=True):
-    """A line of the script, and how much of the time was spent there."""
+    """A line of the script, and the share of the samples that show it."""
 
     activity: Activity
     place: Name
@@ -40,27 +41,27 @@ class SampledPlace(Struct, frozen=True, array_like=True):
 
 
 class WindowSample(Struct, frozen=True):
-    """The main thread of one rank in one window."""
+    """The main thread of one rank in one window, as shares of the window."""
 
     cpu: Share
-    """It ran on a CPU."""
+    """On a CPU."""
     queue: Share
-    """It was ready to run, and no CPU was free for it."""
+    """Runnable, but without a CPU."""
     states: dict[Name, Share]
-    """By what the kernel shows: "R" and "D" (proc_pid_stat(5)), or of a sleeping thread the kernel's
-    function that it sleeps in (/proc/PID/wchan)."""
+    """In each state: "R" and "D" (proc_pid_stat(5)), or for a sleeping thread the kernel function in
+    which it sleeps (/proc/PID/wchan)."""
     loader_queue: Load = 0.0
-    """``queue`` of its child processes together, as those of its DataLoaders."""
+    """The sum of ``queue`` of its child processes, such as DataLoader workers."""
     loaders: dict[Name, Share] = {}
-    """Their states: letters of proc_pid_stat(5)."""
+    """The states of its child processes: letters of proc_pid_stat(5)."""
     throttled: Share | None = None
-    """The CPU quota of its cgroup held it up; None: it has no quota."""
+    """Throttled by the CPU quota of its cgroup; None without a quota."""
     samples: Count = 0
-    """How many stacks were seen; with none, the fields below are empty."""
+    """The number of stacks; without stacks, the fields below are empty."""
     activities: dict[Activity, Share] = {}
-    """Without BACKWARD, which is COMPUTE and WAIT here."""
+    """BACKWARD is divided into COMPUTE and WAIT."""
     places: tuple[SampledPlace, ...] = ()
-    """The most common ones."""
+    """The most common places."""
 
 
 class WhyNoStacks(Enum):
@@ -74,32 +75,32 @@ class WhyNoStacks(Enum):
 
 
 class RankSamples(Struct, frozen=True):
-    """One rank."""
+    """The samples of one rank."""
 
     rank: Count
     pid: ProcessId
     windows: tuple[WindowSample, ...]
-    """One after the other, and the same ones of all ranks; none if it had ended before."""
+    """The windows in order, at the same times on all ranks; none if the rank had ended."""
     why_no_stacks: WhyNoStacks | None = None
     problem: Line | None = None
-    """What py-spy said of it."""
+    """The error of py-spy."""
     loader_places: tuple[SampledPlace, ...] = ()
-    """Of its child processes; only where they were asked for."""
+    """The places of its child processes, if the query asked for them."""
     gpus: tuple[GpuState, ...] = ()
-    """Of its GPUs, as far as they are known."""
+    """The states of its GPUs, if they are known."""
 
 
 class NodeSamples(Struct, frozen=True):
-    """All ranks of a node that were asked for."""
+    """The samples of a node's ranks."""
 
     ranks: tuple[RankSamples, ...]
     cpus: Size
-    """CPUs that the ranks may use."""
+    """The number of CPUs that the ranks may use."""
     busy: Share
-    """How much of the time of these CPUs was in use."""
+    """The share of their time in which these CPUs were busy."""
     busy_by_job: Share
-    """In use by the ranks and their child processes."""
+    """The part of ``busy`` that the ranks and their child processes used."""
     pressure: dict[Name, Share]
-    """How long a task waited for "cpu", "io" or "memory" (/proc/pressure); empty if it is not known."""
+    """The share of time in which a task waited for "cpu", "io" or "memory" (/proc/pressure), if known."""
     ptrace_scope: Count | None = None
-    """/proc/sys/kernel/yama/ptrace_scope; None: there is none."""
+    """/proc/sys/kernel/yama/ptrace_scope, if it exists."""

@@ -1,4 +1,4 @@
-"""The stacks of all ranks that node 0 prints by itself: at SIGQUIT on any node, and for a hang."""
+"""The stacks of all ranks, which node 0 prints after SIGQUIT to any agent, and for a hang."""
 
 from collections.abc import Iterable
 
@@ -13,25 +13,24 @@ from clusterrun.policy.queries import (
     Query,
     Topic,
 )
-from clusterrun.policy.stacks import MAX_GROUPS, GroupedStacks, StackGroup, described
+from clusterrun.policy.stacks import MAX_GROUPS, GroupedStacks, StackGroup, stacks_text
 
 QUERY = Query(0, Topic.STACKS, SECONDS_FOR_REPORTS)
 
 MAX_KEPT = 200
-"""Different stacks while answers come in; far fewer are shown."""
+"""Different stacks that are kept while answers arrive; fewer are printed."""
 
 MAX_NAMED = 20
-"""Nodes without an answer, and nodes whose flight records are named."""
+"""Nodes without an answer, and nodes with flight records, that are named."""
 
 
 class StackReport:
-    """Collects the stacks of a round; those of thousands of nodes are grouped as they come."""
+    """Collects the stacks of all nodes; equal stacks are merged as they arrive."""
 
-    def __init__(self, members: Members, *, is_wanted: bool) -> None:
-        self.is_wanted = is_wanted
-        """They are to be printed."""
-        self.is_whole = False
-        """No other answer follows."""
+    def __init__(self, members: Members, *, should_print: bool) -> None:
+        self.should_print = should_print
+        self.is_complete = False
+        """All nodes have answered, or their time is over."""
         self._members = members
         self._stacks = GroupedStacks()
         self._records: list[str] = []
@@ -55,10 +54,10 @@ class StackReport:
     def end(self, end: EndOfAnswers) -> None:
         self._missing += end.missing
         self._more = end.more
-        self.is_whole = True
+        self.is_complete = True
 
-    def known(self) -> Iterable[StackGroup]:
-        """Return all stacks that came, and the ranks of nodes that gave no answer."""
+    def groups(self) -> Iterable[StackGroup]:
+        """Return the stacks, and a group without a stack for each node that has not answered."""
         places = self._members.places
         silent = (places[each.node_rank] for each in self._missing)
         no_answer = (
@@ -67,11 +66,11 @@ class StackReport:
         return (*self._stacks.most_common(MAX_KEPT), *no_answer)
 
     def text(self, programs: Iterable[NumberedProgram]) -> str:
-        """Return what node 0 prints; "": the only worker has printed its stack on the screen."""
+        """Return what node 0 prints; "" if the only node has its stacks on the screen already."""
         if self._is_on_screen:
             return ""
         programs = tuple(programs)
-        stacks = described(
+        stacks = stacks_text(
             self._stacks.most_common(MAX_GROUPS),
             self._missing[:MAX_NAMED],
             self._more + len(self._missing[MAX_NAMED:]),

@@ -1,10 +1,9 @@
-"""Python stacks of many ranks, equal ones grouped."""
+"""Python stacks of many ranks: equal stacks are merged, and the ranks are compared."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from clusterrun.bounds import Count, Text, counted, named_ranks
 from clusterrun.policy.queries import MissingNode, missing_nodes
@@ -13,31 +12,31 @@ Named = Callable[[Iterable[int]], str]
 """Names workers by their numbers in the job: "ranks 0-3"."""
 
 MAX_GROUPS = 20
-"""Different stacks that are shown; each rank's own is in its log file, if there is one."""
+"""Different stacks that are printed; with ``--log-dir`` the log file of each rank has its stack."""
 
 MAX_NAMED = 4
-"""Places that one line names, beside the most common one."""
+"""Positions in one line, in addition to the most common one."""
 
-LONGEST = 8 << 10
-"""Characters of one stack."""
-
+MAX_STACK_CHARACTERS = 8 << 10
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-_OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<")
+_LIBRARY_FILE = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<")
 _WRAPPERS = frozenset(
     {"wrapper", "inner", "decorate_context", "__call__", "_call_impl", "_wrapped_call_impl"}
 )
-"""Functions between the script and the one that it calls, which tell nothing."""
+"""Wrappers between the script and the function that it calls; they are not shown."""
 
 _CURRENT = "Current thread"
 
-_IN_A_COLLECTIVE = "/torch/distributed/"
+_COLLECTIVES_FOLDER = "/torch/distributed/"
 
-_OF_TORCH = re.compile(r"-packages/torch/|/torch/(?:autograd|cuda|distributed)/")
-"""Files of torch, installed or in a checkout of it."""
+_TORCH_FILE = re.compile(r"-packages/torch/|/torch/(?:autograd|cuda|distributed)/")
+"""A file of torch, installed or in a checkout."""
 
 EXITED = "exited with 0"
-"""In place of the stack of a rank that has ended well while others run."""
+"""The text of a rank that has succeeded while others run."""
+
+OMITTED = "other stacks, left out here"
 
 
 class StackGroup(Struct, frozen=True):
@@ -45,29 +44,30 @@ class StackGroup(Struct, frozen=True):
 
     ranks: tuple[Count, ...]
     text: Text
-    """The stack, or why there is none."""
+    """The stack, innermost call first, or why there is none."""
     found: bool = True
+    """``text`` is a stack."""
 
 
 def _frames_of(stack: str) -> list[tuple[str, ...]]:
-    """Return file, line and function of each call of the main thread, the innermost first."""
+    """Return the file, line and function of each call of the main thread, innermost first."""
     lines = stack.split("\n")
     first = next((at for at, line in enumerate(lines) if line.startswith(_CURRENT)), 0)
     return [found.groups() for line in lines[first:] if (found := _FRAME.match(line))]
 
 
 def waits_in_torch(group: StackGroup) -> bool:
-    """Return whether the innermost Python call of the main thread is one of torch's own."""
+    """Return whether the innermost Python call of the main thread is in torch."""
     frames = _frames_of(group.text) if group.found else []
-    return bool(frames) and _OF_TORCH.search(frames[0][0]) is not None
+    return bool(frames) and _TORCH_FILE.search(frames[0][0]) is not None
 
 
-def place_of(stack: str) -> str:
-    """Return where a stack is: "all_reduce at train.py:88", the script's line and what it calls."""
+def position_of(stack: str) -> str:
+    """Return the innermost line of the script and what it calls: "all_reduce at train.py:88"."""
     frames = _frames_of(stack)
     if not frames:
         return ""
-    of_script = (at for at, (file, *_) in enumerate(frames) if not _OF_A_LIBRARY.search(file))
+    of_script = (at for at, (file, *_) in enumerate(frames) if not _LIBRARY_FILE.search(file))
     at = next(of_script, 0)
     called = [name for _, _, name in frames[:at] if name not in _WRAPPERS]
     file, line, own = frames[at]
@@ -75,71 +75,77 @@ def place_of(stack: str) -> str:
 
 
 def describe_differences(groups: Iterable[StackGroup], named: Named = named_ranks) -> str:
-    """Return one line that compares the ranks, most of them first; "" if all are at one place.
+    """Return one line with the ranks at each position; "" if all have the same.
 
     "62 ranks are in all_reduce at train.py:88; ranks 3, 17 are in __next__ at data.py:41"
     """
-    by_place: dict[str, list[int]] = {}
+    by_position: dict[str, list[int]] = {}
     for group in groups:
-        place = place_of(group.text) if group.found else ""
-        if place:
-            by_place.setdefault(place, []).extend(group.ranks)
-    if len(by_place) < 2:
+        position = position_of(group.text) if group.found else ""
+        if position:
+            by_position.setdefault(position, []).extend(group.ranks)
+    if len(by_position) < 2:
         return ""
-    (place, most), *others = sorted(by_place.items(), key=lambda item: (-len(item[1]), item[1]))
-    first = f"{counted(len(most), 'rank')} {_are(most)} in {place}"
-    parts = [f"{named(ranks)} {_are(ranks)} in {place}" for place, ranks in others[:MAX_NAMED]]
+    (position, most), *others = sorted(
+        by_position.items(), key=lambda item: (-len(item[1]), item[1])
+    )
+    clauses = [f"{counted(len(most), 'rank')} {_are(most)} in {position}"]
+    clauses += [f"{named(ranks)} {_are(ranks)} in {where}" for where, ranks in others[:MAX_NAMED]]
     if len(others) > MAX_NAMED:
-        parts.append(f"others are in {counted(len(others) - MAX_NAMED, 'other place')}")
-    return "; ".join([first, *parts])
+        clauses.append(f"others are in {counted(len(others) - MAX_NAMED, 'other place')}")
+    return "; ".join(clauses)
 
 
 def stragglers(groups: Iterable[StackGroup]) -> tuple[int, ...]:
-    """Return the ranks for which the others wait, in order; () where their stacks do not tell.
+    """Return the ranks that the others wait for, in order; () if the stacks do not show it.
 
-    Where at least half of the stacks are, ranks wait: for those that are elsewhere, have exited, or
-    have no stack. If that is so of two places, those wait that are in torch.distributed.
+    The ranks at the position of at least half of the stacks wait. The others, also those that have
+    exited or have no stack, are the stragglers. If two positions have half of the stacks each, the
+    ranks in torch.distributed wait.
     """
     groups = tuple(groups)
-    by_place: dict[str, list[StackGroup]] = {}
+    by_position: dict[str, list[StackGroup]] = {}
     for group in groups:
         if group.found:
-            by_place.setdefault(place_of(group.text) or group.text, []).append(group)
-    sizes = {place: sum(len(each.ranks) for each in by_place[place]) for place in by_place}
-    waiting = [place for place, size in sizes.items() if 2 * size >= sum(sizes.values())]
+            by_position.setdefault(position_of(group.text) or group.text, []).append(group)
+    sizes = {
+        position: sum(len(each.ranks) for each in found) for position, found in by_position.items()
+    }
+    waiting = [position for position, size in sizes.items() if 2 * size >= sum(sizes.values())]
     if len(waiting) > 1:
-        waiting = [place for place in waiting if _IN_A_COLLECTIVE in by_place[place][0].text]
+        waiting = [it for it in waiting if _COLLECTIVES_FOLDER in by_position[it][0].text]
     if len(waiting) != 1:
         return ()
-    others = (each for each in groups if each not in by_place[waiting[0]])
+    others = (each for each in groups if each not in by_position[waiting[0]])
     return tuple(sorted(rank for each in others for rank in each.ranks))
 
 
 def exited_clause(groups: Iterable[StackGroup], ranks: Collection[int]) -> str:
-    """Return ", which has exited with code 0" if that is so of all these ranks; else ""."""
+    """Return ", which has exited with code 0" if all these ranks have, else ""."""
     exited = {rank for group in groups if group.text == EXITED for rank in group.ranks}
     if not exited.issuperset(ranks):
         return ""
     return f", which {'has' if len(ranks) == 1 else 'have'} exited with code 0"
 
 
-def described(
+def stacks_text(
     groups: Iterable[StackGroup],
     missing: Iterable[MissingNode] = (),
     more: int = 0,
     named: Named = named_ranks,
 ) -> str:
-    """Return the lines to print: who differs, each stack with its ranks, ranks without one and why.
+    """Return a comparison of the ranks, then each stack with its ranks, then the missing stacks.
 
     Args:
-        groups: of all nodes that have answered.
-        missing: nodes without an answer, to be named.
-        more: how many there are beside these.
+        groups: the stacks from all nodes that have answered.
+        missing: nodes without an answer.
+        more: the number of other nodes without an answer.
         named: names workers.
 
     """
     groups = tuple(groups)
-    lines = [f"  {line}" for line in filter(None, [describe_differences(groups, named)])]
+    differences = describe_differences(groups, named)
+    lines = [f"  {differences}"] if differences else []
     for group in groups:
         ranks = named(group.ranks)
         if group.found:
@@ -154,54 +160,47 @@ def described(
 
 
 def runs_without_stack(group: StackGroup) -> bool:
-    """Return whether ranks run and have printed no stack."""
+    """Return whether the ranks of a group run, but have no stack."""
     return not group.found and group.text != EXITED
-
-
-def of_ranks(groups: Iterable[StackGroup], numbers: Sequence[int]) -> tuple[StackGroup, ...]:
-    """Return stacks by the workers' ``numbers`` in the job, of a node's workers by local rank."""
-    return tuple(
-        replace(each, ranks=tuple(numbers[rank] for rank in each.ranks)) for each in groups
-    )
 
 
 def _are(ranks: list[int]) -> str:
     return "are" if len(ranks) > 1 else "is"
 
 
-LEFT_OUT = "other stacks, left out here"
-
-
-def grouped(groups: Iterable[StackGroup], most: int = MAX_GROUPS) -> tuple[StackGroup, ...]:
-    """Merge equal stacks: the most common first, ranks without a stack last."""
+def group_stacks(groups: Iterable[StackGroup], most: int = MAX_GROUPS) -> tuple[StackGroup, ...]:
+    """Merge equal stacks; return the most common first, and ranks without a stack last."""
     collected = GroupedStacks()
     collected.add(groups)
     return collected.most_common(most)
 
 
 class GroupedStacks(Struct):
-    """Stacks of many ranks as they come in: each is kept once, and rare ones not at all."""
+    """The stacks of many ranks, in bounded memory: each is kept once, and rare ones are dropped."""
 
     _ranks: dict[tuple[bool, str], list[int]] = field(default_factory=dict)
 
-    def add(self, groups: Iterable[StackGroup], most: int = 0) -> None:
-        """Add more; keep at least the ``most`` common ones, and not many more (0: all)."""
+    def add(self, groups: Iterable[StackGroup], most: int | None = None) -> None:
+        """Add stacks; keep between ``most`` and twice as many, or all by default."""
         for group in groups:
-            self._ranks.setdefault((group.found, group.text[:LONGEST]), []).extend(group.ranks)
-        if most and len(self._ranks) > 2 * most:
+            key = group.found, group.text[:MAX_STACK_CHARACTERS]
+            self._ranks.setdefault(key, []).extend(group.ranks)
+        if most is not None and len(self._ranks) > 2 * most:
             kept, self._ranks = self.most_common(most), {}
             self.add(kept)
 
     def most_common(self, most: int) -> tuple[StackGroup, ...]:
-        """Return at most ``most`` groups, the most common first, and one for all others."""
+        """Return at most ``most`` groups, the most common first, and one group for all others."""
         ordered = sorted(
             self._ranks.items(),
             key=lambda item: (not item[0][0], -len(item[1]), min(item[1], default=0)),
         )
         merged = [
-            StackGroup(tuple(sorted(who)), text, found) for (found, text), who in ordered if who
+            StackGroup(tuple(sorted(ranks)), text, found)
+            for (found, text), ranks in ordered
+            if ranks
         ]
         if len(merged) <= most:
             return tuple(merged)
         rest = sorted(rank for group in merged[most:] for rank in group.ranks)
-        return (*merged[:most], StackGroup(tuple(rest), LEFT_OUT, found=False))
+        return (*merged[:most], StackGroup(tuple(rest), OMITTED, found=False))

@@ -1,4 +1,4 @@
-"""Finds Python tracebacks in a worker's standard error."""
+"""Finding Python tracebacks in a worker's standard error."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 TRACEBACK = "Traceback (most recent call last):"
 GROUP_TRACEBACK = f"  + Exception Group {TRACEBACK}"
 _BOX = r"[╭+][─-]+ Traceback \(most recent call last\) [─-]+[╮+]"
-"""As rich and typer draw it, for terminals with and without such characters."""
+"""A header as rich and typer draw it, in Unicode or ASCII."""
 _IN_A_BOX = ("│", "|", "╰", "+-")
 
 CHAINS = (
@@ -14,23 +14,23 @@ CHAINS = (
     "During handling of the above exception, another exception occurred:",
 )
 HARMLESS = ("Exception ignored ", "Error in atexit._run_exitfuncs:")
-"""Lines before tracebacks of exceptions that do not end the script."""
+"""The line before the traceback of an exception that does not end the script."""
 
 MAX_LINES_AFTER = 60
-"""More lines than this after a traceback show that it was logged and the script went on."""
+"""If more lines follow a traceback, it was logged and the script continued."""
 
 FIRST_FRAMES = 12
-"""First lines of a traceback that are kept, its header included."""
+"""Lines that are kept at the beginning of a traceback, with its header."""
 
 FIRST_OF_MESSAGE = 8
-"""First lines that are kept of an exception's message."""
+"""Lines that are kept at the beginning of an exception's message."""
 
 _OUTERMOST = ("in <module>", "in _run_module_as_main")
 _LEFT_OUT = r"\s*\.\.\. (\d{1,9}) lines left out \.\.\."
 
 
 def plain_lines(text: str) -> list[str]:
-    """Return the lines of ``text`` as a terminal shows them, without colours."""
+    """Return the lines of ``text`` as a terminal shows them, without colours or empty last lines."""
     lines = [_plain(line) for line in text.split("\n")]
     while lines and not lines[-1]:
         lines.pop()
@@ -38,17 +38,17 @@ def plain_lines(text: str) -> list[str]:
 
 
 def last_traceback(lines: Sequence[str]) -> int | None:
-    """Return the line of the traceback that best explains the end of the script; None: there is none."""
-    loud = [i for i in tracebacks(lines) if i == 0 or not lines[i - 1].startswith(HARMLESS)]
-    # The exception that ends the script passes its outermost frame; those in finalizers and threads
-    # do not.
-    first_frames = ((i, lines[i + 1].rstrip(" │|")) for i in loud if i + 1 < len(lines))
+    """Return the index of the traceback that best explains the end of the script, if there is one."""
+    harmful = [i for i in tracebacks(lines) if i == 0 or not lines[i - 1].startswith(HARMLESS)]
+    # The exception that ends the script passes its outermost frame. Exceptions in finalizers and
+    # threads do not.
+    first_frames = ((i, lines[i + 1].rstrip(" │|")) for i in harmful if i + 1 < len(lines))
     fatal = [i for i, frame in first_frames if frame.endswith(_OUTERMOST)]
-    return max(fatal or loud, default=None)
+    return max(fatal or harmful, default=None)
 
 
 def tracebacks(lines: Sequence[str]) -> list[int]:
-    """Return the lines where tracebacks start."""
+    """Return the indices of the lines where tracebacks start."""
     return [
         i
         for i, line in enumerate(lines)
@@ -58,7 +58,7 @@ def tracebacks(lines: Sequence[str]) -> list[int]:
 
 
 def exception_after(lines: Sequence[str], header: int) -> int:
-    """Return the line of the exception whose traceback starts at line ``header``."""
+    """Return the index of the exception whose traceback starts at index ``header``."""
     indentations = {TRACEBACK: (" ",), GROUP_TRACEBACK: ("  |  ",)}
     indentation = indentations.get(lines[header], _IN_A_BOX)
     for i, line in enumerate(lines[header + 1 :], header + 1):
@@ -67,8 +67,8 @@ def exception_after(lines: Sequence[str], header: int) -> int:
     return len(lines)
 
 
-def script_went_on(after: Sequence[str]) -> bool:
-    """Return whether the script went on, given an exception's line and all lines ``after`` it."""
+def script_continued(after: Sequence[str]) -> bool:
+    """Return whether the script continued, by the exception's line and all lines after it."""
     return sum(_weight(line) for line in after if _starts_other_output(line)) > MAX_LINES_AFTER
 
 
@@ -87,12 +87,9 @@ def without_ignored(lines: Sequence[str]) -> list[str]:
 
 
 def with_beginning(before: Sequence[str], end: Sequence[str]) -> list[str]:
-    """Return ``end`` and, if it ends a traceback, the beginning of that.
+    """Return ``end``, after the beginning of the traceback that it is the end of.
 
-    Args:
-        before: the lines before ``end``, or what ``beginning_of_traceback`` returns for them.
-        end: the last lines of a worker's standard error.
-
+    ``before``: the lines before ``end``, or what ``beginning_of_traceback`` returns for them.
     """
     beginning = beginning_of_traceback(before)
     matters = beginning and beginning_of_traceback([*beginning, *end])
@@ -106,7 +103,7 @@ def beginning_of_traceback(lines: Sequence[str]) -> list[str]:
         return []
     exception = exception_after(lines, header)
     after = lines[exception:]
-    if script_went_on(after):
+    if script_continued(after):
         return []
     frames = shortened(lines[header:exception], FIRST_FRAMES, indent="  ")
     others = (i for i, line in enumerate(after) if i and _starts_other_output(line))
@@ -116,7 +113,7 @@ def beginning_of_traceback(lines: Sequence[str]) -> list[str]:
 
 
 def shortened(lines: Sequence[str], first: int, last: int = 0, *, indent: str = "") -> list[str]:
-    """Return the ``first`` and the ``last`` lines, with the number of lines left out between them."""
+    """Return the ``first`` and ``last`` lines, and between them the number of omitted lines."""
     middle = lines[first : max(first, len(lines) - last)]
     if len(middle) < 2:
         return list(lines)
@@ -131,18 +128,18 @@ def shortened(lines: Sequence[str], first: int, last: int = 0, *, indent: str = 
 def _plain(line: str) -> str:
     shown = line.rstrip().rpartition("\r")[2]
     shown = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", shown)
-    # torch's excepthook puts the rank before each line; the report names it anyway.
+    # torch's excepthook puts the rank before each line; the report names the rank anyway.
     shown = re.sub(r"^\[rank\d+\]: ", "", shown)
     if shown.isprintable():
-        # Nearly all lines are: a large job has millions of characters of last lines.
+        # Nearly all lines are, and a large job has millions of characters.
         return shown
-    return "".join(sign for sign in shown if sign.isprintable() or sign == "\t")
+    return "".join(char for char in shown if char.isprintable() or char == "\t")
 
 
 def _weight(line: str) -> int:
-    """Return how many lines a line stands for."""
-    left_out = re.fullmatch(_LEFT_OUT, line)
-    return int(left_out[1]) if left_out else 1
+    """Return how many lines of the original output a line stands for."""
+    omitted = re.fullmatch(_LEFT_OUT, line)
+    return int(omitted[1]) if omitted else 1
 
 
 def _starts_other_output(line: str) -> bool:

@@ -10,7 +10,7 @@ from clusterrun.policy.tracebacks import (
     exception_after,
     last_traceback,
     plain_lines,
-    script_went_on,
+    script_continued,
     shortened,
     tracebacks,
 )
@@ -51,7 +51,7 @@ def exception_line(tail: str) -> str:
         return _cut(lines[-1]) + _place(lines[:-1]) if is_syntax else ""
     exception = exception_after(lines, header)
     found = lines[exception:]
-    if not found or script_went_on(found):
+    if not found or script_continued(found):
         return ""
     place = _place(lines[:exception]) if found[0].startswith(_SYNTAX) else ""
     return _cut(found[0].removeprefix("  | ")) + place

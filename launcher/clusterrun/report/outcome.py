@@ -1,8 +1,6 @@
-"""The text of how a job ended, for people: ``report_text`` has its lines, in their order.
+"""The report at the end of a job, as text: the cause, the other workers, and the exit code.
 
-The facts are those of ``policy.outcome``. A report stays data until it is printed, on the screen of
-whoever asked for the job: ``merged`` makes one of those of all nodes. The text has the cause first,
-then the other workers, then the exit code.
+``report_text`` composes it from the data in ``policy.outcome``.
 """
 
 import signal
@@ -38,7 +36,6 @@ from clusterrun.policy.outcome import (
     Suspended,
     WorkerFailed,
     WorkerResult,
-    named,
 )
 from clusterrun.policy.tracebacks import plain_lines
 from clusterrun.report.excerpt import decode_error_file, exception_line, exception_of, excerpt
@@ -46,7 +43,7 @@ from clusterrun.signals import signal_name
 
 
 def report_text(report: Report) -> str:
-    """Return the report of a job, for standard error; "" if there is nothing to report."""
+    """Return the report for standard error; "" if there is nothing to report."""
     outcome = report.outcome
     if not report.has_begun and isinstance(outcome.reason, Interrupted):
         return _interrupted_wait(outcome.reason.number)
@@ -65,7 +62,7 @@ def report_text(report: Report) -> str:
 
 
 def restart_text(outcome: Outcome, max_restarts: int) -> str:
-    """Return the lines between the attempt that ended with ``outcome`` and the next one."""
+    """Return the lines that are printed between the attempt that ended and the next one."""
     progress = outcome.progress or RestartProgress(outcome.attempt + 1)
     lines = [_replacement_line(each) for each in progress.replacements]
     match outcome.reason:
@@ -81,7 +78,7 @@ def restart_text(outcome: Outcome, max_restarts: int) -> str:
         case _:
             which = f"{counted(progress.losses, 'node')} lost so far" if progress.losses else ""
     if isinstance(outcome.reason, NodeLost) and not progress.replacements:
-        # Its workers were ended, and it is back.
+        # The lease of its workers expired, but the node is a member again.
         lines.append(f"clusterrun: {lost(outcome.reason)}")
     where = f" on {counted(progress.nodes, 'node')}" if progress.nodes else ""
     how_often = f" ({which})" if which else ""
@@ -89,7 +86,7 @@ def restart_text(outcome: Outcome, max_restarts: int) -> str:
 
 
 def _text(lines: Iterable[str]) -> str:
-    # Python aligns marks below a line of source with its tabs.
+    # Python aligns the carets below a source line with tabs.
     return "\n".join(printable(line, "\t") for line in lines)
 
 
@@ -101,7 +98,7 @@ def _replacement_line(replacement: Replacement) -> str:
     return f"{what}; {'it has joined again' if is_back else f'{host} takes its place'}"
 
 
-# Ends without a worker to blame.
+# Reasons other than a failed worker.
 
 
 def _interrupted_wait(number: int) -> str:
@@ -143,7 +140,7 @@ def _interruption_lines(number: int, results: Sequence[WorkerResult]) -> list[st
     ]
     if not killed:
         return []
-    return [f"  {named(killed)} needed SIGKILL; --shutdown-timeout gives workers more time"]
+    return [f"  {_worker_names(killed)} needed SIGKILL; --shutdown-timeout gives workers more time"]
 
 
 def _ended_as_asked(result: WorkerResult) -> bool:
@@ -166,13 +163,13 @@ def _silent_lines(silent: Sequence[int]) -> list[str]:
 
 
 def _failures_at_exit(results: Sequence[WorkerResult]) -> list[str]:
-    """Return a line for all ranks that had saved and then did not end with 0 in the same way."""
+    """Return a line for each exit status other than 0 of ranks that had saved."""
     ranks: dict[ExitStatus, list[WorkerResult]] = {}
     for result in results:
         if result.exit_status != Exited(0):
             ranks.setdefault(result.exit_status, []).append(result)
     return [
-        f"  {named(alike)} had saved, and then ended with {exit_status_text(exit_status)}"
+        f"  {_worker_names(alike)} had saved, and then ended with {exit_status_text(exit_status)}"
         for exit_status, alike in ranks.items()
     ]
 
@@ -243,7 +240,7 @@ def _earlier(cause: WorkerResult, exits: EarlierExits | None) -> str:
 
 
 def _circumstances(cause: WorkerResult) -> list[str]:
-    """Return the local rank, the pid and the time, and common causes of such an end."""
+    """Return the local rank, the pid and the time, and common causes of the exit status."""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(cause.clock))
     is_in_headline = not isinstance(cause.exit_status, Exited) or not exception_of(cause)
     parts = [] if is_in_headline else [exit_status_text(cause.exit_status)]
@@ -264,13 +261,13 @@ def _duration(seconds: float) -> str:
 
 
 def _hint(cause: WorkerResult) -> str:
-    # If the worker printed the cause itself, guesses only distract.
+    # If the worker printed the cause itself, a guess only distracts.
     is_known = exception_of(cause) or "Fatal Python error: " in cause.tail
     return "" if is_known else _lacks_local_rank(cause.tail) or _common_cause(cause.exit_status)
 
 
 def _lacks_local_rank(tail: str) -> str:
-    """Return what to type for a script for torch.distributed.launch, known by argparse's error."""
+    """Return the option that a script for torch.distributed.launch needs, by argparse's error."""
     last = tail.rstrip().rpartition("\n")[2]
     for name in ("local_rank", "local-rank"):
         if "the following arguments are required:" in last and f"--{name}" in last:
@@ -287,14 +284,28 @@ def _missing_input_lines(cause: WorkerResult) -> list[str]:
     return ["  its standard input was /dev/null; rank 0 has clusterrun's"]
 
 
-# The other workers: a line for all that ended in the same way.
+# The other workers: one line for all that ended in the same way.
+
+
+def _worker_names(results: Iterable[WorkerResult]) -> str:
+    """Return the workers' names in messages: "ranks 0-3, server rank 2"."""
+    ranks: dict[str, list[int]] = {}
+    for result in results:
+        own = result.rank_in_service if result.service else result.rank
+        ranks.setdefault(result.service, []).append(own)
+    return ", ".join(
+        f"{service} {named_ranks(own)}" if service else named_ranks(own)
+        for service, own in ranks.items()
+    )
 
 
 def _group_lines(results: Iterable[WorkerResult]) -> list[str]:
     groups: dict[str, list[WorkerResult]] = {}
     for result in results:
         groups.setdefault(_role(result), []).append(result)
-    return [f"  {named(group)}: {role}{_exception(group)}" for role, group in groups.items()]
+    return [
+        f"  {_worker_names(group)}: {role}{_exception(group)}" for role, group in groups.items()
+    ]
 
 
 def _role(result: WorkerResult) -> str:
@@ -319,7 +330,7 @@ def _role(result: WorkerResult) -> str:
 
 
 def _exception(group: list[WorkerResult]) -> str:
-    # A worker that a signal ended may have printed a traceback long before.
+    # A worker that a signal killed may have printed a traceback long before.
     exceptions = [
         exception_of(result) for result in group if isinstance(result.exit_status, Exited)
     ]
@@ -385,11 +396,11 @@ def _for_signal(number: int) -> str:
     return f": 128 + {number} for {signal_name(number)}"
 
 
-# What the relay has not printed.
+# Lost output.
 
 
 def lost_output_text(losses: Sequence[LostOutput], exit_code: int | None) -> str:
-    """Return the last line of a report: what was lost, and the exit code if that is its cause."""
+    """Return the last line of a report: what was lost, and the exit code that this causes."""
     first = losses[0]
     what = f"{_bytes(sum(loss.size for loss in losses))} of {first.name}"
     if len(losses) > 1:
@@ -405,7 +416,7 @@ def _bytes(count: int) -> str:
 
 
 def silent_relay_text(how: str, exit_code: int | None) -> str:
-    """Return a line: what the relay has not printed, and the exit code if that is its cause."""
+    """Return the last line of a report if the relay was killed or hung, with the exit code."""
     return _last_line(f"its relay {how}: the last lines of workers may be missing", exit_code)
 
 
@@ -414,7 +425,7 @@ def _last_line(what: str, exit_code: int | None) -> str:
     return f"clusterrun: {code}{what}"
 
 
-# Endings of workers, in words.
+# Exit statuses of workers.
 
 _MEANINGS: Mapping[int, str] = {
     signal.SIGABRT: "abort",
@@ -427,7 +438,7 @@ _MEANINGS: Mapping[int, str] = {
 
 
 def exit_status_text(exit_status: ExitStatus) -> str:
-    """Return "exit code 7", "SIGSEGV (segmentation fault)" or the failed step of the start."""
+    """Return "exit code 7", "SIGSEGV (segmentation fault)" or the step of the start that failed."""
     match exit_status:
         case Exited(code):
             return f"exit code {code}"
@@ -478,7 +489,7 @@ _CAUSES: Mapping[int, str] = {
 
 
 def _common_cause(exit_status: ExitStatus) -> str:
-    """Return common causes of such an end; "" if there are none."""
+    """Return common causes of an exit status; "" if there are none."""
     match exit_status:
         case Exited(code):
             return _meaning_of_shells(code)

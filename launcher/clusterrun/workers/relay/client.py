@@ -25,7 +25,7 @@ from clusterrun.policy.events import (
     WorkersIdle,
     WorkerStacks,
 )
-from clusterrun.policy.stacks import StackGroup, grouped
+from clusterrun.policy.stacks import StackGroup, group_stacks
 from clusterrun.processes import describe_wait_status, status_of
 from clusterrun.scratch import Scratch
 from clusterrun.workers.children import fork
@@ -155,7 +155,7 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
                     yield RelayAnswered(number, seen, now)
                 case messages.PrintedStacks(number, stacks, shown):
                     groups = [StackGroup((key,), text, found) for key, text, found in stacks]
-                    yield RelayAnswered(number, WorkerStacks(grouped(groups), shown), now)
+                    yield RelayAnswered(number, WorkerStacks(group_stacks(groups), shown), now)
                 case messages.OutputDrained(key, tail, error_file):
                     yield OutputEnded(LocalRank(key), tail, error_file or "", now)
                 case messages.Closed(losses):

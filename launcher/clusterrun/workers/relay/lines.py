@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 from clusterrun.loop import NEVER
-from clusterrun.policy.stacks import LONGEST
+from clusterrun.policy.stacks import MAX_STACK_CHARACTERS
 from clusterrun.workers.relay.recent_output import plain
 from clusterrun.workers.relay.screen import MAX_LINE_LENGTH, with_prefix
 
@@ -180,7 +180,7 @@ class StackDumpFilter:
 
     def _take(self, line: bytes) -> None:
         self.lines += 1
-        if len(self._dump) + len(line) <= LONGEST:
+        if len(self._dump) + len(line) <= MAX_STACK_CHARACTERS:
             self._dump += line
 
 
