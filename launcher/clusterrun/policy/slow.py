@@ -1,8 +1,8 @@
-"""Which rank of a job is slow, and why: decided from samples of the main threads of all ranks.
+"""Which rank of a job is slow, and why, by samples of the main threads of all ranks.
 
-Ranks that train together wait for the slowest one in each step. So the slow rank is the one that waits
-less than the others, in each of several windows; what it does meanwhile is the cause. A rank that lacks
-a CPU looks the same, and is told apart by what the kernel counts.
+Ranks that train together wait for the slowest rank in each step. So a rank is slow if it waits less than
+the others in each of several windows, and what it does instead is the cause. A rank without a CPU looks
+the same in the stacks; the kernel's counters show the difference.
 """
 
 import re
@@ -29,26 +29,25 @@ from clusterrun.policy.samples import (
 )
 
 MIN_GAP = 0.20
-"""A rank is slow if the others wait at least so much more: below, ranks differ by chance."""
+"""The difference in waiting that makes a rank slow; smaller differences are chance."""
 
 MIN_GAP_ON_FULL_CPUS = 0.30
-"""As above, where ranks lack CPUs."""
+"""``MIN_GAP`` if ranks lack CPUs."""
 
 FULL_CPUS = 0.10
-"""The median rank is ready to run and has no CPU for so much of the time: CPUs are full."""
+"""CPUs are full if the median rank is runnable without a CPU for this share of the time."""
 
 MAX_SLOW = 0.5
-"""Part of the ranks that may be slow: if more wait less than others, these others differ."""
+"""The share of ranks that may be slow."""
 
 MIN_WAIT = 0.10
-"""Where the median rank waits less, ranks wait for each other in a line that does not look like it."""
+"""If the median rank waits less, ranks wait for each other at a line that is not known as waiting."""
 
 MAX_CPU_OF_A_STARVED_RANK = 1.5
-"""Times what the others use: a rank that uses more has more to do, on full CPUs too."""
+"""CPU use relative to the other ranks: a rank that uses more has more to do, even on full CPUs."""
 
-MIN_NAMED = 0.10
-"""Part of the time that a quota holds a rank up, of the CPUs that other processes use, or of the time
-that a host's tasks wait: less is not named."""
+MIN_REPORTED = 0.10
+"""The smallest share that is reported of throttling, of other processes' CPU use, and of pressure."""
 
 ALL_READ_DATA, ALL_WAIT, MOSTLY = 0.30, 0.80, 0.50
 
@@ -61,7 +60,7 @@ DOES = {
 }
 
 IN_STATE = {"R": "running or ready to run", "D": "waiting for a disk or a device", "S": "asleep"}
-"""By the kernel's letter; all others are functions of the kernel."""
+"""The kernel's one-letter states; other states are functions of the kernel."""
 
 NONE_DIFFERS = "no rank differs in what its main thread waits for"
 NO_LINE = (
@@ -73,20 +72,20 @@ _KERNEL_PREFIX = re.compile(r"\A(?:do_sys_|do_|__|sys_|ksys_)+")
 
 
 class VerdictKind(Enum):
-    """What is found."""
+    """The kind of a finding."""
 
     STOPPED = "stopped"
-    """By a signal, as by Ctrl-Z."""
+    """Ranks are stopped by a signal, for example Ctrl-Z."""
     THROTTLED = "throttled"
-    """A CPU quota holds ranks up."""
+    """A CPU quota throttles ranks."""
     NO_CPU = "no CPU"
-    """Ranks, or their DataLoader processes, are ready to run and get no CPU."""
+    """Ranks, or their DataLoader processes, are runnable but get no CPU."""
     SLOW = "slow"
     DIFFERS = "differs"
-    """Ranks differ by what the kernel shows: without stacks, the cause is not known."""
+    """The kernel's states of ranks differ; without stacks, the cause is not known."""
     NOT_CLEAR = "not clear"
     OVERCOMMITTED = "overcommitted"
-    """The median rank lacks a CPU for so much of the time that ranks differ by chance."""
+    """All ranks lack CPUs so often that they differ by chance."""
     ALL_READ_DATA = "all read data"
     ALL_WAIT = "all wait"
     NONE_SLOW = "none slow"
@@ -95,23 +94,23 @@ class VerdictKind(Enum):
 
 
 class SlowVerdict(Struct, frozen=True):
-    """What is found in the ranks of the main program or of a service."""
+    """The finding about the ranks of the main program or of a service."""
 
     kind: VerdictKind
     sentence: str
     ranks: tuple[int, ...] = ()
-    """Those that differ from the others, by their numbers in the job."""
+    """The ranks that differ from the others, by their numbers in the job."""
     hosts: tuple[str, ...] = ()
-    """Where these are."""
+    """The hosts of these ranks."""
     activity: Activity | None = None
-    """What they do more than the others, or all alike."""
+    """What these ranks do more than the others, or what all ranks do."""
     place: str | None = None
-    """Where in the script."""
+    """The line of the script."""
     program: str = MAIN
 
 
 class SampledRank(Struct, frozen=True):
-    """One rank, and where it is."""
+    """The samples of a rank, and its node."""
 
     node_rank: int
     host: str
@@ -129,12 +128,12 @@ def judge(
     programs: Collection[NumberedProgram] = (),
     again: Iterable[SampledRank] = (),
 ) -> tuple[SlowVerdict, ...]:
-    """Return the verdict on the main program, then on each service whose ranks wait for each other.
+    """Return the verdict on the main program, then on each service that a verdict is useful for.
 
     Args:
-        ranks: of all nodes, in order.
-        programs: those of the job; none if it has no services.
-        again: ``rank_to_ask_again``, sampled with its child processes.
+        ranks: the ranks of all nodes, in order.
+        programs: the programs of a job with services.
+        again: the rank of ``rank_to_ask_again``, sampled with its child processes.
 
     """
     several_hosts = len({each.node_rank for each in ranks}) > 1
@@ -146,7 +145,7 @@ def judge(
         verdict = _Judge(program, several_hosts, reads).verdict(own)
         if program.name == MAIN:
             verdicts.append(verdict)
-        # Replicas that serve requests do not wait for each other: other verdicts tell nothing of them.
+        # Replicas that serve requests do not wait for each other, so other verdicts say nothing.
         elif verdict.kind in {VerdictKind.NOT_CLEAR, VerdictKind.ALL_WAIT}:
             text = f"{program.name}: {verdict.sentence}"
             verdicts.append(replace(verdict, program=program.name, sentence=text))
@@ -156,7 +155,7 @@ def judge(
 
 
 def rank_to_ask_again(verdicts: Iterable[SlowVerdict]) -> int | None:
-    """Return the rank whose DataLoader processes tell why it is slow; None: none does."""
+    """Return a slow rank whose DataLoader processes must be sampled to find the cause."""
     reads = (it for it in verdicts if (it.kind, it.activity) == (VerdictKind.SLOW, Activity.DATA))
     return next((each.ranks[0] for each in reads), None)
 
@@ -168,7 +167,7 @@ Figure = Callable[[WindowSample], float]
 
 
 class _Compared(NamedTuple):
-    """The mean over the windows of the median, of some ranks and of the others."""
+    """A figure of some ranks and of the others: the mean over the windows of the median."""
 
     own: float
     others: float
@@ -200,7 +199,10 @@ def _by_window(ranks: Ranks) -> Iterable[tuple[WindowSample, ...]]:
 
 
 def _far_below(figure: Figure, ranks: Ranks) -> list[set[int]]:
-    """Return for each window the ranks below the largest gap in the sorted shares, if it is large."""
+    """Return for each window the ranks below the largest gap in the sorted shares.
+
+    A window has none if the gap is below ``MIN_GAP``.
+    """
     found = []
     for window in _by_window(ranks):
         order = sorted(zip(map(figure, window), (each.own.rank for each in ranks), strict=True))
@@ -212,7 +214,7 @@ def _far_below(figure: Figure, ranks: Ranks) -> list[set[int]]:
 
 
 def _split(ranks: Ranks, numbers: Collection[int]) -> tuple[list[SampledRank], list[SampledRank]]:
-    """Return the ranks of these numbers, and the others."""
+    """Return the ranks with these numbers, and the others."""
     own = [each for each in ranks if each.own.rank in numbers]
     return own, [each for each in ranks if each.own.rank not in numbers]
 
@@ -234,18 +236,18 @@ def _queue(window: WindowSample) -> float:
 
 
 class _Judge(Struct, frozen=True):
-    """Judges the ranks of one program; its sentences name them."""
+    """Judges the ranks of one program."""
 
     program: NumberedProgram
     several_hosts: bool
-    """The host of a rank is named."""
+    """Sentences name the host of a rank."""
     reads: dict[int, str | None]
-    """Where the DataLoader processes of a rank read data, as far as it is known."""
+    """The place where the DataLoader processes of a rank read data, by rank."""
 
     def verdict(self, ranks: Ranks) -> SlowVerdict:
-        left_out = {WhyNoStacks.ENDED, WhyNoStacks.NOT_PYTHON}
+        excluded = {WhyNoStacks.ENDED, WhyNoStacks.NOT_PYTHON}
         running = [
-            each for each in ranks if each.own.windows and each.own.why_no_stacks not in left_out
+            each for each in ranks if each.own.windows and each.own.why_no_stacks not in excluded
         ]
         if not running:
             return SlowVerdict(VerdictKind.NOT_SAMPLED, "no rank was sampled")
@@ -274,21 +276,21 @@ class _Judge(Struct, frozen=True):
         return _verdict(VerdictKind.STOPPED, own, text) if own else None
 
     def _throttled(self, ranks: Ranks) -> SlowVerdict | None:
-        """Return the ranks that a CPU quota holds up in every window.
+        """Return the ranks that a CPU quota throttles in every window.
 
-        It is asked for first: under FSDP on gloo the threads of gloo are held up, and all ranks wait
-        alike.
+        This is checked first, because under FSDP on gloo a quota throttles gloo's threads, so all ranks
+        wait alike.
         """
         least = {
             each.own.rank: min(window.throttled or 0.0 for window in each.own.windows)
             for each in ranks
         }
-        held_up = {rank: share for rank, share in least.items() if share >= MIN_NAMED}
-        if not held_up:
+        throttled = {rank: share for rank, share in least.items() if share >= MIN_REPORTED}
+        if not throttled:
             return None
-        own, others = _split(ranks, held_up)
+        own, others = _split(ranks, throttled)
         whose, whom = _form(own, "its", "their"), _form(own, "it", "them")
-        share = percent(min(held_up.values()))
+        share = percent(min(throttled.values()))
         text = f"{whose} CPU quota throttles {whom} {share} of the time"
         return _verdict(VerdictKind.THROTTLED, own, f"{self._waits_for_a_cpu(own, others)}: {text}")
 
@@ -299,7 +301,7 @@ class _Judge(Struct, frozen=True):
         return f"{wait} {percent(queue.own)} of the time{theirs}"
 
     def _by_states(self, ranks: Ranks) -> SlowVerdict | None:
-        """Return the ranks that are less than others in the state that the median rank is in most."""
+        """Return the ranks that are less often in the most common state of the median rank."""
         states = sorted({state for window in _windows(ranks) for state in window.states})
         if len(states) < 2:
             return None
@@ -317,18 +319,18 @@ class _Judge(Struct, frozen=True):
     # By stacks.
 
     def _by_stacks(self, ranks: Ranks) -> SlowVerdict:
-        met = None
-        # Replicas that serve requests have no line in which they wait for each other.
+        line = None
+        # Replicas that serve requests have no line at which they wait for each other.
         if self.program.name == MAIN and _median(_wait, ranks) < MIN_WAIT:
-            met = _meeting_place(ranks)
-            if met is None:
+            line = _waiting_line(ranks)
+            if line is None:
                 return self._in_common(ranks, []) or SlowVerdict(VerdictKind.NOT_CLEAR, NO_LINE)
-            ranks = _waiting_at(met, ranks)
+            ranks = _waiting_at(line, ranks)
         found = _far_below(_wait, ranks)
         own, others = _split(ranks, set.intersection(*found))
         if not own:
-            return self._in_common(ranks, found) or _none_slow(ranks, met)
-        # Ranks that a single window names are neither slow nor an example of the others.
+            return self._in_common(ranks, found) or _none_slow(ranks, line)
+        # Ranks that only some windows show as slow are not compared.
         others = _split(ranks, set.union(*found))[1] or others
         wait, queue = _compared(_wait, own, others), _compared(_queue, own, others)
         cpu = _compared(lambda window: window.cpu, own, others)
@@ -344,7 +346,7 @@ class _Judge(Struct, frozen=True):
         if activity is Activity.DATA and lack.more >= share.more / 2:
             text = f"the DataLoader processes of {self._named(own)} wait for a CPU"
             return _verdict(VerdictKind.NO_CPU, own, f"{text}: {_why_no_cpu(own)}")
-        # The place of a rank that reads data is the loop over its DataLoader, which tells less.
+        # The main thread's place is the loop over the DataLoader; its processes show the function.
         in_loader = self.reads.get(own[0].own.rank) if activity is Activity.DATA else None
         place = in_loader or _most_common_place(own, activity)
         is_whole_host = len(own) > 1 and own == [
@@ -354,7 +356,7 @@ class _Judge(Struct, frozen=True):
         if is_whole_host:
             who = f"{self.program.named(_numbers(own))}, all of {own[0].host},"
         they, spend = _form(own, "it", "they"), _form(own, "It spends", "They spend")
-        theirs, where = ("are", f" at {met[1]}") if met else ("wait", "")
+        theirs, where = ("are", f" at {line[1]}") if line else ("wait", "")
         text = (
             f"{who} {_form(own, 'is', 'are')} slow:"
             f" the others {theirs} {percent(wait.others)} of the time{where}, {they}"
@@ -369,7 +371,7 @@ class _Judge(Struct, frozen=True):
         return replace(_verdict(VerdictKind.SLOW, own, text), activity=activity, place=place)
 
     def _in_common(self, ranks: Ranks, found: Sequence[set[int]]) -> SlowVerdict | None:
-        """Return what explains that not every window names the same rank; None: nothing does."""
+        """Return why no rank is slow in every window, if there is a common cause."""
         if _median(_queue, ranks) >= FULL_CPUS:
             return _overcommitted(ranks)
         if found and all(found):
@@ -383,7 +385,7 @@ class _Judge(Struct, frozen=True):
         return None
 
 
-def _none_slow(ranks: Ranks, met: tuple[Activity, str] | None) -> SlowVerdict:
+def _none_slow(ranks: Ranks, line: tuple[Activity, str] | None) -> SlowVerdict:
     wait = _median(_share_of(Activity.WAIT), ranks)
     if wait >= ALL_WAIT:
         place = _most_common_place(ranks, Activity.WAIT)
@@ -395,7 +397,7 @@ def _none_slow(ranks: Ranks, met: tuple[Activity, str] | None) -> SlowVerdict:
     span = low if low == high else f"{low.removesuffix(' %')}-{high}"
     computes = (_mean(_share_of(it), ranks) for it in (Activity.COMPUTE, Activity.OPTIMIZER))
     compute = percent(round(sum(computes), 3))
-    waited, place = (f"spend {span} at {met[1]}", met[1]) if met else (f"wait {span}", None)
+    waited, place = (f"spend {span} at {line[1]}", line[1]) if line else (f"wait {span}", None)
     text = f"no rank is slow: they {waited}, compute {compute}"
     return SlowVerdict(VerdictKind.NONE_SLOW, text, place=place)
 
@@ -413,9 +415,9 @@ def _why_no_cpu(ranks: Ranks) -> str:
 
 
 def _others_use(ranks: Ranks) -> str:
-    """Return what processes of others use on the nodes of these ranks; "" if it is little."""
+    """Return the CPU use of other processes on the nodes of these ranks; "" if it is small."""
     uses = [as_share(each.node.busy - each.node.busy_by_job) for each in ranks]
-    shared = [each for each, use in zip(ranks, uses, strict=True) if use > MIN_NAMED]
+    shared = [each for each, use in zip(ranks, uses, strict=True) if use > MIN_REPORTED]
     use = percent(max(uses))
     return f"other processes use {use} of the CPUs on {_hosts(shared)}" if shared else ""
 
@@ -428,12 +430,12 @@ def _loaders_on_disk(ranks: Ranks) -> str:
 
 
 def _pressure(rank: SampledRank) -> str:
-    things = {"cpu": "a CPU", "io": "a disk"}
-    felt = sorted(rank.node.pressure.items(), key=lambda item: -item[1])
+    resources = {"cpu": "a CPU", "io": "a disk"}
+    by_share = sorted(rank.node.pressure.items(), key=lambda item: -item[1])
     waits = ", ".join(
-        f"for {things.get(name, name)} {percent(share)} of the time"
-        for name, share in felt
-        if share >= MIN_NAMED
+        f"for {resources.get(name, name)} {percent(share)} of the time"
+        for name, share in by_share
+        if share >= MIN_REPORTED
     )
     return f" On {rank.host}, tasks wait {waits}." if waits else ""
 
@@ -454,21 +456,21 @@ def _hosts(ranks: Ranks) -> str:
     return listed(each.host for each in ranks)
 
 
-def _form(ranks: Ranks, of_one: str, of_several: str) -> str:
-    return of_several if len(ranks) > 1 else of_one
+def _form(ranks: Ranks, singular: str, plural: str) -> str:
+    return plural if len(ranks) > 1 else singular
 
 
 # Places.
 
 
-def _meeting_place(ranks: Ranks) -> tuple[Activity, str] | None:
-    """Return where the median rank is most; None: there is no line where more than half of them are.
+def _waiting_line(ranks: Ranks) -> tuple[Activity, str] | None:
+    """Return the most common place of the median rank; None if more than half of the ranks share none.
 
-    Of an even number of ranks it is the one below the middle: two that are at one line each do not meet.
+    The low median is used, because two ranks at different lines do not wait for each other.
     """
     windows = _windows(ranks)
     seen = Counter((it.activity, it.place) for window in windows for it in window.places)
-    # Where ranks read data or save, they do not wait for each other. Of rare places the median is 0.
+    # Ranks that read data or save do not wait for each other. The median of rare places is 0.
     common = [
         place
         for place, times in seen.items()
@@ -484,7 +486,7 @@ def _share_at(place: tuple[Activity, str], window: WindowSample) -> float:
 
 def _waiting_at(place: tuple[Activity, str], ranks: Ranks) -> Ranks:
     """Return the ranks with the time at this place counted as waiting."""
-    # Only some of what was seen in backward is computing: see ``with_stacks``.
+    # ``with_stacks`` has divided BACKWARD into COMPUTE and WAIT.
     activity = Activity.COMPUTE if place[0] is Activity.BACKWARD else place[0]
 
     def waiting(window: WindowSample) -> WindowSample:
@@ -501,7 +503,7 @@ def _waiting_at(place: tuple[Activity, str], ranks: Ranks) -> Ranks:
 
 
 def _most_common_place(ranks: Ranks, activity: Activity) -> str | None:
-    # DDP waits and computes in backward.
+    # DDP computes and waits in the backward pass.
     is_in_backward = activity in {Activity.COMPUTE, Activity.WAIT}
     seen_as = (activity, *([Activity.BACKWARD] if is_in_backward else []))
     return _most_common((it for window in _windows(ranks) for it in window.places), *seen_as)
