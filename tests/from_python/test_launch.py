@@ -17,7 +17,7 @@ import clusterrun
 import psutil
 import pytest
 from clusterrun import JobInterrupted, RemoteTraceback, UsageError, WorkerFailed
-from clusterrun.policy.node import SECONDS_OF_ECHO
+from clusterrun.policy.node import SECONDS_OF_DUPLICATES
 from free_ports import free_port
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -406,7 +406,7 @@ def test_second_ctrl_c_kills_workers(caller: Any) -> None:
     job.signal(signal.SIGINT)
     job.wait_for("no")
 
-    time.sleep(SECONDS_OF_ECHO)
+    time.sleep(SECONDS_OF_DUPLICATES)
     job.signal(signal.SIGINT)
 
     assert "KeyboardInterrupt" in job.ended().err

@@ -27,7 +27,7 @@ from clusterrun.policy.messages import (
     Stop,
     Verdict,
 )
-from clusterrun.policy.node import SECONDS_TO_DIE, Attempt
+from clusterrun.policy.node import SECONDS_AFTER_SIGKILL, Attempt
 from clusterrun.policy.outcome import Exited, NodeLost, Outcome, Succeeded
 from clusterrun.run.agent import Agent
 
@@ -259,7 +259,7 @@ def test_late_event_of_the_previous_attempt_is_ignored(job: ScriptedJob) -> None
 
     outcome = job.run(
         *(BADLY, WELL),
-        ends=[[GRACE], [SECONDS_TO_DIE]],
+        ends=[[GRACE], [SECONDS_AFTER_SIGKILL]],
         cleanups=[cleanup],
         answers=[[AGAIN], [OVER]],
     )

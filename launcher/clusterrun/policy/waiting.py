@@ -10,7 +10,7 @@ from clusterrun.policy import events
 from clusterrun.policy.actions import Pause, SendToCoordinator
 from clusterrun.policy.events import Event, NodeChecked
 from clusterrun.policy.messages import RequestSuspension, SuspensionPossible, Verdict
-from clusterrun.policy.node import SECONDS_OF_ECHO
+from clusterrun.policy.node import SECONDS_OF_DUPLICATES
 from clusterrun.policy.outcome import HelperFailed, Interrupted
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
 
@@ -69,7 +69,7 @@ class Waiting(Struct):
         if self.job_runs and self.can_suspend and number == SIGTERM:
             if self.asked_at == NEVER:
                 self.asked_at, asks = event.at, True
-            elif event.at - self.asked_at < SECONDS_OF_ECHO:
+            elif event.at - self.asked_at < SECONDS_OF_DUPLICATES:
                 return None
         if self.job_runs and asks:
             return SendToCoordinator(RequestSuspension(signal_name(number)))

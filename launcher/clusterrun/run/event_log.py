@@ -173,7 +173,7 @@ class EventLog:
                 self._write_record(_record("ready", plan, **worker, pid=running.pid), at)
         for local_rank, end in attempt.ended.items():
             self._record_end(attempt, local_rank, end, attempt.restarts.get(local_rank, 0), at)
-        if (mark := attempt.suspending.mark) and self._is_new("suspension"):
+        if (mark := attempt.suspending.step_count) and self._is_new("suspension"):
             self._write_record(_record("saving", plan, save_step=mark - 1), at)
         reason = None if isinstance(attempt.answer, GivenUp | None) else attempt.answer.reason
         if isinstance(reason, NodeLost) and self._is_new("node"):

@@ -310,7 +310,7 @@ class NodeAnswers:
         usage = _usage(running.pid) if running and not exit_status else None
         state = _state_in_words(running, exit_status, usage)
         if worker.local_rank in self._attempt.waiting:
-            state = f"waits for {', '.join(self._attempt.waits_for(worker.local_rank))}"
+            state = f"waits for {', '.join(self._attempt.awaited_services(worker.local_rank))}"
         return RankState(
             rank=worker.rank,
             local_rank=worker.local_rank,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusterrun.policy.node import SECONDS_OF_ECHO
+from clusterrun.policy.node import SECONDS_OF_DUPLICATES
 
 from tests.contract.launched import Launcher, await_end, await_status
 from tests.contract.worker_scripts import WAITS
@@ -191,7 +191,7 @@ def test_a_second_ctrl_c_kills_at_once(clusterrun: Launcher) -> None:
     job.signal(signal.SIGINT)
     job.wait_for("caught", 2)
 
-    time.sleep(SECONDS_OF_ECHO)
+    time.sleep(SECONDS_OF_DUPLICATES)
     started = time.monotonic()
     job.signal(signal.SIGINT)
     ended = job.ended()
