@@ -34,7 +34,7 @@ from clusterrun.job.this_process import this_process
 from clusterrun.job.values import number, whole_number
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import ROOT, Tree
-from clusterrun.report.tables import NOTHING, aligned
+from clusterrun.report.tables import EMPTY, aligned
 
 OUTPUT = "output.txt"
 
@@ -515,7 +515,7 @@ def table(benchmark: Benchmark) -> str:
 def _cells(row: Measurement) -> tuple[str, ...]:
     size = (row.variant, str(row.nodes), str(row.ranks))
     if row.throughput is None or row.spread is None or row.efficiency is None:
-        return (*size, *[NOTHING] * 4, row.fault)
+        return (*size, *[EMPTY] * 4, row.fault)
     # At least three significant digits.
     speed = f"{row.throughput:.0f}" if row.throughput >= 100 else f"{row.throughput:.3g}"
     spread, efficiency = f"±{100 * row.spread:.0f} %", f"{100 * row.efficiency:.0f} %"

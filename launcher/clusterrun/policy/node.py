@@ -216,12 +216,12 @@ class SuspensionOnNode(Struct):
     callers: frozenset[LocalRank] = frozenset()
     """The ranks of this node that have called ``suspend.requested`` in this attempt."""
     saved: frozenset[LocalRank] = frozenset()
-    saved_step: int = 0
-    """The highest step at which a rank of this node has saved; 0 if none has."""
+    saved_step_count: int = 0
+    """The highest step count at which a rank of this node has saved; 0 if none has."""
     is_on: bool = False
     """The ranks are being held, or save."""
-    step: int = 0
-    """The step at which the ranks save; 0 until the nodes have agreed on it."""
+    step_count: int = 0
+    """The number of calls of ``suspend.requested`` after which the ranks save; 0 until it is decided."""
     signalled_at: float = NEVER
     """When a SIGTERM to this agent requested the suspension; a second SIGTERM ends the job."""
 
@@ -1223,7 +1223,7 @@ class Attempt:
     def _rank_saved(self, event: events.RankSaved) -> None:
         if self.phase is Phase.RUNNING:
             self.suspending.saved |= {event.local_rank}
-            self.suspending.saved_step = max(self.suspending.saved_step, event.mark)
+            self.suspending.saved_step_count = max(self.suspending.saved_step_count, event.mark)
             self._report_progress()
 
     def _handle_suspension_order(self, order: messages.SuspensionOrder) -> None:
@@ -1249,7 +1249,7 @@ class Attempt:
 
     def _save_at(self, mark: int) -> None:
         if self.phase is Phase.RUNNING:
-            self.suspending.step = mark
+            self.suspending.step_count = mark
             self._do(actions.ReleaseRanks(mark))
             self._report_progress()
 
@@ -1258,7 +1258,7 @@ class Attempt:
         if self.suspending.is_on:
             self._do(actions.ReleaseRanks(0))
         signalled_at = self.suspending.signalled_at
-        self.suspending.is_on, self.suspending.step = False, 0
+        self.suspending.is_on, self.suspending.step_count = False, 0
         self.suspending.signalled_at = NEVER
         if signalled_at != NEVER:
             self._ending_signal(SignalReceived(signal.SIGTERM, signalled_at))
@@ -1268,13 +1268,13 @@ class Attempt:
         self._send(messages.RankExitedEarly(self.number, self.plan.workers[local_rank].rank))
 
     def _report_progress(self) -> None:
-        """Report which ranks have saved, if the nodes have agreed on the step."""
+        """Report which ranks have saved, if it is decided when they save."""
         state = self.suspending
-        if state.step:
+        if state.step_count:
             unsaved = self._global_ranks(state.callers - state.saved)
             silent = filter(self._is_main, (self.alive | self.waiting) - state.callers)
             ranks = self._global_ranks(silent)
-            self._send(messages.Saves(self.number, state.saved_step, unsaved, ranks))
+            self._send(messages.Saves(self.number, state.saved_step_count, unsaved, ranks))
 
     def _global_ranks(self, local_ranks: Iterable[LocalRank]) -> tuple[int, ...]:
         return tuple(self.plan.workers[rank].rank for rank in sorted(local_ranks)[:MAX_RANKS])

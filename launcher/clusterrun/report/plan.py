@@ -16,7 +16,7 @@ from clusterrun.job.options import OPTIONS, SUBJECTS
 from clusterrun.job.redaction import REDACTED, redacted
 from clusterrun.machine.machine import Gpu
 from clusterrun.planning.plan import MemoryPolicy, NodePlan, WorkerPlan, World
-from clusterrun.report.tables import NOTHING, aligned, listed, table
+from clusterrun.report.tables import EMPTY, aligned, listed, table
 
 if TYPE_CHECKING:
     from clusterrun.job.services import Service
@@ -308,7 +308,7 @@ def worker_table(plan: NodePlan) -> list[str]:
             "node": listed(worker.numa_nodes),
             "CPUs": "not bound" if worker.cpus is None else worker.cpus,
             "OMP_NUM_THREADS": plan.env.get("OMP_NUM_THREADS", "inherited"),
-            "memory": str(worker.memory or NOTHING),
+            "memory": str(worker.memory or EMPTY),
             "node by": listed(dict.fromkeys(gpu.told_by for gpu in worker.gpus)),
         }
         for worker, label in zip(WorkerView.all_of(plan), _labels(plan), strict=True)

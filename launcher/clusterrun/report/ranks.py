@@ -1,4 +1,4 @@
-"""Running jobs: tables for people, and the status as JSON; for ``ps`` and ``status``."""
+"""Running jobs as tables and as JSON, for ``clusterrun ps`` and ``status``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
@@ -12,46 +12,45 @@ from clusterrun.network.requests import JOINING, Description
 from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.answers import NodeRanks, RankState, read
 from clusterrun.policy.queries import Answers, MissingNode, missing_nodes
-from clusterrun.report.tables import NOTHING, duration, size, table
+from clusterrun.report.tables import EMPTY, duration, size, table
 
 SECONDS_BEHIND = 5.0
-"""A rank that has printed nothing for longer, and for much longer than the others, is behind."""
-
 TIMES_BEHIND = 3.0
-"""How much longer."""
+"""A rank is behind if it has been quiet for more than ``SECONDS_BEHIND``, and for more than this many
+times the median of the others."""
 
 GPU_HEADS = ("GPU use", "GPU memory", "temperature", "power")
-"""Columns that are left out if no GPU has a figure there."""
+"""Columns that are shown if a GPU has a figure there."""
 
 STATUS_HEADS = (
     *("rank", "node", "host", "state", "pid", "GPU", "CPUs", "CPU use", "memory"),
     *GPU_HEADS,
     *("lines/s", "quiet for", "last line"),
 )
-LEFT_OUT_FIRST = (
+STATUS_HIDDEN_FIRST = (
     *("memory", "lines/s", "temperature", "power", "GPU memory"),
     *("CPUs", "GPU", "node", "pid"),
 )
-MIN_OF_LAST_LINE = 30
-"""Columns of the terminal; with fewer for the last line, some of ours are left out."""
+MIN_LAST_LINE_WIDTH = 30
+"""If the last line has less width, other columns are hidden."""
 
 PS_HEADS = ("run", "for", "nodes", "ranks", "node", "attempt", "state", "pid", "program")
-PS_LEFT_OUT_FIRST = ("attempt", "node")
-MIN_OF_PROGRAM = 20
+PS_HIDDEN_FIRST = ("attempt", "node")
+MIN_PROGRAM_WIDTH = 20
 
 
 class RankView(Struct, frozen=True):
-    """One rank as shown."""
+    """A rank in ``status --json``."""
 
     state: RankState
     cpu_use: float | None
-    """CPUs in use, by two answers; None if one is missing."""
+    """CPUs in use between two answers; None if one is missing."""
     lines_per_second: float | None = None
-    """Printed, by two answers; None if one is missing, or its output is not seen."""
+    """Lines printed between two answers; None if one is missing or the output is not captured."""
 
 
 class NodeView(Struct, frozen=True):
-    """One node as shown."""
+    """A node in ``status --json``."""
 
     node_rank: int
     host: str
@@ -69,22 +68,22 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     number_of_nodes: int
     number_of_ranks: int
     programs: tuple[NumberedProgram, ...] | UnsetType = UNSET
-    """Of a job with services: ``rank`` is the number of a worker in the job."""
+    """Set if the job has services; ``rank`` is then the number of a worker in the job."""
     running_for: float
     nodes: tuple[NodeView, ...]
     missing: tuple[MissingNode, ...]
     waiting: tuple[str, ...]
-    """Hosts without a place."""
+    """The hosts of spare nodes."""
     behind: int | None
-    """The rank that has been quiet for much longer than the others; None if none has."""
+    """The rank that has been quiet for much longer than the others."""
     suspension: str
-    """Which ranks have not saved, in words; "": no suspension is agreed on."""
+    """The ranks that have not saved, in words; "" if no suspension is in progress."""
 
     @classmethod
     def of(
         cls, known: Description, first: Answers, second: Answers | None = None, seconds: float = 0.0
     ) -> Self:
-        """Return the status by the later answers; speeds are those between the two, ``seconds`` apart."""
+        """Return the status by the last answers, and rates by both, which are ``seconds`` apart."""
         last = second or first
         earlier = read(first, NodeRanks)[0] if second and seconds > 0 else ()
         before = {(rank.rank, rank.pid): rank for _, node in earlier for rank in node.ranks}
@@ -97,7 +96,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
                 node.attempt,
                 node.state,
                 tuple(
-                    _shown(rank, before.get((rank.rank, rank.pid)), seconds) for rank in node.ranks
+                    _rank_view(rank, before.get((rank.rank, rank.pid)), seconds)
+                    for rank in node.ranks
                 ),
             )
             for answer, node in found
@@ -123,8 +123,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         )
 
 
-def _shown(now: RankState, before: RankState | None, seconds: float) -> RankView:
-    """Return a rank with its speed since the earlier look; None: the process is not in that one."""
+def _rank_view(now: RankState, before: RankState | None, seconds: float) -> RankView:
+    """Return a rank with its rates since ``before``, the earlier state of the same process."""
     if before is None or not now.pid:
         return RankView(now, None)
     use = round(max(0.0, now.cpu_seconds - before.cpu_seconds) / seconds, 2)
@@ -142,30 +142,30 @@ def _rank_behind(ranks: Iterable[RankState]) -> int | None:
 
 
 def ps_text(agents: Iterable[Description], width: int | None) -> str:
-    """Return the table of this host's jobs, at most ``width`` columns wide; None: as wide as it is."""
+    """Return the table of this host's jobs, cut to ``width`` if that is given."""
     rows = [
         {
             "run": agent.run_id,
             "for": duration(agent.running_for),
             "nodes": str(agent.nodes),
-            # An agent that waits for other nodes does not know its place yet.
-            "ranks": NOTHING if agent.state == JOINING else str(agent.ranks),
-            "node": NOTHING if agent.state == JOINING else str(agent.node_rank),
-            "attempt": NOTHING if agent.state == JOINING else str(agent.attempt),
+            # An agent that waits for other nodes does not know its rank yet.
+            "ranks": EMPTY if agent.state == JOINING else str(agent.ranks),
+            "node": EMPTY if agent.state == JOINING else str(agent.node_rank),
+            "attempt": EMPTY if agent.state == JOINING else str(agent.attempt),
             "state": agent.state,
             "pid": str(agent.pid),
-            # A path is known by its end.
+            # The end of a path identifies it.
             "program": agent.program if width is None else agent.program.rpartition("/")[2],
         }
         for agent in agents
     ]
-    return "\n".join(_narrowed(PS_HEADS, rows, width, PS_LEFT_OUT_FIRST, MIN_OF_PROGRAM))
+    return "\n".join(_fitted_table(PS_HEADS, rows, width, PS_HIDDEN_FIRST, MIN_PROGRAM_WIDTH))
 
 
 def status_text(status: JobStatus, width: int | None) -> str:
-    """Return the table of all ranks, at most ``width`` columns wide; None: as wide as it is.
+    """Return the table of all ranks, cut to ``width`` if that is given.
 
-    What is unusual is above it: below, watch(1) would cut it off.
+    Problems are above the table, because watch(1) would cut them off below it.
     """
     attempts = sorted({node.attempt for node in status.nodes})
     states = dict.fromkeys(node.state for node in status.nodes)
@@ -185,68 +185,73 @@ def status_text(status: JobStatus, width: int | None) -> str:
         lines.append(status.suspension)
     programs = status.programs or ()
     rows = [_cells(node, rank, programs) for node in status.nodes for rank in node.ranks]
-    table = _narrowed(STATUS_HEADS, rows, width, LEFT_OUT_FIRST, MIN_OF_LAST_LINE)
-    return "\n".join([*lines, *table])
+    lines += _fitted_table(STATUS_HEADS, rows, width, STATUS_HIDDEN_FIRST, MIN_LAST_LINE_WIDTH)
+    return "\n".join(lines)
 
 
 def _cells(node: NodeView, shown: RankView, programs: Iterable[NumberedProgram]) -> dict[str, str]:
     """Return the cells of a rank by the heads of their columns."""
     rank = shown.state
     return {
-        "rank": next((name for it in programs if (name := it.label(rank.rank))), str(rank.rank)),
+        "rank": rank_label(rank.rank, programs),
         "node": str(node.node_rank),
         "host": node.host,
         "state": rank.state,
-        "pid": str(rank.pid or NOTHING),
-        "GPU": rank.gpus or NOTHING,
+        "pid": str(rank.pid or EMPTY),
+        "GPU": rank.gpus or EMPTY,
         "CPUs": rank.cpus or "not bound",
-        "CPU use": NOTHING if shown.cpu_use is None else f"{shown.cpu_use * 100:.0f} %",
-        "memory": size(rank.memory) if rank.memory else NOTHING,
-        **_gpu_cells(rank.gpu_states),
+        "CPU use": EMPTY if shown.cpu_use is None else f"{shown.cpu_use * 100:.0f} %",
+        "memory": size(rank.memory) if rank.memory else EMPTY,
+        **gpu_cells(rank.gpu_states),
         "lines/s": _rate(shown.lines_per_second),
-        "quiet for": NOTHING if rank.quiet_for is None else duration(rank.quiet_for),
+        "quiet for": EMPTY if rank.quiet_for is None else duration(rank.quiet_for),
         "last line": rank.last_line,
     }
 
 
-def _gpu_cells(gpus: Sequence[GpuState]) -> dict[str, str]:
-    """Return the cells of a rank's GPUs together: mean use, sum of memory and power, most heat."""
+def rank_label(number: int, programs: Iterable[NumberedProgram]) -> str:
+    """Return the rank of a worker by its number in the job: "3", or "server 0" in a service."""
+    return next((name for each in programs if (name := each.label(number))), str(number))
+
+
+def gpu_cells(gpus: Sequence[GpuState]) -> dict[str, str]:
+    """Return the mean use, the sums of memory and power, and the highest temperature of a rank's GPUs."""
     uses = [gpu.use for gpu in gpus if gpu.use is not None]
     used = [gpu.memory for gpu in gpus if gpu.memory is not None]
     heats = [gpu.temperature for gpu in gpus if gpu.temperature is not None]
     watts = [gpu.power for gpu in gpus if gpu.power is not None]
     return {
-        "GPU use": f"{sum(uses) / len(uses):.0f} %" if uses else NOTHING,
-        "GPU memory": size(sum(used)) if used else NOTHING,
-        "temperature": f"{max(heats)} C" if heats else NOTHING,
-        "power": f"{sum(watts)} W" if watts else NOTHING,
+        "GPU use": f"{sum(uses) / len(uses):.0f} %" if uses else EMPTY,
+        "GPU memory": size(sum(used)) if used else EMPTY,
+        "temperature": f"{max(heats)} C" if heats else EMPTY,
+        "power": f"{sum(watts)} W" if watts else EMPTY,
     }
 
 
 def _rate(lines: float | None) -> str:
     if lines is None:
-        return NOTHING
+        return EMPTY
     return f"{lines:.1f}" if 0 < lines < 10 else f"{lines:.0f}"
 
 
-def _narrowed(
+def _fitted_table(
     heads: Sequence[str],
     rows: Sequence[Mapping[str, str]],
     width: int | None,
-    left_out_first: Iterable[str],
-    least: int,
+    hidden_first: Iterable[str],
+    min_last_width: int,
 ) -> list[str]:
-    """Return the table in at most ``width`` columns of a terminal; None: as wide as it is.
+    """Return the table, cut to ``width`` if that is given.
 
-    Columns of ``left_out_first`` are left out until the last one has ``least`` columns, or none is
-    left; what is longer is cut.
+    Columns of ``hidden_first`` are hidden until the last column has ``min_last_width``. Lines that are
+    still too long are cut.
     """
-    left_out = iter(left_out_first)
+    hidden = iter(hidden_first)
     while True:
         lines = table(heads, rows, GPU_HEADS)
         if width is None:
             return lines
         before = lines[0].rfind(heads[-1])
-        if before + least <= width or (head := next(left_out, None)) is None:
+        if before + min_last_width <= width or (head := next(hidden, None)) is None:
             return [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]
         heads = [each for each in heads if each != head]

@@ -1,4 +1,4 @@
-"""Which rank is slow: the sentences of the verdicts, and a table; for ``clusterrun slow``."""
+"""The verdicts on slow ranks as text and as JSON, for ``clusterrun slow``."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -11,10 +11,11 @@ from clusterrun.policy.notices import listed
 from clusterrun.policy.queries import MissingNode, missing_nodes
 from clusterrun.policy.samples import Activity, WhyNoStacks
 from clusterrun.policy.slow import SampledRank, SlowVerdict, percent
-from clusterrun.report.tables import NOTHING, table
+from clusterrun.report.ranks import GPU_HEADS, gpu_cells, rank_label
+from clusterrun.report.tables import EMPTY, table
 
 MAX_REASONS = 10
-"""Why ranks have no stacks: so many reasons are printed."""
+"""Printed reasons why ranks have no stacks."""
 
 COLUMNS = {
     "wait": (Activity.WAIT, Activity.GPU),
@@ -23,8 +24,7 @@ COLUMNS = {
     "save": (Activity.SAVE,),
     "other": (Activity.OTHER,),
 }
-GPU_HEADS = ("GPU use", "temperature", "power")
-HEADS = ("rank", "host", *COLUMNS, "CPU", "no CPU", *GPU_HEADS)
+HEADS = ("rank", "host", *COLUMNS, "CPU", "no CPU", "GPU use", "temperature", "power")
 
 REASONS = {
     WhyNoStacks.MISSING: (
@@ -43,23 +43,23 @@ CURES = {
     2: "kernel.yama.ptrace_scope is 2; as root: sysctl kernel.yama.ptrace_scope=0",
     3: "kernel.yama.ptrace_scope is 3, which can be changed by a reboot only",
 }
-"""Why py-spy may not read other processes of the same user, by ptrace_scope."""
+"""Why py-spy is not allowed to read other processes of the same user, by ptrace_scope."""
 
 
 class SlowRankView(Struct, frozen=True):
-    """One rank as shown: shares of the time of its main thread, over all windows."""
+    """A rank in ``slow --json``: shares of the time of its main thread, over all windows."""
 
     rank: int
     host: str
     pid: int
     activities: dict[Activity, float]
-    """Empty if it has no stacks."""
+    """Empty without stacks."""
     cpu: float | None
-    """On a CPU; None: it was not sampled."""
+    """On a CPU; None if it was not sampled."""
     no_cpu: float | None
-    """Ready to run, without a CPU."""
+    """Runnable, but without a CPU."""
     throttled: float | None
-    """By a CPU quota; None: it has none."""
+    """Throttled by a CPU quota; None without a quota."""
     why_no_stacks: WhyNoStacks | None
     problem: str | None
 
@@ -68,11 +68,17 @@ class SlowRankView(Struct, frozen=True):
         windows, own = each.own.windows, each.own
         seen = [window.activities for window in windows if window.samples]
         known = [it for it in Activity if any(it in activities for activities in seen)]
-        means = {it: round(fmean(each.get(it, 0.0) for each in seen), 3) for it in known}
-        cpu, no_cpu = _mean([it.cpu for it in windows]), _mean([it.queue for it in windows])
-        throttled = _mean([it.throttled for it in windows if it.throttled is not None])
-        facts = own.why_no_stacks, own.problem
-        return cls(own.rank, each.host, own.pid, means, cpu, no_cpu, throttled, *facts)
+        return cls(
+            rank=own.rank,
+            host=each.host,
+            pid=own.pid,
+            activities={it: round(fmean(each.get(it, 0.0) for each in seen), 3) for it in known},
+            cpu=_mean([it.cpu for it in windows]),
+            no_cpu=_mean([it.queue for it in windows]),
+            throttled=_mean([it.throttled for it in windows if it.throttled is not None]),
+            why_no_stacks=own.why_no_stacks,
+            problem=own.problem,
+        )
 
 
 def _mean(shares: Sequence[float]) -> float | None:
@@ -100,47 +106,41 @@ class SlowReport(Struct, frozen=True):
     ) -> "SlowReport":
         lines = [each.sentence for each in verdicts]
         lines += [*_reasons(ranks, programs), *missing_nodes(missing)]
-        shown = tuple(map(SlowRankView.of, ranks))
-        return cls(run_id, "\n".join(lines), verdicts, shown, missing)
+        views = tuple(map(SlowRankView.of, ranks))
+        return cls(run_id, "\n".join(lines), verdicts, views, missing)
 
 
 def slow_text(
     programs: Sequence[NumberedProgram], ranks: Sequence[SampledRank], report: SlowReport
 ) -> str:
-    """Return the sentences and the table below them."""
+    """Return the verdicts, and a table of the ranks."""
     rows = [
-        _cells(own, shown, programs)
-        for own, shown in zip(ranks, report.ranks, strict=True)
-        if own.own.windows
+        _cells(sampled, view, programs)
+        for sampled, view in zip(ranks, report.ranks, strict=True)
+        if sampled.own.windows
     ]
-    shown = table(HEADS, rows, {*COLUMNS, *GPU_HEADS}) if rows else []
-    return "\n".join([report.summary, *shown])
+    lines = table(HEADS, rows, {*COLUMNS, *GPU_HEADS}) if rows else []
+    return "\n".join([report.summary, *lines])
 
 
 def _cells(
-    each: SampledRank, shown: SlowRankView, programs: Sequence[NumberedProgram]
+    sampled: SampledRank, view: SlowRankView, programs: Sequence[NumberedProgram]
 ) -> dict[str, str]:
-    label = next((name for it in programs if (name := it.label(shown.rank))), str(shown.rank))
-    uses = [gpu.use for gpu in each.own.gpus if gpu.use is not None]
-    heats = [gpu.temperature for gpu in each.own.gpus if gpu.temperature is not None]
-    watts = [gpu.power for gpu in each.own.gpus if gpu.power is not None]
     shares = {
-        head: sum(shown.activities.get(it, 0.0) for it in kinds) if shown.activities else None
+        head: sum(view.activities.get(it, 0.0) for it in kinds) if view.activities else None
         for head, kinds in COLUMNS.items()
     }
-    shares |= {"CPU": shown.cpu, "no CPU": shown.no_cpu}
+    shares |= {"CPU": view.cpu, "no CPU": view.no_cpu}
     return {
-        "rank": label,
-        "host": shown.host,
-        **{head: NOTHING if it is None else percent(it) for head, it in shares.items()},
-        "GPU use": f"{fmean(uses):.0f} %" if uses else NOTHING,
-        "temperature": f"{max(heats)} C" if heats else NOTHING,
-        "power": f"{sum(watts)} W" if watts else NOTHING,
+        "rank": rank_label(view.rank, programs),
+        "host": view.host,
+        **{head: EMPTY if it is None else percent(it) for head, it in shares.items()},
+        **gpu_cells(sampled.own.gpus),
     }
 
 
 def _reasons(ranks: Sequence[SampledRank], programs: Sequence[NumberedProgram]) -> list[str]:
-    """Return why ranks have no stacks, and the cure; equal reasons once."""
+    """Return why ranks have no stacks and how to fix it, one line for each reason."""
     by_reason: dict[tuple[WhyNoStacks, str], list[SampledRank]] = {}
     for each in ranks:
         if (why := each.own.why_no_stacks) is not None:
@@ -159,7 +159,7 @@ def _reasons(ranks: Sequence[SampledRank], programs: Sequence[NumberedProgram]) 
 
 
 def _detail(why: WhyNoStacks, each: SampledRank) -> str:
-    """Return what py-spy said, or what to type so that it may read other processes of the same user."""
+    """Return py-spy's error, or what allows it to read other processes of the same user."""
     if why is WhyNoStacks.FAILED:
         return each.own.problem or "it printed nothing"
     return CURES.get(each.node.ptrace_scope or 0, CONTAINER) if why is WhyNoStacks.REFUSED else ""

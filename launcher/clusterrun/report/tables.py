@@ -1,12 +1,12 @@
-"""Tables for people, and the times and numbers of bytes in their cells."""
+"""Tables as text, and times and sizes in their cells."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from clusterrun.bounds import counted
 from clusterrun.errors import printable
 
-NOTHING = "-"
-"""The cell of what is unknown, or is none."""
+EMPTY = "-"
+"""The cell of a value that is unknown or not there."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -14,7 +14,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the rows with aligned columns, each as wide as its widest cell.
 
-    rich's tables would wrap cells in narrow terminals, and take seconds for thousands of workers.
+    rich's tables wrap cells in narrow terminals, and take seconds for thousands of workers.
     """
     table = [[*map(printable, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -27,19 +27,19 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
 def table(
     heads: Sequence[str], rows: Sequence[Mapping[str, str]], if_known: Container[str] = ()
 ) -> list[str]:
-    """Return heads and rows, whose cells are by head, aligned.
+    """Return the aligned heads and rows.
 
-    Columns of ``if_known`` are left out if no row has a cell there but ``NOTHING``.
+    Columns of ``if_known`` are omitted if they are ``EMPTY`` in all rows.
     """
     shown = [
-        head for head in heads if head not in if_known or any(row[head] != NOTHING for row in rows)
+        head for head in heads if head not in if_known or any(row[head] != EMPTY for row in rows)
     ]
     return aligned([shown, *([row[head] for head in shown] for row in rows)])
 
 
 def listed(values: Iterable[object]) -> str:
-    """Return the cell of several values, "0,1"; ``NOTHING`` of none."""
-    return ",".join(map(str, values)) or NOTHING
+    """Return "0,1", or ``EMPTY`` if there are no values."""
+    return ",".join(map(str, values)) or EMPTY
 
 
 def duration(seconds: float) -> str:
@@ -56,7 +56,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes as "512 B", "1.5 GiB", "12 GiB"."""
+    """Return a number of bytes as "512 B", "1.5 GiB" or "12 GiB"."""
     unit = 0
     while count >= 1024 and unit < len(_UNITS) - 1:
         count, unit = count / 1024, unit + 1

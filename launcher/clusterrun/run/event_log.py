@@ -168,7 +168,7 @@ class EventLog:
                 worker = _worker_fields(plan.workers[local_rank])
                 event = "restarted" if count else "started"
                 self._write_record(_record(event, plan, **worker, pid=running.pid), at)
-            if local_rank in attempt.ready and self._is_new(f"ready {count}", local_rank):
+            if local_rank in attempt.services.ready and self._is_new(f"ready {count}", local_rank):
                 worker = _worker_fields(plan.workers[local_rank])
                 self._write_record(_record("ready", plan, **worker, pid=running.pid), at)
         for local_rank, end in attempt.ended.items():
