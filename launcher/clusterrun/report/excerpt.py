@@ -1,4 +1,4 @@
-"""The part of a worker's standard error, or of its error file, that shows why it failed."""
+"""The lines of a worker's standard error or error file that show why it failed."""
 
 import json
 import re
@@ -18,16 +18,17 @@ from clusterrun.policy.tracebacks import (
 _SYNTAX = ("SyntaxError: ", "IndentationError: ", "TabError: ")
 _NOT_COMPILED = re.compile(r'  File "(?P<file>.+)", (?P<line>line \d+)')
 _FATAL = ("Fatal Python error: ", "terminate called ")
-_UNMARKED = 20
-_WIDEST = 400
-_LONGEST_ERROR = 20_000
+_MAX_LINES = 20
+_MAX_LINES_OF_FATAL_ERROR = 60
+_MAX_WIDTH = 400
+_MAX_ERROR = 20_000
 
 
 def excerpt(tail: str) -> list[str]:
-    """Return the lines that matter of ``tail``.
+    """Return the lines to show.
 
-    These are the last traceback, those it is chained to and the lines after it, or else the lines
-    of a fatal error, or else the last 20 lines. Long parts are shortened.
+    These are the last traceback with the tracebacks that it is chained to and the lines after it, or else
+    the lines of a fatal error, or else the last 20 lines. Long tracebacks are shortened.
     """
     lines = plain_lines(tail)
     header = last_traceback(lines)
@@ -39,31 +40,32 @@ def excerpt(tail: str) -> list[str]:
 
 
 def exception_line(tail: str) -> str:
-    """Return the first line of the exception that ends ``tail``, "ValueError: boom", or "".
+    """Return the first line of the exception at the end, "ValueError: boom"; "" if there is none.
 
-    For a syntax error, the file and the line follow, as in Python's ``str``.
+    The file and line of a syntax error follow, as in Python's ``str``.
     """
     lines = plain_lines(tail)
     header = last_traceback(lines)
     if header is None:
-        # A script that does not compile has no frames, and its error no header.
+        # The error of a script that does not compile has no frames and no header.
         is_syntax = bool(lines) and lines[-1].startswith(_SYNTAX)
-        return _cut(lines[-1]) + _place(lines[:-1]) if is_syntax else ""
+        return _cut(lines[-1]) + _syntax_error_location(lines[:-1]) if is_syntax else ""
     exception = exception_after(lines, header)
     found = lines[exception:]
     if not found or script_continued(found):
         return ""
-    place = _place(lines[:exception]) if found[0].startswith(_SYNTAX) else ""
-    return _cut(found[0].removeprefix("  | ")) + place
+    is_syntax = found[0].startswith(_SYNTAX)
+    location = _syntax_error_location(lines[:exception]) if is_syntax else ""
+    return _cut(found[0].removeprefix("  | ")) + location
 
 
 def exception_of(result: WorkerResult) -> str:
-    """Return the exception that ended the worker, by its standard error or its error file."""
+    """Return the exception of a worker, from its standard error or else its error file."""
     return exception_line(result.tail) or exception_line(decode_error_file(result.error))
 
 
-def _place(before: Sequence[str]) -> str:
-    """Return where Python found a syntax error, by the indented lines right ``before`` it."""
+def _syntax_error_location(before: Sequence[str]) -> str:
+    """Return " (train.py, line 2)", by the indented lines directly before the error."""
     for line in reversed(before):
         if match := _NOT_COMPILED.fullmatch(line):
             return f" ({match['file'].rpartition('/')[2]}, {match['line']})"
@@ -83,25 +85,26 @@ def _first_of_chain(lines: Sequence[str], header: int) -> int:
 
 def _fatal_error(lines: Sequence[str]) -> int:
     fatal = [i for i, line in enumerate(lines) if line.startswith(_FATAL)]
-    return max(fatal[-1] if fatal else 0, len(lines) - (60 if fatal else _UNMARKED), 0)
+    most = _MAX_LINES_OF_FATAL_ERROR if fatal else _MAX_LINES
+    return max(fatal[-1] if fatal else 0, len(lines) - most, 0)
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= _WIDEST else f"{line[:_WIDEST]} ..."
+    return line if len(line) <= _MAX_WIDTH else f"{line[:_MAX_WIDTH]} ..."
 
 
 def decode_error_file(text: str) -> str:
-    """Return message and traceback of TORCHELASTIC_ERROR_FILE; a text of unknown form stays as it is.
+    """Return the message and traceback in a TORCHELASTIC_ERROR_FILE, or its text if that is not known.
 
-    The forms are those of ``torch.distributed.elastic.multiprocessing.errors`` (2.15):
-    ``{"message": {"message": TEXT, "extraInfo": {"py_callstack": TRACEBACK, ...}}}`` by ``@record``,
-    and the plain ``{"message": TEXT}``.
+    ``torch.distributed.elastic.multiprocessing.errors`` (2.15) writes
+    ``{"message": {"message": TEXT, "extraInfo": {"py_callstack": TRACEBACK, ...}}}`` for ``@record``,
+    and otherwise ``{"message": TEXT}``.
     """
     try:
         known = _message_and_traceback(json.loads(text))
     except (ValueError, RecursionError):
         known = ""
-    return (known or text).strip()[-_LONGEST_ERROR:]
+    return (known or text).strip()[-_MAX_ERROR:]
 
 
 def _message_and_traceback(document: object) -> str:

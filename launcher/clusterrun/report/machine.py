@@ -1,4 +1,4 @@
-"""A machine, as ``clusterrun topo`` prints it: its drawing by packages and NUMA nodes, and its JSON."""
+"""A machine as ``clusterrun topo`` prints it: a tree of packages and NUMA nodes, or JSON."""
 
 import io
 from collections import Counter
@@ -20,12 +20,12 @@ PLAIN, STRONG, DIM, GOOD, NAME = "", "bold", "dim", "green", "cyan"
 """Styles of cells, as rich names them."""
 
 MAX_TABLE_ROWS = 16
-"""Nodes of a table that people can read; machines whose GPUs have memory nodes have more."""
+"""NUMA nodes in a readable table; machines with NUMA nodes in GPU memory have more."""
 
-_WIDEST = 1 << 20
-"""Columns of output that is not wrapped."""
-_NARROWEST = 20
-"""Columns that the branches of a tree leave room for words in."""
+_UNWRAPPED = 1 << 20
+"""The width of output that is not wrapped."""
+_MIN_WIDTH = 20
+"""With less width, the branches of the tree leave no room for text."""
 _GAP = "  "
 _TIMES = " \N{MULTIPLICATION SIGN} "
 
@@ -34,7 +34,7 @@ class Style(NamedTuple):
     """What the output can show."""
 
     width: int | None = None
-    """Columns; None: lines are not wrapped."""
+    """Columns; if None, lines are not wrapped."""
     colour: bool = False
     unicode: bool = True
 
@@ -47,7 +47,7 @@ class Cell(NamedTuple):
 
 
 class TreeRow(NamedTuple):
-    """Cells and the rows below them; rows of one ``kind`` have aligned columns."""
+    """Cells, and the rows below them; the columns of all rows of a ``kind`` are aligned."""
 
     kind: str
     cells: Sequence[Cell]
@@ -55,8 +55,8 @@ class TreeRow(NamedTuple):
 
 
 def draw(rows: Sequence[TreeRow], style: Style) -> str:
-    """Return a tree whose root is not drawn, without a trailing newline."""
-    # The JSON needs none of it.
+    """Return the rows as a tree without a root, and without a trailing newline."""
+    # The JSON does not need rich.
     from rich.console import Console
     from rich.text import Text
     from rich.tree import Tree
@@ -82,14 +82,14 @@ def draw(rows: Sequence[TreeRow], style: Style) -> str:
     _measure(rows, widths)
     tree = Tree("", hide_root=True)
     grow(tree, rows)
-    # rich draws branches in ASCII if the encoding has no others.
+    # rich draws branches in ASCII if the encoding has no other characters.
     encoding = "utf-8" if style.unicode else "ascii"
     file = io.TextIOWrapper(
         io.BytesIO(), encoding=encoding, errors="backslashreplace", write_through=True
     )
     console = Console(
         file=file,
-        width=_WIDEST if style.width is None else max(style.width, _NARROWEST),
+        width=_UNWRAPPED if style.width is None else max(style.width, _MIN_WIDTH),
         force_terminal=style.colour,
         color_system="standard" if style.colour else None,
         no_color=not style.colour,
@@ -102,7 +102,7 @@ def draw(rows: Sequence[TreeRow], style: Style) -> str:
 
 
 def _measure(rows: Iterable[TreeRow], widths: dict[str, list[int]]) -> None:
-    """Add the width of each column by kind of row; a row's last cell does not count."""
+    """Add the width of each column by the kind of row, without the last cell of a row."""
     for row in rows:
         own = [len(cell.text) for cell in row.cells[:-1]]
         known = widths.get(row.kind, [])
@@ -111,7 +111,7 @@ def _measure(rows: Iterable[TreeRow], widths: dict[str, list[int]]) -> None:
 
 
 def machine_view(machine: Machine, plan: NodePlan) -> dict[str, object]:
-    """Return what ``--json`` prints; CPUs and cores are lists in the kernel's form."""
+    """Return what ``topo --json`` prints; CPUs and cores are in the kernel's list format."""
     return {
         "allowed_cpus": str(machine.allowed),
         "cpu_quota": machine.cpu_quota,
@@ -148,7 +148,7 @@ def machine_view(machine: Machine, plan: NodePlan) -> dict[str, object]:
 
 
 def _is_visible(gpu: Gpu, machine: Machine) -> bool:
-    """Return whether workers may see a GPU, whatever node ``--numa-map`` says that it is on."""
+    """Return whether workers may use a GPU; ``--numa-map`` may have changed its NUMA node."""
     return any(
         (gpu.vendor, gpu.index, gpu.bdf, gpu.uuid) == (it.vendor, it.index, it.bdf, it.uuid)
         for it in machine.visible
@@ -156,7 +156,7 @@ def _is_visible(gpu: Gpu, machine: Machine) -> bool:
 
 
 def topo_text(name: str, machine: Machine, plan: NodePlan, style: Style) -> str:
-    """Return the drawing, without a trailing newline; ``name`` is the machine's title."""
+    """Return the tree, the workers and the warnings; ``name`` is the title."""
     by = f", GPUs by {plan.visible_origin}" if plan.visible_origin else ""
     sections = (
         [_line(f"{name}: {_summary(machine)}", STRONG)],
@@ -185,29 +185,29 @@ def _summary(machine: Machine) -> str:
 
 
 def _packages(machine: Machine) -> Iterator[TreeRow]:
-    """Yield each package with its nodes, then nodes, CPUs and GPUs that are in no single package."""
-    left = list(machine.nodes)
+    """Yield each package with its NUMA nodes, then what does not belong to a single package."""
+    nodes = list(machine.nodes)
+    of_nodes = CpuSet.union_of(node.cpus for node in machine.nodes)
     for number, package in enumerate(machine.packages):
-        inside = [node for node in left if _is_inside(node, package, machine)]
-        left = [node for node in left if node not in inside]
-        alone = package - CpuSet.union_of(node.cpus for node in machine.nodes)
-        if rows := [*_nodes(inside, machine), *_cores_row(alone, machine)]:
+        inside = [node for node in nodes if _is_inside(node, package, machine)]
+        nodes = [node for node in nodes if node not in inside]
+        if rows := [*_nodes(inside, machine), *_cores_row(package - of_nodes, machine)]:
             yield TreeRow("package", [Cell(f"package {number}", STRONG)], rows)
-    yield from _nodes(left, machine)
-    somewhere = CpuSet.union_of([*machine.packages, *(node.cpus for node in machine.nodes)])
-    yield from _cores_row(CpuSet.union_of(machine.cores) - somewhere, machine)
+    yield from _nodes(nodes, machine)
+    known = CpuSet.union_of([*machine.packages, of_nodes])
+    yield from _cores_row(CpuSet.union_of(machine.cores) - known, machine)
     if gpus := _gpus_on(None, machine):
         yield TreeRow("package", [Cell("NUMA node unknown", STRONG)], gpus)
 
 
 def _is_inside(node: NumaNode, package: CpuSet, machine: Machine) -> bool:
-    # A node without CPUs is where all nodes are that are nearest to it.
-    places = [node] if node.cpus else nearest_nodes_with_cpus(node, machine.nodes)
-    return bool(places) and CpuSet.union_of(place.cpus for place in places) <= package
+    # A NUMA node without CPUs belongs to the package of its nearest NUMA nodes.
+    near = [node] if node.cpus else nearest_nodes_with_cpus(node, machine.nodes)
+    return bool(near) and CpuSet.union_of(each.cpus for each in near) <= package
 
 
 def _nodes(nodes: Sequence[NumaNode], machine: Machine) -> list[TreeRow]:
-    """Return a row for each node with CPUs, and one for all memory that is nearest to the same."""
+    """Return a row for each NUMA node with CPUs, and one for all memory with the same nearest nodes."""
     rows = []
     memory: dict[tuple[int, ...], list[NumaNode]] = {}
     for node in nodes:
@@ -218,12 +218,12 @@ def _nodes(nodes: Sequence[NumaNode], machine: Machine) -> list[TreeRow]:
         else:
             nearest = tuple(near.id for near in nearest_nodes_with_cpus(node, machine.nodes))
             memory.setdefault(nearest, []).append(node)
-    # A GPU's memory alone may be eight nodes.
-    for nearest, alike in memory.items():
-        ids = ",".join(runs(node.id for node in alike))
-        sizes = [node.memory for node in alike if node.memory is not None]
+    # The memory of one GPU may be eight NUMA nodes.
+    for nearest, group in memory.items():
+        ids = ",".join(runs(node.id for node in group))
+        sizes = [node.memory for node in group if node.memory is not None]
         cells = [
-            Cell(f"node {ids}" if len(alike) == 1 else f"nodes {ids}", NAME),
+            Cell(f"node {ids}" if len(group) == 1 else f"nodes {ids}", NAME),
             Cell(_memory(sum(sizes) if sizes else None)),
             Cell(f"memory only{f', nearest to node {nearest[0]}' if len(nearest) == 1 else ''}"),
         ]
@@ -242,7 +242,7 @@ def _cores_row(cpus: frozenset[int], machine: Machine) -> list[TreeRow]:
 
 
 def _cores(cpus: frozenset[int], machine: Machine) -> list[Cell]:
-    """Return cells for the cores of ``cpus``: number, CPUs, CPUs that are not allowed, L3 caches."""
+    """Return cells for cores: their number, allowed CPUs, CPUs that are not allowed, and L3 caches."""
     cores = [core & cpus for core in machine.cores if core & cpus]
     if machine.cores_known:
         # Cores of one machine may have different numbers of CPUs.
@@ -266,52 +266,53 @@ def _cores(cpus: frozenset[int], machine: Machine) -> list[Cell]:
 
 
 def strided(numbers: Iterable[int]) -> str:
-    """Return numbers as runs, "0-3", and as runs with a stride, "0-30:2", as taskset takes them."""
+    """Return numbers as runs, "0-3", and runs with a stride, "0-30:2", in the format of taskset(1)."""
     ordered = sorted(numbers)
-    parts = []
+    items = []
     while ordered:
         step = ordered[1] - ordered[0] if len(ordered) > 1 else 1
         progression = zip(ordered, count(ordered[0], step), strict=False)
         length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], progression))
         if step > 1 and length > 2:
-            parts.append(f"{ordered[0]}-{ordered[length - 1]}:{step}")
+            items.append(f"{ordered[0]}-{ordered[length - 1]}:{step}")
         else:
-            # Two numbers with a gap are no progression, and the second may begin one.
+            # Two numbers with a gap are not a progression, but the second may begin one.
             length = length if step == 1 else 1
-            parts += runs(ordered[:length])
+            items += runs(ordered[:length])
         ordered = ordered[length:]
-    return ",".join(parts)
+    return ",".join(items)
 
 
 def siblings(cores: Iterable[frozenset[int]]) -> str:
-    """Return cores with the CPUs of each, the first of every core before all seconds.
+    """Return the CPUs of cores: the first CPUs of all cores, then the second CPUs, ...
 
-    Core n of "0-15+128-143" has CPUs n and n + 128; siblings beside each other are runs, "0-87".
+    Core n of "0-15+128-143" has CPUs n and n + 128. If the CPUs of each core are adjacent, as in "0-87",
+    they are not separated.
     """
     known = list(cores)
-    beside = [core for core in known if max(core) - min(core) < len(core)]
-    apart = [core for core in known if core not in beside]
-    parts = [strided(CpuSet.union_of(beside))] if beside else []
+    adjacent = [core for core in known if max(core) - min(core) < len(core)]
+    apart = [core for core in known if core not in adjacent]
+    items = [strided(CpuSet.union_of(adjacent))] if adjacent else []
     for width in sorted({len(core) for core in apart}):
-        alike = sorted(sorted(core) for core in apart if len(core) == width)
-        parts.append("+".join(strided(lane) for lane in zip(*alike, strict=True)))
-    return ",".join(parts)
+        group = sorted(sorted(core) for core in apart if len(core) == width)
+        items.append("+".join(strided(lane) for lane in zip(*group, strict=True)))
+    return ",".join(items)
 
 
 def _gpus_on(node: int | None, machine: Machine) -> list[TreeRow]:
-    """Return the GPUs of a node, each with its slices, then those on the bus that this process can't open."""
-    here = [gpu for gpu in machine.gpus if gpu.numa_node == node]
-    whole = {gpu.uuid for gpu in here if gpu.uuid and not gpu.parent}
+    """Return the GPUs of a NUMA node with their slices, then GPUs that this process cannot open."""
+    own = [gpu for gpu in machine.gpus if gpu.numa_node == node]
+    whole = {gpu.uuid for gpu in own if gpu.uuid and not gpu.parent}
     rows = [
-        _gpu(gpu, machine, [it for it in here if gpu.uuid and it.parent == gpu.uuid])
-        for gpu in here
+        _gpu(gpu, machine, [it for it in own if gpu.uuid and it.parent == gpu.uuid])
+        for gpu in own
         if gpu.parent not in whole
     ]
-    ours = {gpu.bdf for gpu in machine.gpus}
+    opened = {gpu.bdf for gpu in machine.gpus}
     return rows + [
         TreeRow("gpu", [Cell("GPU", DIM), Cell(gpu.bdf), Cell("hidden from this process")])
         for gpu in machine.pci_gpus
-        if gpu.numa_node == node and gpu.bdf not in ours
+        if gpu.numa_node == node and gpu.bdf not in opened
     ]
 
 
@@ -348,7 +349,7 @@ def _notes(machine: Machine) -> Iterator[str]:
 
 
 def describe_distances(nodes: Sequence[NumaNode]) -> list[str]:
-    """Return lines on the distances between nodes; [] if they are all equal, or unknown."""
+    """Return the distances between NUMA nodes; [] if they are all equal or not known."""
     ids = [node.id for node in nodes]
     between = {
         (node.id, other): distance
@@ -373,7 +374,7 @@ def describe_distances(nodes: Sequence[NumaNode]) -> list[str]:
 
 
 def _nested(ids: Sequence[int], between: Mapping[tuple[int, int], int]) -> str:
-    """Return one line if the nodes form groups by distance, and these larger groups; else ""."""
+    """Return one line if the NUMA nodes form nested groups by distance, else ""."""
     levels: list[str] = []
     for distance in sorted(set(between.values())):
         near = {
