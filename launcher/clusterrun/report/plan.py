@@ -1,4 +1,4 @@
-"""The plan of a node: as ``--dry-run`` shows it, and as ``--verbose`` does at the start of an attempt."""
+"""The plan of a node, as ``--dry-run`` and ``--verbose`` print it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -21,32 +21,32 @@ from clusterrun.report.tables import EMPTY, aligned, listed, table
 if TYPE_CHECKING:
     from clusterrun.job.services import Service
 
-    # A dry run needs none of it.
+    # A dry run does not need it.
     from clusterrun.workers.fork_server.messages import Prepared
 
 Value = str | int | float | bool | None | list[str | int] | dict[str, str] | dict[str, int]
-"""A value of a job, in the types that JSON has."""
+"""A value of a job, in types of JSON."""
 
-WORTH_NAMING = 0.005
-"""Seconds: packages that were imported in less time are only counted."""
+MIN_SECONDS_NAMED = 0.005
+"""Packages that were imported in less time are only counted."""
 
 
 class ValueView(Struct, frozen=True):
-    """A value of a job, and where it was set."""
+    """A value of a job in ``--dry-run --json``, and where it was set."""
 
     value: Value
     origin: str
 
 
 class GpuView(Struct, frozen=True):
-    """A GPU of a worker."""
+    """A GPU of a worker in ``--dry-run --json``."""
 
     index: int
     address: str
     uuid: str
     numa_node: int | None
     told_by: str
-    """What ``numa_node`` is from."""
+    """The source of ``numa_node``."""
 
     @classmethod
     def of(cls, gpu: Gpu) -> Self:
@@ -54,26 +54,27 @@ class GpuView(Struct, frozen=True):
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
-    """A worker: its place, and what it executes."""
+    """A worker in ``--dry-run --json``."""
 
     rank: int
     local_rank: int
-    """LOCAL_RANK; in a scheduler's tasks it is not the worker's index, which is 0."""
+    """LOCAL_RANK; in a scheduler's task it differs from the worker's index, which is 0."""
     gpu: int | None
-    """Its only one; None if it has several or none."""
+    """The only GPU; None if there are several or none."""
     gpus: tuple[GpuView, ...]
     numa_node: int | None
-    """Its only one; None if it has several or none."""
+    """The only NUMA node; None if there are several or none."""
     numa_nodes: tuple[int, ...]
     cpus: str | None
-    """In the kernel's list form; None: not bound."""
+    """In the kernel's list format; None if the worker is not bound."""
     memory: MemoryPolicy | None
     env: dict[str, str | None] | UnsetType
-    """What clusterrun sets or changes; None: it is chosen at the start, as MASTER_PORT often is."""
+    """Variables that clusterrun sets or changes; None for a value that is chosen at the start."""
     command: tuple[str, ...]
     remark: str
+    """Warnings about the worker."""
     service: str | UnsetType = UNSET
-    """Whose worker it is; without the key, the main program's."""
+    """The worker's service; not set for the main program."""
 
     @classmethod
     def all_of(cls, plan: NodePlan) -> tuple[Self, ...]:
@@ -81,13 +82,6 @@ class WorkerView(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def _of(cls, plan: NodePlan, worker: WorkerPlan) -> Self:
-        env: dict[str, str | None] = dict(_shown({**plan.env, **worker.env}))
-        if "MASTER_PORT" not in worker.env:
-            env["MASTER_PORT"] = None
-        if plan.world.programs and "PORT" not in worker.env:
-            env["PORT"] = None
-        if worker.needs_ras_port and RAS_VARIABLE not in worker.env:
-            env[RAS_VARIABLE] = None
         return cls(
             rank=worker.rank,
             local_rank=int(worker.env.get("LOCAL_RANK", worker.local_rank)),
@@ -97,7 +91,7 @@ class WorkerView(Struct, frozen=True, kw_only=True):
             numa_nodes=worker.numa_nodes,
             cpus=None if worker.cpus is None else str(worker.cpus),
             memory=worker.memory,
-            env=env,
+            env={**dict(_redacted(plan.env)), **_own_variables(plan, worker)},
             command=worker.command,
             remark="; ".join(filter(None, (worker.local_rank_reason, worker.remark))),
             service=worker.service.name if worker.service else UNSET,
@@ -111,9 +105,9 @@ class PlanView(Struct, frozen=True):
     """All values, by the keys of a job file."""
     workers: tuple[WorkerView, ...]
     assumed: bool
-    """Other nodes are taken to be like this one."""
+    """The other nodes are assumed to be like this node."""
     services: dict[str, dict[str, ValueView]] | UnsetType = UNSET
-    """What is set of each service, by name and key; without the key, there is none."""
+    """The values of each service by name and key; not set without services."""
 
     @classmethod
     def of(cls, job: Job, plan: NodePlan) -> Self:
@@ -127,8 +121,8 @@ class PlanView(Struct, frozen=True):
 
 
 def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
-    """Yield name, value and origin of each value of the job; the script is several values."""
-    # By the keys of a job file: there module is a name, and no_python goes with script.
+    """Yield the name, value and origin of each value of the job."""
+    # The names are the keys of a job file, where a module or an executable has keys of its own.
     kind, origin = job.script.kind, job.origin("script")
     yield "module" if kind is ProgramKind.MODULE else "script", job.script.name, origin
     if kind is ProgramKind.EXECUTABLE:
@@ -139,7 +133,7 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
     for name, value in _settled(job):
         match name:
             case "module" | "no_python" | "run_path":
-                # The script's kind has them.
+                # They are in ``job.script``.
                 continue
             case "nnodes":
                 yield name, job.nnodes, job.origin(name)
@@ -148,7 +142,7 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
                 yield name, job.rendezvous.master_addr or world.master_addr, job.origin(name)
             case "env":
                 origins = dict.fromkeys(job.origin(f"env.{variable}") for variable in job.env)
-                yield name, dict(_shown(job.env)), ", ".join(origins) or "default"
+                yield name, dict(_redacted(job.env)), ", ".join(origins) or "default"
             case "ssh_options" if value:
                 yield name, REDACTED, job.origin(name)
             case "token":
@@ -158,12 +152,12 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
 
 
 def _settled(job: Job) -> Iterator[tuple[str, object]]:
-    """Yield the options of each subject, and what no option says."""
+    """Yield the options of each subject, and the values that are not options."""
     for field, value in asdict(job).items():
         if type(value) in SUBJECTS:
             yield from asdict(value).items()
         elif field == "main_nodes":
-            # As the key of a job file has it.
+            # The key in a job file.
             yield from [("node_ranks", str(value))] if value is not None else []
         elif field not in {"script", "given", "origins", "services"}:
             yield field, value
@@ -184,10 +178,10 @@ def _plain(value: object) -> Value:
 
 
 def dry_run_text(job: Job, plan: NodePlan) -> str:
-    """Return the plan for people: aligned, never cut short, without a trailing newline."""
+    """Return the plan as text, without a trailing newline. No value is cut."""
     world = plan.world
     gpus = f", GPUs by {plan.visible_origin}" if plan.visible_origin else ""
-    variables = ((name, text, _origin_of(name, job)) for name, text in sorted(_shown(plan.env)))
+    variables = ((name, text, _origin_of(name, job)) for name, text in sorted(_redacted(plan.env)))
     sections = (
         ("job", aligned(_job_rows(job, world))),
         *_service_sections(job),
@@ -197,12 +191,15 @@ def dry_run_text(job: Job, plan: NodePlan) -> str:
         ),
         ("variables of every worker", aligned(variables)),
         *(
-            (f"variables of {plan.name(each.local_rank)}", aligned(_own_variables(job, each)))
-            for each in _firsts(plan)
+            (f"variables of {plan.name(each.local_rank)}", _own_variable_rows(plan, each))
+            for each in _first_workers(plan)
         ),
         ("variables that no worker inherits", plan.unset),
         ("remarks", warnings_in(plan)),
-        *((_command_title(job, plan, each), [shell_line(each.command)]) for each in _firsts(plan)),
+        *(
+            (_command_title(job, plan, each), [shell_line(each.command)])
+            for each in _first_workers(plan)
+        ),
     )
     return "\n\n".join(
         "\n".join(map(printable, [title, *(f"  {line}" for line in lines)]))
@@ -211,11 +208,11 @@ def dry_run_text(job: Job, plan: NodePlan) -> str:
     )
 
 
-def _shown(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _redacted(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     return ((name, redacted(name, text)) for name, text in variables.items())
 
 
-def _firsts(plan: NodePlan) -> list[WorkerPlan]:
+def _first_workers(plan: NodePlan) -> list[WorkerPlan]:
     """Return the first worker of each program on this node."""
     found: dict[str, WorkerPlan] = {}
     for worker in plan.workers:
@@ -223,13 +220,20 @@ def _firsts(plan: NodePlan) -> list[WorkerPlan]:
     return list(found.values())
 
 
-def _own_variables(job: Job, worker: WorkerPlan) -> list[tuple[str, str]]:
-    later = ["MASTER_PORT", *(["PORT"] if job.services else [])]
+def _own_variables(plan: NodePlan, worker: WorkerPlan) -> dict[str, str | None]:
+    """Return the worker's own variables; None for a value that is chosen at the start."""
+    variables: dict[str, str | None] = dict(_redacted(worker.env))
+    variables.setdefault("MASTER_PORT", None)
+    if plan.world.programs:
+        variables.setdefault("PORT", None)
     if worker.needs_ras_port:
-        later.append(RAS_VARIABLE)
-    return sorted(
-        {**dict.fromkeys(later, "chosen at the start"), **dict(_shown(worker.env))}.items()
-    )
+        variables.setdefault(RAS_VARIABLE, None)
+    return variables
+
+
+def _own_variable_rows(plan: NodePlan, worker: WorkerPlan) -> list[str]:
+    variables = sorted(_own_variables(plan, worker).items())
+    return aligned((name, "chosen at the start" if it is None else it) for name, it in variables)
 
 
 def _command_title(job: Job, plan: NodePlan, worker: WorkerPlan) -> str:
@@ -238,7 +242,7 @@ def _command_title(job: Job, plan: NodePlan, worker: WorkerPlan) -> str:
 
 
 def _service_sections(job: Job) -> Iterator[tuple[str, list[str]]]:
-    """Yield what is set of each service, with where it was set."""
+    """Yield a title and the values of each service, with their origins."""
     for service in job.services:
         values = _values_of(service).items()
         rows = [(key, str(each.value), each.origin) for key, each in values]
@@ -256,7 +260,8 @@ def _job_rows(job: Job, world: World) -> Iterator[Sequence[str]]:
     for name, value, origin in _values(job, world):
         if name == "env":
             yield from (
-                (name, f"{key}={text}", job.origin(f"env.{key}")) for key, text in _shown(job.env)
+                (name, f"{key}={text}", job.origin(f"env.{key}"))
+                for key, text in _redacted(job.env)
             )
         elif name == "fewest_nodes" and job.last_call is None:
             continue
@@ -265,10 +270,10 @@ def _job_rows(job: Job, world: World) -> Iterator[Sequence[str]]:
 
 
 def _is_quiet(name: str) -> bool:
-    """Return whether a value is left out if it is the default, which it nearly always is."""
+    """Return whether a default value is omitted."""
     if name in OPTIONS:
         return OPTIONS[name].option.quiet
-    # What is not an option follows from a cluster, a scheduler or a terminal.
+    # Values that are not options come from a cluster, a scheduler or a terminal.
     return name not in {"script", "module", "no_python", "run_path", "args", "token"}
 
 
@@ -298,10 +303,10 @@ def _origin_of(variable: str, job: Job) -> str:
 
 
 def worker_table(plan: NodePlan) -> list[str]:
-    """Return the table of dry runs and of topo; it has memory only if a worker has a policy."""
+    """Return the table of workers in dry runs and in ``clusterrun topo``."""
     rows = [
         {
-            "rank": label or str(worker.rank),
+            "rank": _rank_label(planned),
             "local": str(worker.local_rank),
             "GPU": listed(gpu.index for gpu in worker.gpus),
             "address": listed(gpu.address for gpu in worker.gpus),
@@ -311,27 +316,24 @@ def worker_table(plan: NodePlan) -> list[str]:
             "memory": str(worker.memory or EMPTY),
             "node by": listed(dict.fromkeys(gpu.told_by for gpu in worker.gpus)),
         }
-        for worker, label in zip(WorkerView.all_of(plan), _labels(plan), strict=True)
+        for worker, planned in zip(WorkerView.all_of(plan), plan.workers, strict=True)
     ]
     return table(tuple(rows[0]), rows, if_known={"memory"})
 
 
-def _labels(plan: NodePlan) -> list[str]:
-    """Return the short names of services' workers, "server 0"; "" for others."""
-    return [
-        f"{worker.service.name} {worker.rank_in_program}" if worker.service else ""
-        for worker in plan.workers
-    ]
+def _rank_label(worker: WorkerPlan) -> str:
+    service = worker.service
+    return f"{service.name} {worker.rank_in_program}" if service else str(worker.rank)
 
 
 def warnings_in(plan: NodePlan) -> list[str]:
-    """Return why LOCAL_RANK is not what one expects, then all remarks, each of them once."""
+    """Return the reasons for unexpected values of LOCAL_RANK, then all other warnings, each once."""
     reasons = dict.fromkeys(worker.local_rank_reason for worker in plan.workers)
     return [*filter(None, reasons), *plan.all_warnings()]
 
 
 def describe_start(plan: NodePlan, *, moves_pages: bool = False) -> Iterator[str]:
-    """Yield a line on the attempt, one on each worker, and one if the kernel moves their pages."""
+    """Yield a line for the attempt, for each worker, and if the kernel moves the workers' pages."""
     world = plan.world
     total = sum(each.size for each in world.programs) or world.size
     port = "a free port" if world.master_port is None else f"port {world.master_port}"
@@ -343,12 +345,12 @@ def describe_start(plan: NodePlan, *, moves_pages: bool = False) -> Iterator[str
     if world.interface:
         yield f"gloo, NCCL and TensorPipe use the network interface {world.interface}"
     for worker in plan.workers:
-        yield f"{plan.name(worker.local_rank)}: {_place(worker)}"
+        yield f"{plan.name(worker.local_rank)}: {_resources(worker)}"
     if moves_pages and any(worker.cpus for worker in plan.workers):
         yield "kernel.numa_balancing is on: the kernel moves pages to the CPUs that use them"
 
 
-def _place(worker: WorkerPlan) -> str:
+def _resources(worker: WorkerPlan) -> str:
     gpus = ", ".join(f"GPU {gpu.index} ({gpu.bdf})" for gpu in worker.gpus) or "no GPU"
     cpus = "all CPUs" if worker.cpus is None else f"CPUs {worker.cpus}"
     nodes = ",".join(map(str, worker.numa_nodes))
@@ -358,9 +360,9 @@ def _place(worker: WorkerPlan) -> str:
 
 
 def describe_prepared(prepared: "Prepared", workers: int, *, verbose: bool) -> Iterator[str]:
-    """Yield how workers start, what was preloaded, and what was not and why.
+    """Yield how workers start, what was preloaded, and why other modules were not.
 
-    ``workers``: how many this node has. Not ``verbose``: only what costs time, or has failed.
+    ``workers`` is the number of workers of this node. Unless ``verbose``, only problems are named.
     """
     module = prepared.not_preloaded if workers > 1 else None
     if prepared.why and prepared.why != prepared.why_not_preloaded:
@@ -371,7 +373,9 @@ def describe_prepared(prepared: "Prepared", workers: int, *, verbose: bool) -> I
         yield f"workers are spawned: {prepared.why}{cost}"
     elif not prepared.why and verbose:
         slow = [
-            f"{name} ({taken:.2f} s)" for name, taken in prepared.loaded if taken >= WORTH_NAMING
+            f"{name} ({taken:.2f} s)"
+            for name, taken in prepared.loaded
+            if taken >= MIN_SECONDS_NAMED
         ]
         others = len(prepared.loaded) - len(slow)
         loaded = [*slow, *([f"{others} that took no time"] if others else [])]
