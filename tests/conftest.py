@@ -32,7 +32,7 @@ LONGEST = (
     "tests/policy/test_large_jobs.py",
     "tests/policy/test_fates.py",
     "tests/from_python/test_notebook.py",
-    "tests/looking/test_stuck_output.py",
+    "tests/commands/test_stuck_output.py",
     "tests/contract/output/test_torchrun_output.py",
 )
 

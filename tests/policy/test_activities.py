@@ -50,7 +50,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("row", KINDS)
-def test_kind_of_a_stack(row: tuple[str, ...]) -> None:
+def test_activity_of_stack(row: tuple[str, ...]) -> None:
     kind, *frames = row
 
     assert activity_of([LAUNCHER, MAIN_FRAME, *frames])[0] is Activity(kind)
@@ -68,7 +68,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("row", PLACES)
-def test_place_in_the_users_code(row: tuple[str, ...]) -> None:
+def test_place_of_stack(row: tuple[str, ...]) -> None:
     """The innermost frame that is not a library's; if all are, the innermost one."""
     place, *frames = row
 
@@ -81,7 +81,7 @@ READ = (READ_ITEM,)
 PROC = WindowSample(cpu=0.3, queue=0.1, states={"R": 1.0})
 
 
-def test_backward_is_split_by_the_time_asleep() -> None:
+def test_backward_is_divided_by_time_asleep() -> None:
     """Asleep 60 %, of which 20 % is reading data: 40 % of the time it waited in backward."""
     seen = with_stacks(PROC, {BACKWARD: 70, FORWARD: 10, READ: 20})
 
@@ -101,21 +101,21 @@ def test_backward_is_split_by_the_time_asleep() -> None:
 @pytest.mark.parametrize(
     ("cpu", "waits"), [(1.0, 0.0), (0.9, 0.1), (0.0, 0.5)], ids=["busy", "some", "asleep"]
 )
-def test_backward_waits_no_longer_than_it_is_seen(cpu: float, waits: float) -> None:
+def test_backward_waits_at_most_as_long_as_seen(cpu: float, waits: float) -> None:
     seen = with_stacks(replace(PROC, cpu=cpu, queue=0.0), {BACKWARD: 50, FORWARD: 50})
 
     assert seen.activities == {Activity.COMPUTE: 1 - waits, Activity.WAIT: waits}
 
 
-def test_a_rank_that_sleeps_elsewhere_does_not_wait() -> None:
+def test_sleep_outside_backward_is_not_waiting() -> None:
     assert with_stacks(PROC, {FORWARD: 10}).activities == {Activity.COMPUTE: 1.0}
 
 
-def test_no_stacks_leave_a_window_as_it_is() -> None:
+def test_window_without_stacks_is_unchanged() -> None:
     assert with_stacks(PROC, {}) == PROC
 
 
-def test_rare_places_are_left_out() -> None:
+def test_rare_places_are_dropped() -> None:
     stacks: dict[tuple[str, ...], int] = {
         (f"f (/home/me/train.py:{line})",): line for line in range(1, 2 * MAX_PLACES)
     }

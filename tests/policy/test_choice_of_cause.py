@@ -85,7 +85,7 @@ OF_STOPPED = (
         ),
     ],
 )
-def test_the_cause(
+def test_choose_cause(
     results: Sequence[outcome.WorkerResult], cause: outcome.WorkerResult | None
 ) -> None:
     """Out of memory, then a signal from outside, then a reason of its own; then the earliest."""
@@ -114,7 +114,7 @@ def test_the_cause(
         "openai.APIConnectionError: Connection error.",
     ],
 )
-def test_lines_that_blame_a_peer(line: str) -> None:
+def test_failure_is_consequence(line: str) -> None:
     """Messages of the libraries, in the last lines."""
     assert is_consequence(
         result(0, 1, tail=f"Traceback (most recent call last):\n{line}\n  more\n")
@@ -132,7 +132,7 @@ def test_lines_that_blame_a_peer(line: str) -> None:
         f"{OWN}\n{IGNORED}",
     ],
 )
-def test_lines_that_blame_no_peer(tail: str) -> None:
+def test_failure_is_not_consequence(tail: str) -> None:
     """A reason of its own, or an old warning that had no effect."""
     assert not is_consequence(result(0, 1, tail=tail))
 
@@ -145,7 +145,7 @@ def test_lines_that_blame_no_peer(tail: str) -> None:
         (outcome.Succeeded(), False),
     ],
 )
-def test_whose_worker_the_cause_is(reason: outcome.Reason, ran_here: bool) -> None:
+def test_cause_ran_here(reason: outcome.Reason, ran_here: bool) -> None:
     """A node's report has the results of its own workers."""
     ended = outcome.Outcome(reason, attempt=0, results=(FAILED, STOPPED), survivors=())
 

@@ -200,7 +200,7 @@ ROWS: dict[str, tuple[NcclState, list[str], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_lines_and_ranks_behind(name: str) -> None:
+def test_nccl_lines_and_ranks_behind(name: str) -> None:
     found, lines, behind = ROWS[name]
 
     assert (list(found.lines), found.behind) == (lines, behind)
@@ -217,11 +217,11 @@ def test_lines_and_ranks_behind(name: str) -> None:
         (changed(), False),
     ],
 )
-def test_counts_that_stand_still(later: list[Rank], same: bool) -> None:
+def test_digest_of_counts(later: list[Rank], same: bool) -> None:
     assert (state(changed(r7=LATE)).counts == state(later).counts) == same
 
 
-def test_the_order_of_a_report_does_not_matter() -> None:
+def test_digest_ignores_order_of_report() -> None:
     """Another process may answer the next query."""
     uneven = [communicator(*changed(r7=LATE), name=f"0x{n}") for n in range(2)]
 
@@ -250,7 +250,7 @@ TWINS = communicator(*changed(), name="0x3", step=0)
         ([SUBGROUP, TWINS], {"pids": {104: 4}}, "pid 104", ()),
     ],
 )
-def test_names_of_processes(
+def test_names_of_nccl_processes(
     communicators: list[RasCommunicator],
     changes: Mapping[str, object],
     words: str,
@@ -262,7 +262,7 @@ def test_names_of_processes(
     assert found.behind == behind
 
 
-def test_lines_are_limited() -> None:
+def test_nccl_lines_are_limited() -> None:
     """The last line counts those that are left out; a long line is cut."""
     every_second = [USUAL, LATE] * 400
     many = state_of([communicator(*every_second, name=f"0x{n}") for n in range(30)])
@@ -277,7 +277,7 @@ def test_lines_are_limited() -> None:
     assert max(map(len, (*text.lines, *uneven.lines))) == 1000
 
 
-def test_4096_ranks() -> None:
+def test_nccl_state_of_4096_ranks() -> None:
     """A communicator of all, 512 of 8 ranks, and 8 of 512 ranks; each has one that is behind."""
     whole = communicator(*[USUAL] * 4095, LATE)
     small = [

@@ -20,7 +20,7 @@ def attempt(**ended: EndedWorker) -> Attempt:
     return state
 
 
-def test_all_that_is_known_of_a_worker() -> None:
+def test_result_has_all_facts_about_a_worker() -> None:
     """From the plan, the events, the clock, the relay and the machine."""
     failed = EndedWorker(RunningWorker(101, 1.0), 10.0, 9.5, outcome.Exited(3), stopped_by_us=False)
     stopped = EndedWorker(
@@ -68,7 +68,7 @@ def test_all_that_is_known_of_a_worker() -> None:
     )
 
 
-def test_an_attempt_without_a_reason_is_not_over() -> None:
+def test_attempt_without_reason_raises() -> None:
     """It would be a mistake of the policy's."""
     with pytest.raises(AssertionError, match="an attempt ends by"):
         conclude(attempt(), ())
@@ -89,20 +89,20 @@ def bounded_failure(result: outcome.WorkerResult, at: float | None = None) -> me
 
 
 @pytest.mark.parametrize(("at", "sent"), [(104.5, 104.5), (-3.0, 0.0), (None, None)])
-def test_failures_are_dated_by_node_zeros_clock(at: float | None, sent: float | None) -> None:
+def test_failure_times_are_bounded(at: float | None, sent: float | None) -> None:
     """Never before it has started, even if a clock is set back; None: no heartbeat was answered."""
     assert bounded_done([result(0, 1)], at).results[0].at == sent
     assert bounded_failure(result(0, 1), at).at == sent
 
 
-def test_an_end_by_the_lease_stays_so() -> None:
+def test_bounded_message_keeps_lease_expired() -> None:
     """Node 0 knows that no rank has failed."""
     message = messages.Done(0, (messages.DatedResult(result(0, 1), 1.0),), None, lease_expired=True)
 
     assert bounded(message) == message
 
 
-def test_only_fates_that_may_be_the_cause_are_sent() -> None:
+def test_only_possible_causes_are_sent() -> None:
     """With their last lines; node 0 does not need the others."""
     good, bad = result(0, tail="loss 0.1", error="{}"), result(1, 1, tail="Error: x", error="{}")
     stopped = result(2, exit_status=outcome.Killed(15), stopped_by_us=True, tail="loss 0.1")
@@ -112,7 +112,7 @@ def test_only_fates_that_may_be_the_cause_are_sent() -> None:
     assert [each.result for each in message.results] == [bad]
 
 
-def test_a_node_whose_workers_were_only_stopped_sends_one_fate() -> None:
+def test_stopped_workers_send_one_result() -> None:
     """So that node 0 does not take its end for a success."""
     good = result(0)
     stopped = [result(rank, exit_status=outcome.Killed(15), stopped_by_us=True) for rank in (1, 2)]
@@ -122,7 +122,7 @@ def test_a_node_whose_workers_were_only_stopped_sends_one_fate() -> None:
     assert [each.result for each in message.results] == stopped[:1]
 
 
-def test_the_longest_last_lines_fit_into_one_message() -> None:
+def test_longest_tails_fit_into_a_frame() -> None:
     """256 workers that all fail, each with the longest tail, in characters of four bytes."""
     tail = "\N{PILE OF POO}" * (16 << 10)
     results = [result(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
@@ -131,7 +131,7 @@ def test_the_longest_last_lines_fit_into_one_message() -> None:
     assert len(encode(bounded_failure(results[0]))) < channel.MAX_FRAME_BYTES
 
 
-def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
+def test_most_workers_fit_into_a_frame() -> None:
     """Each with the names of its log file and host."""
     name = "gpu-node-0123.cluster.example.com"
     log = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
@@ -143,7 +143,7 @@ def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
     assert len(encode(bounded_done(results))) < channel.MAX_FRAME_BYTES
 
 
-def test_the_end_of_a_tail_is_kept() -> None:
+def test_long_tail_keeps_its_end() -> None:
     """It has the exception; an error file is kept whole or not at all."""
     long = "x" * (20 << 10)
 
@@ -154,7 +154,7 @@ def test_the_end_of_a_tail_is_kept() -> None:
     assert message.result.error == ""
 
 
-def test_a_long_traceback_keeps_both_ends() -> None:
+def test_long_traceback_keeps_both_ends() -> None:
     """The header comes before the exception, even with other messages between them."""
     frames = "".join(f'  File "train.py", line {line}, in step\n' for line in range(500))
     tail = f"Traceback (most recent call last):\n{frames}ValueError: it"
@@ -167,14 +167,14 @@ def test_a_long_traceback_keeps_both_ends() -> None:
     assert len(message.result.tail) <= 16 << 10
 
 
-def test_a_path_that_is_not_text_is_sent() -> None:
+def test_log_path_that_is_not_text() -> None:
     """File names are bytes."""
     message = bounded_failure(result(0, 1, log="/logs/\udcff"))
 
     assert b"/logs/?" in encode(message)
 
 
-def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
+def test_helper_failure_becomes_one_line() -> None:
     """An interpreter that crashes at its start prints several lines."""
     crash = "was killed by SIGSEGV:\n    Fatal Python error\x1b[0m\n    no frame"
     reason = outcome.HelperFailed("fork server", crash, 11)
@@ -190,7 +190,7 @@ def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
     assert received == [messages.EndedExternally(0, expected), messages.Done(0, (), expected)]
 
 
-def test_what_a_server_answers_is_sent_as_one_line() -> None:
+def test_probe_error_becomes_one_line() -> None:
     """It may answer with anything."""
     unready = outcome.NotReady(-1.0, "HTTP/1.1 500 \x1b[31mno\nway")
 
@@ -200,18 +200,18 @@ def test_what_a_server_answers_is_sent_as_one_line() -> None:
     assert sent.succeeded is False
 
 
-def test_an_end_at_once_stays_so() -> None:
+def test_bounded_message_keeps_at_once() -> None:
     """``clusterrun stop --now`` on a node that is not node 0: no node waits for a grace period."""
     message = messages.EndedExternally(0, outcome.Interrupted(15), at_once=True)
 
     assert bounded(message) == message
 
 
-def test_a_message_without_texts_is_sent_as_it_is() -> None:
+def test_message_without_texts_is_unchanged() -> None:
     assert bounded(messages.Idle(0, 1.0)) == messages.Idle(0, 1.0)
 
 
-def test_an_exit_before_node_zero_has_begun_is_sent() -> None:
+def test_exit_times_are_bounded() -> None:
     """The difference of two clocks may be below 0, or not known."""
     exits = (messages.DatedExit(0, -0.5), messages.DatedExit(1, None))
 

@@ -252,7 +252,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_samples_and_the_sentence(case: str) -> None:
+def test_verdict_sentence(case: str) -> None:
     sampled, expected = CASES[case]
 
     assert [each.sentence for each in judge(sampled)] == [expected]
@@ -274,7 +274,7 @@ def test_verdict_as_values() -> None:
     )
 
 
-def test_samples_pass_the_wire() -> None:
+def test_samples_round_trip() -> None:
     """Bounds and keys survive."""
     samples = replace(NODE, ranks=(rank(0, replace(QUOTA, loader_queue=3.5)).own,))
 
@@ -317,7 +317,7 @@ NONE_SLOW = "no rank is slow: they wait 35 %, compute 50 %"
     ],
     ids=["each by itself", "replicas that serve requests", "a sentence without ranks"],
 )
-def test_services(windows: list[WindowSample], expected: list[str]) -> None:
+def test_verdicts_with_services(windows: list[WindowSample], expected: list[str]) -> None:
     assert [each.sentence for each in judge(ranks(*windows), PROGRAMS)] == expected
 
 
@@ -327,9 +327,7 @@ def test_services(windows: list[WindowSample], expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("windows", "asked"), [(READS, 3), (STARVED, None), (BACKWARD, None), (WAITS, None)]
 )
-def test_the_loaders_of_a_rank_that_reads_data_are_asked_for(
-    windows: WindowSample, asked: int | None
-) -> None:
+def test_rank_to_ask_again(windows: WindowSample, asked: int | None) -> None:
     assert rank_to_ask_again(judge(ranks(WAITS, WAITS, WAITS, windows))) == asked
 
 
@@ -349,7 +347,7 @@ PLACES = (
     ],
     ids=["seen", "nothing seen", "of another rank"],
 )
-def test_the_place_of_the_loaders_is_named(again: SampledRank, place: str) -> None:
+def test_place_of_loaders_is_named(again: SampledRank, place: str) -> None:
     """It replaces the loop over the loader."""
     [verdict] = judge(ranks(WAITS, WAITS, WAITS, READS), again=[again])
 

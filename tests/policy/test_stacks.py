@@ -15,7 +15,7 @@ from clusterrun.policy.stacks import (
 )
 
 
-def test_the_most_common_first() -> None:
+def test_most_common_stack_comes_first() -> None:
     """Then by the lowest rank; those that have none are last, however many."""
     groups = [
         StackGroup((4, 5, 6), "why", found=False),
@@ -33,7 +33,7 @@ def test_the_most_common_first() -> None:
     )
 
 
-def test_too_many_are_cut_short() -> None:
+def test_rare_stacks_are_merged() -> None:
     """No rank is forgotten."""
     groups = [StackGroup((rank,), f"stack {rank}") for rank in range(7)]
 
@@ -44,14 +44,14 @@ def test_too_many_are_cut_short() -> None:
     )
 
 
-def test_one_that_is_too_long() -> None:
+def test_long_stack_is_cut() -> None:
     """It is cut, and ranks of none are left out."""
     assert group_stacks(
         [StackGroup((), "x"), StackGroup((1,), "y" * 2 * MAX_STACK_CHARACTERS)]
     ) == (StackGroup((1,), "y" * MAX_STACK_CHARACTERS),)
 
 
-def test_rare_stacks_are_dropped_as_they_come_in() -> None:
+def test_rare_stacks_are_dropped_on_arrival() -> None:
     """Of many different stacks, about as many as are shown are kept."""
     stacks = GroupedStacks()
     stacks.add((StackGroup((0, 1, 2), "common"),), most=2)
@@ -87,12 +87,12 @@ Current thread (most recent call first):
         ("  <no Python frame>", ""),
     ],
 )
-def test_the_place_of_a_stack(stack: str, place: str) -> None:
+def test_position_of_stack(stack: str, place: str) -> None:
     """The script's own line that is innermost, and what it calls there."""
     assert position_of(stack) == place
 
 
-def test_who_differs() -> None:
+def test_describe_differences() -> None:
     """In one line, the most common place first; other ranks are named."""
     groups = [
         StackGroup((3, 17), LOADS),
@@ -107,7 +107,7 @@ def test_who_differs() -> None:
     assert describe_differences(groups[1:]) == ""
 
 
-def test_a_line_names_some_places() -> None:
+def test_differences_name_few_positions() -> None:
     """Of a job whose ranks are all at different places."""
     groups = [StackGroup((rank,), f'  File "/home/me/t.py", line {rank} in f') for rank in range(7)]
 
@@ -136,12 +136,12 @@ STUCK = StackGroup((5,), "no Python stack within 2 s", found=False)
         ((), ()),
     ],
 )
-def test_who_is_waited_for(groups: tuple[StackGroup, ...], ranks: tuple[int, ...]) -> None:
+def test_stragglers(groups: tuple[StackGroup, ...], ranks: tuple[int, ...]) -> None:
     """Those that are not where most are."""
     assert stragglers(groups) == ranks
 
 
-def test_who_lacks_a_stack() -> None:
+def test_runs_without_stack() -> None:
     """A rank that has exited does not."""
     groups = (STUCK, StackGroup((2,), EXITED, found=False), StackGroup((0,), LOADS))
 

@@ -10,18 +10,18 @@ TRACEBACK = [
 ]
 
 
-def test_a_traceback_that_the_report_may_need() -> None:
+def test_beginning_of_traceback() -> None:
     assert beginning_of_traceback(["loading", *TRACEBACK]) == TRACEBACK
 
 
-def test_no_number_of_lines_is_too_long() -> None:
+def test_large_number_of_omitted_lines() -> None:
     """Python makes no integer of 5,000 digits."""
     shown = f"... {'9' * 5000} lines left out ..."
 
     assert beginning_of_traceback([*TRACEBACK, shown]) == [*TRACEBACK, shown]
 
 
-def test_a_script_that_went_on_after_a_traceback() -> None:
+def test_no_beginning_if_script_continued() -> None:
     """It caught the exception: the traceback does not explain its end."""
     later = [f"step {step}" for step in range(70)]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1\nValueError: boom\n'
 
 
-def test_what_record_writes_is_its_traceback() -> None:
+def test_error_file_of_record_is_traceback() -> None:
     """The traceback ends with the message, which is not repeated."""
     written = {
         "message": {
@@ -22,7 +22,7 @@ def test_what_record_writes_is_its_traceback() -> None:
     assert decode_error_file(json.dumps(written)) == TRACEBACK.strip()
 
 
-def test_a_message_that_its_traceback_lacks_comes_first() -> None:
+def test_message_missing_in_traceback_comes_first() -> None:
     """An error handler may write another message than the exception's."""
     written = {"message": {"message": "disk full", "extraInfo": {"py_callstack": TRACEBACK}}}
 
@@ -37,7 +37,7 @@ def test_a_message_that_its_traceback_lacks_comes_first() -> None:
         {"message": {"message": "boom", "extraInfo": None}},
     ],
 )
-def test_the_plain_forms_are_their_message(written: object) -> None:
+def test_plain_error_file_is_message(written: object) -> None:
     """Older torch, and what runs in other languages, write less."""
     assert decode_error_file(json.dumps(written)) == "boom"
 
@@ -45,12 +45,12 @@ def test_the_plain_forms_are_their_message(written: object) -> None:
 @pytest.mark.parametrize(
     "text", ["", "boom", '{"message": {"mess', "[1, 2]", "7", '{"error": "x"}']
 )
-def test_what_has_no_known_form_is_shown_as_it_is(text: str) -> None:
+def test_unknown_error_file_is_unchanged(text: str) -> None:
     """Any hint is better than none; a worker that was killed left the file empty."""
     assert decode_error_file(f"\n{text}\n") == text
 
 
-def test_endless_nesting_is_refused() -> None:
+def test_deeply_nested_error_file() -> None:
     """The user is not shown the parser's recursion limit."""
     assert decode_error_file("[" * 100_000)
 
@@ -64,5 +64,5 @@ def test_endless_nesting_is_refused() -> None:
         ),
     ).map(json.dumps)
 )
-def test_rubbish_is_text(text: str) -> None:
+def test_any_error_file_is_text(text: str) -> None:
     assert isinstance(decode_error_file(text), str)

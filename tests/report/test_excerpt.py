@@ -28,7 +28,7 @@ def standard_error_of(source: str, folder: Path, environ: Mapping[str, str] | No
     return done.stderr
 
 
-def test_the_last_traceback_is_cut_out(tmp_path: Path) -> None:
+def test_excerpt_is_last_traceback(tmp_path: Path) -> None:
     """What was printed before it doesn't matter."""
     tail = standard_error_of(
         """
@@ -45,7 +45,7 @@ def test_the_last_traceback_is_cut_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chain", ["from error", ""])
-def test_chained_tracebacks_stay_together(chain: str, tmp_path: Path) -> None:
+def test_excerpt_keeps_chained_tracebacks(chain: str, tmp_path: Path) -> None:
     """The first of a chain often names the true cause."""
     tail = standard_error_of(
         f"""
@@ -74,7 +74,7 @@ def test_chained_tracebacks_stay_together(chain: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("locals_too", [False, True])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_traceback_in_a_box(encoding: str, tmp_path: Path, *, locals_too: bool) -> None:
+def test_traceback_of_rich(encoding: str, tmp_path: Path, *, locals_too: bool) -> None:
     """As rich draws it, and typer, which uses rich: the exception comes after the box."""
     tail = standard_error_of(
         f"""
@@ -107,7 +107,7 @@ def test_a_traceback_in_a_box(encoding: str, tmp_path: Path, *, locals_too: bool
     )
 
 
-def test_a_group_of_exceptions_is_one_traceback(tmp_path: Path) -> None:
+def test_exception_group_is_one_traceback(tmp_path: Path) -> None:
     """The tracebacks inside a group belong to it."""
     tail = standard_error_of(
         """
@@ -125,7 +125,7 @@ def test_a_group_of_exceptions_is_one_traceback(tmp_path: Path) -> None:
     assert "    | ValueError: inner" in excerpt(tail)
 
 
-def test_an_ignored_exception_after_the_end_is_not_the_cause(tmp_path: Path) -> None:
+def test_ignored_exception_after_traceback(tmp_path: Path) -> None:
     """What ``__del__`` raises at the interpreter's end comes last, and is harmless."""
     tail = standard_error_of(
         """
@@ -142,7 +142,7 @@ def test_an_ignored_exception_after_the_end_is_not_the_cause(tmp_path: Path) -> 
     assert exception_line(tail) == "ValueError: boom"
 
 
-def test_an_ignored_exception_alone_is_not_the_cause(tmp_path: Path) -> None:
+def test_ignored_exception_alone(tmp_path: Path) -> None:
     """The script itself has chosen its exit code."""
     tail = standard_error_of(
         """
@@ -160,7 +160,7 @@ def test_an_ignored_exception_alone_is_not_the_cause(tmp_path: Path) -> None:
     assert exception_line(tail) == ""
 
 
-def test_a_deep_traceback_keeps_both_ends(tmp_path: Path) -> None:
+def test_deep_traceback_in_tail_keeps_both_ends(tmp_path: Path) -> None:
     """The header, the first frames and the exception are kept, however deep it is."""
     tail = Tail()
     source = """
@@ -188,7 +188,7 @@ def test_a_deep_traceback_keeps_both_ends(tmp_path: Path) -> None:
     assert expected in shown
 
 
-def test_a_long_message_keeps_its_exception() -> None:
+def test_long_message_keeps_exception() -> None:
     """A model that does not fit its checkpoint names each of its parameters."""
     frames = '  File "train.py", line 3, in <module>\n    model.load_state_dict(state)\n'
     message = "".join(f"\tsize mismatch for layer.{number}\n" for number in range(500))
@@ -201,7 +201,7 @@ def test_a_long_message_keeps_its_exception() -> None:
     assert excerpt(tail.text())[-1] == "\tsize mismatch for layer.499"
 
 
-def test_a_finalizer_that_fails_at_the_end_is_not_the_cause(tmp_path: Path) -> None:
+def test_exception_in_finalizer_after_traceback(tmp_path: Path) -> None:
     """Weak references print a traceback of their own at exit."""
     tail = standard_error_of(
         """
@@ -233,21 +233,19 @@ def test_a_finalizer_that_fails_at_the_end_is_not_the_cause(tmp_path: Path) -> N
         ("print('SyntaxError: no')\nraise ValueError('boom')\n", "ValueError: boom"),
     ],
 )
-def test_a_file_that_python_cannot_read_is_named_with_the_line(
-    source: str, line: str, tmp_path: Path
-) -> None:
+def test_syntax_error_has_file_and_line(source: str, line: str, tmp_path: Path) -> None:
     """The script itself has no traceback yet; a module that it imports has."""
     (tmp_path / "broken.py").write_text("def f():\n    x = 1\n    y = 1 2\n")
 
     assert exception_line(standard_error_of(source, tmp_path)) == line
 
 
-def test_a_line_that_begins_alike_is_not_a_syntax_error() -> None:
+def test_logged_line_is_not_a_syntax_error() -> None:
     """Only the last line counts if there is no traceback."""
     assert exception_line("SyntaxError: in the log\nbye\n") == ""
 
 
-def test_the_stack_of_a_crash_is_kept(tmp_path: Path) -> None:
+def test_excerpt_keeps_stack_of_faulthandler(tmp_path: Path) -> None:
     """Faulthandler prints the Python stack of a segmentation fault."""
     tail = standard_error_of(
         """
@@ -264,7 +262,7 @@ def test_the_stack_of_a_crash_is_kept(tmp_path: Path) -> None:
     assert exception_line(tail) == ""
 
 
-def test_ranks_that_torch_puts_before_each_line_are_dropped() -> None:
+def test_rank_prefixes_of_torch_are_removed() -> None:
     """Torch's excepthook prefixes all but empty lines."""
     tail = dedent("""\
         [rank3]: Traceback (most recent call last):
@@ -282,7 +280,7 @@ def test_ranks_that_torch_puts_before_each_line_are_dropped() -> None:
     assert exception_line(tail) == "RuntimeError: boom"
 
 
-def test_without_a_traceback_the_last_lines_are_shown() -> None:
+def test_excerpt_without_traceback_is_last_lines() -> None:
     """Twenty lines are a screen's worth."""
     tail = "".join(f"step {step}\n" for step in range(100))
 
@@ -290,7 +288,7 @@ def test_without_a_traceback_the_last_lines_are_shown() -> None:
     assert exception_line(tail) == ""
 
 
-def test_a_traceback_that_much_follows_is_not_called_the_cause() -> None:
+def test_traceback_before_much_output_is_not_the_cause() -> None:
     """It was logged, and the script continued: it is shown, and so is the end."""
     tail = "Traceback (most recent call last):\n  File\nValueError: retried\n" + "step\n" * 100
 
@@ -300,7 +298,7 @@ def test_a_traceback_that_much_follows_is_not_called_the_cause() -> None:
     assert excerpt(tail)[-1] == "step"
 
 
-def test_a_deep_traceback_is_cut_in_its_middle() -> None:
+def test_excerpt_cuts_deep_traceback_in_the_middle() -> None:
     """Both ends of a deep stack matter."""
     frames = "".join(f"  File {number}\n" for number in range(1000))
     shown = excerpt(f"Traceback (most recent call last):\n{frames}ValueError: boom\n")
@@ -310,7 +308,7 @@ def test_a_deep_traceback_is_cut_in_its_middle() -> None:
     assert shown[-2:] == ["  File 999", "ValueError: boom"]
 
 
-def test_a_traceback_without_its_end_has_no_exception() -> None:
+def test_incomplete_traceback_has_no_exception() -> None:
     """The worker was killed while it printed."""
     tail = "Traceback (most recent call last):\n  File x\n"
 
@@ -318,18 +316,18 @@ def test_a_traceback_without_its_end_has_no_exception() -> None:
     assert exception_line(tail) == ""
 
 
-def test_lines_are_as_a_terminal_shows_them() -> None:
+def test_plain_lines() -> None:
     """Colours, control characters and overwritten progress are gone."""
     text = "\x1b[31mred\x1b[0m\n 10%\r 90%\rdone\r\nbell\x07\x00\ttab\n\n"
 
     assert plain_lines(text) == ["red", "done", "bell\ttab"]
 
 
-def test_endless_lines_are_cut() -> None:
+def test_long_line_is_cut() -> None:
     """One line of a megabyte must not scroll the cause away."""
     assert len(excerpt("x" * 1_000_000)[0]) < 500
 
 
-def test_no_output_has_no_excerpt() -> None:
+def test_excerpt_of_no_output() -> None:
     assert excerpt("") == []
     assert excerpt("\n\n") == []

@@ -211,12 +211,12 @@ MACHINES = {
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_machines_to_the_letter(name: str) -> None:
+def test_drawing_of_machine(name: str) -> None:
     """The files in ``drawings`` have the expected text."""
     assert drawing(MACHINES[name]) == (DRAWINGS / f"{name}.txt").read_text()
 
 
-def test_a_machine_of_256_cpus_fits_a_screen() -> None:
+def test_drawing_of_256_cpus_fits_a_screen() -> None:
     """The table of workers is below it."""
     found = dgx_a100()
 
@@ -226,7 +226,7 @@ def test_a_machine_of_256_cpus_fits_a_screen() -> None:
     assert max(map(len, lines)) <= 100
 
 
-def test_a_locale_without_box_characters() -> None:
+def test_drawing_in_ascii() -> None:
     """Plain ASCII shows the same."""
     text = drawing(snc4(), unicode=False)
 
@@ -235,7 +235,7 @@ def test_a_locale_without_box_characters() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
-def test_lines_are_not_wider_than_the_terminal(width: int) -> None:
+def test_drawing_fits_terminal_width(width: int) -> None:
     """A longer line is continued below, and nothing is lost."""
     found = dgx_a100()
     plan = planned(found, 8)
@@ -250,7 +250,7 @@ def _letters(text: str) -> str:
     return "".join(char for char in text if not char.isspace() and char not in "├└│─")
 
 
-def test_isolated_cpus_differ_from_those_of_others() -> None:
+def test_notes_on_isolated_and_forbidden_cpus() -> None:
     """Both are in brackets."""
     found = replace(machine({0: "0-7"}, allowed="0-3"), isolated=CpuSet((6, 7)))
 
@@ -260,7 +260,7 @@ def test_isolated_cpus_differ_from_those_of_others() -> None:
     ]
 
 
-def test_colours_change_no_letter() -> None:
+def test_colours_do_not_change_text() -> None:
     """CPUs that this process may not use are dim."""
     coloured = drawing(snc4(), colour=True)
 
@@ -272,7 +272,7 @@ def test_colours_change_no_letter() -> None:
     max_examples=in_all_rounds(60), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(drawn=machines(), width=st.none() | st.integers(0, 120))
-def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
+def test_drawing_of_any_machine(drawn: Generated, width: int | None) -> None:
     """Every node and GPU of it is shown, however narrow the drawing."""
     found = drawn.machine
     plan = planned(found, max(1, len(found.visible)))
@@ -293,7 +293,7 @@ def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
     assert _letters(topo_text("node7", found, plan, Style(width=width))) == _letters(text)
 
 
-def test_who_would_run_where_stands_below() -> None:
+def test_worker_table_is_below_drawing() -> None:
     """It is the table of a dry run, with the plan's remarks."""
     found = snc4()
 
@@ -304,7 +304,7 @@ def test_who_would_run_where_stands_below() -> None:
     assert "not bound: 2 workers for 1 GPU" in below
 
 
-def test_the_json_has_all_that_is_drawn() -> None:
+def test_machine_as_json() -> None:
     """CPUs are lists in the kernel's form; the keys are those that docs/binding.md lists."""
     found = snc4()
 
@@ -354,7 +354,7 @@ def drawn(rows: list[TreeRow], **style: Any) -> list[str]:
     return draw(rows, Style(**style)).splitlines()
 
 
-def test_branches_and_columns() -> None:
+def test_tree_aligns_rows_of_a_kind() -> None:
     """Rows of a kind are aligned wherever they are; an empty column takes no room."""
     assert drawn(TREE) == [
         "a",
@@ -373,25 +373,25 @@ def test_branches_and_columns() -> None:
         ("abcdefghijklmnopqrstuvwxyz", ["abcdefghijklmnopqrst", "uvwxyz"]),
     ],
 )
-def test_what_is_too_long_goes_on_below(text: str, lines: list[str]) -> None:
+def test_long_line_is_wrapped(text: str, lines: list[str]) -> None:
     """A line is broken at a blank, else where it ends."""
     assert drawn([TreeRow("x", [Cell(text)])], width=20) == lines
     assert line(text, Style(width=20)).splitlines() == lines
 
 
-def test_nothing_but_ink_moves_the_cursor() -> None:
+def test_control_characters_are_replaced() -> None:
     """A captured machine may have any text as the name of a GPU."""
     rows = [TreeRow("box", [Cell("a")], [TreeRow("leaf", [Cell("H100\x1b[2J\n\rH200")])])]
 
     assert drawn(rows) == ["a", "└── H100?[2J??H200"]
 
 
-def test_markup_is_text() -> None:
+def test_markup_is_not_interpreted() -> None:
     """Brackets are CPUs that a process may not use, and no colours."""
     assert line("[bold]0-3[/bold] :smile:", Style()) == "[bold]0-3[/bold] :smile:"
 
 
-def test_ink_is_for_terminals() -> None:
+def test_styles_need_colour() -> None:
     """An empty text has no colour sequences."""
     colour = Style(colour=True)
 
@@ -401,7 +401,7 @@ def test_ink_is_for_terminals() -> None:
     assert line("", colour, DIM) == ""
 
 
-def test_variables_of_the_launcher_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_does_not_change_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller decides on width and colours, and rich reads no variables instead."""
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "JUPYTER_COLUMNS"):
         monkeypatch.setenv(name, "1")
@@ -421,13 +421,13 @@ def test_variables_of_the_launcher_change_nothing(monkeypatch: pytest.MonkeyPatc
         ((0, 4, 8, 9, 10), "0-8:4,9-10"),
     ],
 )
-def test_runs_and_strides(numbers: range, text: str) -> None:
+def test_strided(numbers: range, text: str) -> None:
     """Taskset takes the same form."""
     assert strided(numbers) == text
 
 
 @given(st.sets(st.integers(0, 300)))
-def test_no_number_is_lost(numbers: set[int]) -> None:
+def test_strided_keeps_all_numbers(numbers: set[int]) -> None:
     """None is added, either."""
     found: set[int] = set()
     for part in filter(None, strided(numbers).split(",")):
@@ -449,7 +449,7 @@ def test_no_number_is_lost(numbers: set[int]) -> None:
         (["0,8", "1,9", "4"], "4,0-1+8-9"),
     ],
 )
-def test_siblings_stand_together(cores: list[str], text: str) -> None:
+def test_siblings(cores: list[str], text: str) -> None:
     """There are as many lists as a core has CPUs, unless siblings are adjacent."""
     assert siblings(CpuSet.parse(core) for core in cores) == text
 
@@ -487,12 +487,12 @@ def at_distances(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:
         ),
     ],
 )
-def test_distances_in_few_words(rows: tuple[str, ...], lines: list[str]) -> None:
+def test_describe_distances(rows: tuple[str, ...], lines: list[str]) -> None:
     """There is no line if all are equal or some are unknown."""
     assert describe_distances(at_distances(*rows)) == lines
 
 
-def test_a_table_that_fits_no_screen_is_left_out() -> None:
+def test_large_distance_table_is_omitted() -> None:
     """Four GH200 have 36 nodes."""
     count = 36
     rows = [" ".join(str(10 + abs(one - it)) for it in range(count)) for one in range(count)]
@@ -500,7 +500,7 @@ def test_a_table_that_fits_no_screen_is_left_out() -> None:
     assert describe_distances(at_distances(*rows)) == ["11 to 45, without a pattern; see --json"]
 
 
-def test_ids_are_labels() -> None:
+def test_distances_with_gaps_between_ids() -> None:
     """A POWER9 whose GPUs are nodes has such ids."""
     found = at_distances("10 40 80", "40 10 80", "80 80 10", ids=(0, 8, 255))
 

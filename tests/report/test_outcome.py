@@ -87,7 +87,7 @@ def lines(text: str) -> str:
     return dedent(text).strip("\n")
 
 
-def test_a_rank_with_hidden_output_is_explained() -> None:
+def test_report_names_option_that_hid_output() -> None:
     """The report has its last output, and the option that hid it."""
     cause = replace(result(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
 
@@ -104,7 +104,7 @@ def test_a_rank_with_hidden_output_is_explained() -> None:
 
 
 @pytest.mark.parametrize("exception", ["EOFError: EOF when reading a line", "bdb.BdbQuit"])
-def test_a_rank_without_standard_input_is_explained(exception: str) -> None:
+def test_report_names_missing_standard_input(exception: str) -> None:
     """For a question or a debugger that met the end of its input, the report says so."""
     ended = failed(result(1, Exited(1), tail=TRACEBACK.replace("ValueError: boom", exception)))
     hint = "  its standard input was /dev/null; rank 0 has clusterrun's\n"
@@ -128,7 +128,7 @@ def test_a_rank_without_standard_input_is_explained(exception: str) -> None:
         ),
     ],
 )
-def test_peers_that_had_exited_are_in_the_first_line(exits: EarlierExits, words: str) -> None:
+def test_peers_that_had_exited_are_in_headline(exits: EarlierExits, words: str) -> None:
     """Of the report, and between two attempts; of a service, with its name."""
     cause = result(3, Exited(1), tail=TRACEBACK)
     of_service = replace(cause, service="eval", rank_in_service=1)
@@ -140,7 +140,7 @@ def test_peers_that_had_exited_are_in_the_first_line(exits: EarlierExits, words:
     assert named == f"clusterrun: eval rank 1 on gpu-07 failed: ValueError: boom (eval {words})"
 
 
-def test_a_failed_rank_is_named_with_all_that_is_known() -> None:
+def test_report_of_failed_rank() -> None:
     """The cause comes first, then its output and log, the other workers, and the exit code."""
     cause = replace(
         result(11, Exited(7), tail=f"loading\n{TRACEBACK}"),
@@ -164,7 +164,7 @@ def test_a_failed_rank_is_named_with_all_that_is_known() -> None:
     """)
 
 
-def test_output_without_a_traceback_is_shown() -> None:
+def test_report_shows_output_without_traceback() -> None:
     """``sys.exit("text")`` prints its text."""
     cause = result(0, Exited(1), tail="step 1\nno data in /data\n")
 
@@ -203,14 +203,14 @@ def test_output_without_a_traceback_is_shown() -> None:
         ),
     ],
 )
-def test_a_script_that_needs_its_local_rank(complaint: str, what_to_type: str) -> None:
+def test_hint_for_script_that_needs_local_rank(complaint: str, what_to_type: str) -> None:
     """Argparse's error shows it, and the hint names the option."""
     tail = f"usage: train.py [-h] --local_rank N\ntrain.py: error: {complaint}\n"
 
     assert f"  {what_to_type}" in report_of(failed(result(3, Exited(2), tail=tail))).splitlines()
 
 
-def test_a_crash_that_tells_where_it_was_needs_no_guess() -> None:
+def test_no_hint_after_fatal_error() -> None:
     """Faulthandler was on: the hint to switch it on is left out."""
     tail = "Fatal Python error: Segmentation fault\n\n  File x\n"
 
@@ -219,7 +219,7 @@ def test_a_crash_that_tells_where_it_was_needs_no_guess() -> None:
     )
 
 
-def test_a_kill_by_the_kernel_is_called_out_of_memory() -> None:
+def test_report_of_out_of_memory_kill() -> None:
     """The evidence takes the place of guesses."""
     cause = replace(
         result(2, Killed(signal.SIGKILL)),
@@ -234,7 +234,7 @@ def test_a_kill_by_the_kernel_is_called_out_of_memory() -> None:
     """)
 
 
-def test_a_data_loader_that_ran_out_of_memory_is_evidence_for_its_rank() -> None:
+def test_report_of_rank_whose_data_loader_ran_out_of_memory() -> None:
     """The rank fails with an exception; the report also has the kernel's kill."""
     tail = f"{TRACEBACK.replace('ValueError: boom', 'RuntimeError: DataLoader worker died')}"
     cause = replace(result(2, Exited(1), tail=tail), out_of_memory="1 kill in the cgroup /job")
@@ -247,7 +247,7 @@ def test_a_data_loader_that_ran_out_of_memory_is_evidence_for_its_rank() -> None
     """)
 
 
-def test_a_worker_that_was_not_started_tells_the_step() -> None:
+def test_report_of_worker_that_could_not_start() -> None:
     """The failed step of the start is the message; there is no pid and no duration."""
     exit_status = NotStarted("binding to CPUs 0-3", "Invalid argument")
     cause = replace(result(3, exit_status), pid=0, ran_for=0.0)
@@ -261,7 +261,7 @@ def test_a_worker_that_was_not_started_tells_the_step() -> None:
     """)
 
 
-def test_the_error_file_is_shown_where_standard_error_tells_nothing() -> None:
+def test_report_shows_error_file_without_standard_error() -> None:
     """What ``@record`` wrote is as good as a traceback on standard error."""
     written = {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": TRACEBACK}}}
     cause = replace(result(0, Exited(1)), error=json.dumps(written))
@@ -280,14 +280,14 @@ def test_the_error_file_is_shown_where_standard_error_tells_nothing() -> None:
     """)
 
 
-def test_the_error_file_is_not_shown_twice() -> None:
+def test_report_does_not_repeat_error_file() -> None:
     """Standard error has the same exception already."""
     cause = replace(result(0, Exited(1), tail=TRACEBACK), error=TRACEBACK)
 
     assert report_of(failed(cause)).count("Traceback") == 1
 
 
-def test_other_ranks_are_grouped_by_how_they_ended() -> None:
+def test_other_ranks_are_grouped_by_exit_status() -> None:
     """Failed, stopped, killed and stopped while saving: each has its line."""
     others = [
         result(1, Exited(1), tail=TRACEBACK.replace("boom", "1 is gone")),
@@ -317,7 +317,7 @@ def test_other_ranks_are_grouped_by_how_they_ended() -> None:
     ]
 
 
-def test_an_interrupted_job_names_ranks_that_needed_sigkill() -> None:
+def test_ctrl_c_names_ranks_that_needed_sigkill() -> None:
     """A worker that needed more than the grace period has a line; not one that others killed."""
     killed = result(0, Killed(signal.SIGKILL), by_us=True)
     by_others = replace(result(2, Killed(signal.SIGKILL), by_us=True), killed_by_others=True)
@@ -328,7 +328,7 @@ def test_an_interrupted_job_names_ranks_that_needed_sigkill() -> None:
     ]
 
 
-def test_a_job_ended_from_outside_names_the_signal() -> None:
+def test_sigterm_names_the_signal() -> None:
     """Workers that ended in order need no mention."""
     results = [result(0, Killed(signal.SIGTERM), by_us=True), result(1, Exited(0), by_us=True)]
 
@@ -337,7 +337,7 @@ def test_a_job_ended_from_outside_names_the_signal() -> None:
     )
 
 
-def test_a_worker_that_failed_while_saving_is_named() -> None:
+def test_sigterm_names_worker_that_failed_while_stopped() -> None:
     """A handler that raised lost its checkpoint: the user must learn of it."""
     saving = result(1, Exited(1), by_us=True, tail=TRACEBACK)
 
@@ -364,9 +364,7 @@ def test_a_worker_that_failed_while_saving_is_named() -> None:
         ),
     ],
 )
-def test_a_lost_process_of_ours_is_not_a_workers_fault(
-    reason: HelperFailed, last_line: str
-) -> None:
+def test_report_of_lost_helper(reason: HelperFailed, last_line: str) -> None:
     """The report says which of our processes ended, and how."""
     report = report_of(outcome(reason, result(0, Killed(signal.SIGKILL), by_us=True)))
 
@@ -376,7 +374,7 @@ def test_a_lost_process_of_ours_is_not_a_workers_fault(
     ]
 
 
-def test_what_could_not_be_killed_is_named() -> None:
+def test_report_names_survivors() -> None:
     """A process in state D is named with what it waits in, whatever the reason for the end."""
     survivors = ("pid 12 (python, state D in nfs_wait)",)
 
@@ -399,14 +397,14 @@ def test_what_could_not_be_killed_is_named() -> None:
         (3 * 3600 + 12 * 60 + 29, "3 h 12 min after"),
     ],
 )
-def test_durations_have_readable_units(ran_for: float, text: str) -> None:
+def test_duration_since_start(ran_for: float, text: str) -> None:
     """Seconds, minutes or hours, as precise as matters."""
     report = report_of(failed(replace(result(0, Exited(7)), ran_for=ran_for)))
 
     assert text in report
 
 
-def test_a_restart_has_few_lines() -> None:
+def test_restart_text() -> None:
     """Between two attempts there are the rank, its failure, and the number of restarts."""
     cause = replace(result(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
     ended = failed(cause, result(0, Killed(signal.SIGTERM), by_us=True))
@@ -419,7 +417,7 @@ def test_a_restart_has_few_lines() -> None:
     """)
 
 
-def test_a_restart_without_an_exception_quotes_the_last_line() -> None:
+def test_restart_text_quotes_last_line() -> None:
     ended = failed(result(3, Exited(1), tail="one\ntwo\n"))
 
     report = restart_text(ended, 3)
@@ -430,7 +428,7 @@ def test_a_restart_without_an_exception_quotes_the_last_line() -> None:
     ]
 
 
-def test_a_restart_after_a_loss_names_who_has_whose_place() -> None:
+def test_restart_text_names_replacements() -> None:
     """Losses are counted apart from restarts."""
     lost, other = NodeLost(1, "n1"), NodeLost(2, "n2", "has been silent for 17 s")
     replacements = (Replacement(lost, "n7"), Replacement(other, "n2"), Replacement(lost, ""))
@@ -449,7 +447,7 @@ HANG = Hung(
 )
 
 
-def test_a_hang_that_ended_the_job() -> None:
+def test_report_of_hang() -> None:
     """Who was waited for, where; the exit code is the launcher's own. What was stopped is left out."""
     ended = outcome(HANG, result(0, Killed(signal.SIGTERM), by_us=True))
 
@@ -465,7 +463,7 @@ def test_a_hang_that_ended_the_job() -> None:
     )
 
 
-def test_what_ranks_did_at_a_suspension_is_named() -> None:
+def test_report_of_suspension() -> None:
     """Those that never called, and those that failed when they had saved."""
     ended = outcome(
         Suspended("SIGTERM", 12, 6.0, 99, silent=(2, 3)),
@@ -485,7 +483,7 @@ def test_what_ranks_did_at_a_suspension_is_named() -> None:
 @pytest.mark.parametrize(
     ("unsaved", "who"), [((1,), "rank 1"), ((1, 2, 3), "ranks 1-3"), ((), "the ranks")]
 )
-def test_ranks_that_have_not_saved_in_time_are_named(unsaved: tuple[int, ...], who: str) -> None:
+def test_report_of_failed_suspension(unsaved: tuple[int, ...], who: str) -> None:
     """The job has not been suspended."""
     ended = outcome(NotSuspended("SIGTERM", 12, 30.0, unsaved), result(0, Exited(0), by_us=True))
 
@@ -509,7 +507,7 @@ def test_ranks_that_have_not_saved_in_time_are_named(unsaved: tuple[int, ...], w
         (NotStarted("exec", "No such file"), "could not be started: exec: No such file"),
     ],
 )
-def test_every_ending_has_a_text(exit_status: ExitStatus, words: str) -> None:
+def test_headline_of_exit_status(exit_status: ExitStatus, words: str) -> None:
     headline, *_ = report_of(failed(result(0, exit_status))).splitlines()
 
     assert headline == f"clusterrun: rank 0 on gpu-07 {words}"
@@ -527,7 +525,7 @@ def test_every_ending_has_a_text(exit_status: ExitStatus, words: str) -> None:
         (Exited(126), "may not execute"),
     ],
 )
-def test_common_causes(exit_status: ExitStatus, hint: str) -> None:
+def test_hint_of_exit_status(exit_status: ExitStatus, hint: str) -> None:
     """Users don't know that SIGBUS means a full /dev/shm."""
     assert hint in report_of(failed(result(0, exit_status))).splitlines()[2]
 
@@ -535,7 +533,7 @@ def test_common_causes(exit_status: ExitStatus, hint: str) -> None:
 @pytest.mark.parametrize(
     "exit_status", [Exited(1), Exited(128), Exited(255), Killed(50), NotStarted("", "")]
 )
-def test_no_cause_is_guessed_where_none_is_common(exit_status: ExitStatus) -> None:
+def test_exit_status_without_hint(exit_status: ExitStatus) -> None:
     """Only the script knows what another code means."""
     assert report_of(failed(result(0, exit_status))).count("\n") == 2
 
@@ -569,6 +567,6 @@ NO_TIME = "not enough time at the end"
         ),
     ],
 )
-def test_losses(losses: list[LostOutput], exit_code: int | None, line: str) -> None:
+def test_lost_output_text(losses: list[LostOutput], exit_code: int | None, line: str) -> None:
     """The line has the total, the files, the reason, and the exit code that follows from it."""
     assert lost_output_text(losses, exit_code) == f"clusterrun: {line}"

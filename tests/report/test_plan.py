@@ -69,7 +69,7 @@ ROWS = [
 """Those of some of the options."""
 
 
-def test_the_text_to_the_letter() -> None:
+def test_dry_run_text() -> None:
     """Every value has its origin, every worker its place."""
     unbound = worker(1, remark="not bound: nothing tells its node")
     what = plan(worker(0, "0-3,8-11"), unbound, unset=("RANK",), remarks=("few CPUs",))
@@ -112,7 +112,7 @@ def test_the_text_to_the_letter() -> None:
     )
 
 
-def test_secrets_are_left_out() -> None:
+def test_secrets_in_variables_are_redacted() -> None:
     """In all places where a variable of the job is shown, and with what ssh gets."""
     secret = {"API_TOKEN": "hush", "DATA": "https://me:hush@store/?sig=hush"}
     described, planned = job(env=secret, ssh_options=("-i", "hush")), plan(worker(0), env=secret)
@@ -131,7 +131,7 @@ def test_secrets_are_left_out() -> None:
     }
 
 
-def test_a_value_is_on_one_line() -> None:
+def test_value_with_line_feed_is_one_line() -> None:
     """No terminal obeys it, and the command can be pasted."""
     odd = replace(worker(0), command=("python", "a\n\x1b[1m"))
 
@@ -142,14 +142,14 @@ def test_a_value_is_on_one_line() -> None:
     assert text.endswith(r"python $'a\012\033[1m'")
 
 
-def test_nothing_is_cut_short() -> None:
+def test_long_value_is_not_cut() -> None:
     """A narrow terminal hides no value."""
     long = ",".join(str(cpu) for cpu in range(0, 512, 2))
 
     assert long in dry_run_text(JOB, plan(worker(0, long)))
 
 
-def test_without_gpus_the_table_has_none() -> None:
+def test_worker_table_without_gpus() -> None:
     alone = worker_of(0)
 
     text = dry_run_text(JOB, plan(alone, env={}, visible_origin=""))
@@ -158,7 +158,7 @@ def test_without_gpus_the_table_has_none() -> None:
     assert "  0     0      -    -        -     not bound  inherited        -\n" in text
 
 
-def test_the_json_has_exactly_the_keys_of_the_design() -> None:
+def test_dry_run_json() -> None:
     """Programs rely on them."""
     found = decoded(JOB, plan(worker(0, "0-3,8-11")))
 
@@ -195,7 +195,7 @@ def test_the_json_has_exactly_the_keys_of_the_design() -> None:
     ]
 
 
-def test_several_gpus_and_a_memory_policy() -> None:
+def test_worker_with_several_gpus_and_memory_policy() -> None:
     """Each GPU of a worker is listed, and the memory has a column if a worker has a policy."""
     both = replace(
         worker(0, "0-7"),
@@ -219,7 +219,7 @@ def test_several_gpus_and_a_memory_policy() -> None:
     assert other["memory"] is None
 
 
-def test_json_of_a_worker_that_is_not_bound() -> None:
+def test_json_of_unbound_worker() -> None:
     """Its CPUs are null, not an empty string."""
     alone = worker_of(0, remark="why")
 
@@ -229,7 +229,7 @@ def test_json_of_a_worker_that_is_not_bound() -> None:
     assert found["remark"] == "why"
 
 
-def test_modules_and_programs_go_by_their_keys() -> None:
+def test_module_and_executable_have_keys_of_job_file() -> None:
     """These are the keys of a job file."""
     module = job(script=WorkerProgram(ProgramKind.MODULE, "pkg.train", ()))
     shell = job(script=WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ()))
@@ -241,7 +241,7 @@ def test_modules_and_programs_go_by_their_keys() -> None:
     assert (of_shell["script"]["value"], of_shell["no_python"]["value"]) == ("run.sh", True)
 
 
-def test_env_from_two_places_has_both_origins() -> None:
+def test_env_with_two_origins() -> None:
     """The text has the origin of each variable."""
     origins = {"env.A": "job.yaml:3 env", "env.B": "--env"}
     spec = replace(job(env={"A": "1", "B": "2"}), origins=origins)
@@ -249,14 +249,14 @@ def test_env_from_two_places_has_both_origins() -> None:
     assert decoded(spec, plan(worker(0)))["job"]["env"]["origin"] == "job.yaml:3 env, --env"
 
 
-def test_a_known_port_is_shown() -> None:
+def test_known_master_port() -> None:
     """Workers get the same."""
     fixed = worker_of(0, env={"MASTER_PORT": "9"})
 
     assert decoded(JOB, plan(fixed))["workers"][0]["env"]["MASTER_PORT"] == "9"
 
 
-def test_the_port_of_an_nccl_is_chosen_at_the_start() -> None:
+def test_ras_port_is_chosen_at_the_start() -> None:
     """As MASTER_PORT; a plan that runs has it."""
     planned = replace(worker(0), needs_ras_port=True)
     running = replace(planned, env={"NCCL_RAS_ADDR": "127.0.0.1:4000"})
@@ -271,7 +271,7 @@ def test_the_port_of_an_nccl_is_chosen_at_the_start() -> None:
     assert environments[2]["NCCL_RAS_ADDR"] == "127.0.0.1:4000"
 
 
-def test_a_secret_is_not_shown() -> None:
+def test_token_is_redacted() -> None:
     """The output says only that one is set."""
     word = "hush"
     spec = job(token=word)
@@ -281,14 +281,14 @@ def test_a_secret_is_not_shown() -> None:
     assert decoded(spec, plan(worker(0)))["job"]["token"]["value"] == "given"
 
 
-def test_an_address_that_is_not_set_is_the_worlds() -> None:
+def test_default_master_address() -> None:
     """Workers get the same."""
     address = decoded(job(), plan(worker(0)))["job"]["master_addr"]
 
     assert address == {"value": "127.0.0.1", "origin": "default"}
 
 
-def test_several_nodes_are_assumed_to_be_alike() -> None:
+def test_other_nodes_are_assumed_alike() -> None:
     """A dry run asks no other node."""
     spec = job(nnodes=2, node_rank=1, master_addr="a")
 
@@ -297,7 +297,7 @@ def test_several_nodes_are_assumed_to_be_alike() -> None:
     assert found["assumed"] is True
 
 
-def test_what_only_a_cluster_tells() -> None:
+def test_values_of_a_cluster() -> None:
     """The text has it if it is known, the JSON always."""
     layout = TaskLayout(GlobalRank(3), 4, LocalRank(1), 2, NodeRank(1), 2)
     spec = job(tasks=layout, hosts=("n0", "n1"), port_candidates=(20001, 20002))
@@ -315,7 +315,7 @@ def test_what_only_a_cluster_tells() -> None:
     assert decoded(JOB, plan(worker(0)))["job"]["tasks"] == {"value": None, "origin": "default"}
 
 
-def test_local_rank_as_the_worker_gets_it() -> None:
+def test_local_rank_of_a_task() -> None:
     """A task's only worker is the first of its clusterrun, but not of its node."""
     third = replace(worker(0), env={"LOCAL_RANK": "2"}, local_rank_reason="why", remark="alas")
 
@@ -353,7 +353,7 @@ def started(interface: str = "") -> NodePlan:
     )
 
 
-def test_the_attempt_and_each_worker_have_a_line() -> None:
+def test_describe_start() -> None:
     first, *others = describe_start(started())
 
     assert first == (
@@ -366,21 +366,21 @@ def test_the_attempt_and_each_worker_have_a_line() -> None:
     ]
 
 
-def test_a_kernel_that_moves_pages_has_a_line() -> None:
+def test_describe_start_with_numa_balancing() -> None:
     """It matters if workers are bound."""
     (line,) = set(describe_start(started(), moves_pages=True)) - set(describe_start(started()))
 
     assert line.startswith("kernel.numa_balancing is on")
 
 
-def test_the_network_interface_has_a_line() -> None:
+def test_describe_start_with_network_interface() -> None:
     """Clusterrun has chosen it, and the user should know."""
     assert "gloo, NCCL and TensorPipe use the network interface eth0" in describe_start(
         started("eth0")
     )
 
 
-def test_slow_imports_have_their_names_and_times() -> None:
+def test_slow_imports_are_named() -> None:
     """Of the others, the number."""
     loaded = (("json", 0.001), ("slow", 0.213), ("hazard", 0.0))
     prepared = Prepared(None, must_warn=False, costs_time=False, loaded=loaded)
@@ -399,7 +399,7 @@ def costs(why: str, workers: int, **fields: Any) -> list[str]:
     return [*describe_prepared(prepared, workers, verbose=False)]
 
 
-def test_a_line_of_the_script_is_the_reason() -> None:
+def test_line_of_script_prevents_preload() -> None:
     """What it costs, and what to type; a single worker has nothing to share."""
     fields = {"not_preloaded": "torch", "why_not_preloaded": SETS, "preload_option_helps": True}
 
@@ -410,7 +410,7 @@ def test_a_line_of_the_script_is_the_reason() -> None:
     assert costs("", 1, **fields) == []
 
 
-def test_an_import_is_the_reason() -> None:
+def test_import_prevents_preload() -> None:
     """To name the module would not help."""
     why = "importing numpy raised ValueError"
 
@@ -419,7 +419,7 @@ def test_an_import_is_the_reason() -> None:
     ]
 
 
-def test_nothing_can_be_imported_once() -> None:
+def test_spawned_workers_import_by_themselves() -> None:
     (line,) = costs("LD_PRELOAD is set", 2)
 
     assert line == (

@@ -26,7 +26,7 @@ def answered(*nodes: Answer) -> Answers:
     return Answers(nodes, EndOfAnswers(1))
 
 
-def test_cpu_use_is_that_between_two_answers() -> None:
+def test_cpu_use_between_two_answers() -> None:
     """A rank that has another process by now has none yet."""
     first = answered(node(0, RANK, replace(RANK, rank=1, pid=101)))
     second = answered(
@@ -40,7 +40,7 @@ def test_cpu_use_is_that_between_two_answers() -> None:
     assert [rank.cpu_use for rank in once.ranks] == [None, None]
 
 
-def test_lines_are_counted_between_two_answers() -> None:
+def test_lines_per_second_between_two_answers() -> None:
     """Not of a rank whose output is not seen, nor of one that has begun anew."""
     first = answered(node(0, *(replace(RANK, rank=rank, lines=100) for rank in range(3))))
     second = answered(
@@ -57,7 +57,7 @@ def test_lines_are_counted_between_two_answers() -> None:
     assert [rank.lines_per_second for rank in shown.ranks] == [20.0, None, None]
 
 
-def test_figures_of_gpus() -> None:
+def test_gpu_columns() -> None:
     """Of a rank's GPUs together; there are no columns for what no GPU tells."""
     gpus = (GpuState(90, 60 << 30, 80 << 30, 61, 400), GpuState(70, 20 << 30, 80 << 30, 55, 300))
     ranks = (replace(RANK, gpu_states=gpus), replace(RANK, rank=1))
@@ -91,16 +91,14 @@ def status_of(*nodes: Answer) -> JobStatus:
         ((None, 0.1, 30.0), 2),
     ],
 )
-def test_a_rank_is_behind_if_it_alone_is_quiet(
-    quiet: tuple[float | None, ...], behind: int | None
-) -> None:
+def test_rank_behind(quiet: tuple[float | None, ...], behind: int | None) -> None:
     """Not if all are, nor for a few seconds."""
     ranks = [replace(RANK, rank=rank, quiet_for=seconds) for rank, seconds in enumerate(quiet)]
 
     assert status_of(node(0, *ranks)).behind == behind
 
 
-def test_workers_of_services_go_by_their_names() -> None:
+def test_status_with_services() -> None:
     """A service that prints nothing is not behind."""
     programs = (NumberedProgram("main", 0, 2), NumberedProgram("server", 2, 1))
     described = replace(JOB, ranks=2, programs=programs)
@@ -114,7 +112,7 @@ def test_workers_of_services_go_by_their_names() -> None:
     assert [row.split("  ")[0] for row in rows] == ["0", "1", "server 0"]
 
 
-def test_the_table() -> None:
+def test_status_table() -> None:
     """Last lines are cut on a terminal; what is unusual is above, where watch(1) shows it."""
     stopped = replace(
         RANK, rank=1, state="stopped", gpus="", cpus="", memory=0, quiet_for=None, last_line=""
@@ -152,11 +150,11 @@ def test_the_table() -> None:
         (2 * 86400, "2 days 0:00:00"),
     ],
 )
-def test_durations(seconds: float, words: str) -> None:
+def test_duration(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_a_terminal_of_80_columns() -> None:
+def test_tables_in_80_columns() -> None:
     """Columns that matter least are left out, so that the last one can be read."""
     ranks = [
         replace(RANK, rank=rank, last_line="epoch 3, step 1200, loss 2.1187") for rank in (0, 1)
@@ -176,7 +174,7 @@ def test_a_terminal_of_80_columns() -> None:
     assert ps_text([agent], None).endswith(program)
 
 
-def test_columns_are_left_out_for_the_last_line() -> None:
+def test_columns_are_hidden_for_the_last_line() -> None:
     """In their order, until it has room."""
     gpu = GpuState(80, 60 << 30, 80 << 30, 61, 400)
     job = status_of(node(0, replace(RANK, gpu_states=(gpu,))))

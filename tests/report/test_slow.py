@@ -44,7 +44,7 @@ def shown(
     return slow_text(programs, ranks, report).splitlines()
 
 
-def test_table_of_ranks() -> None:
+def test_slow_table() -> None:
     """Shares of the main thread over all windows; a rank without stacks has some; one that ended, none."""
     proc = (WindowSample(cpu=0.5, queue=0.0, states={}),)
     native = rank(2, 1, windows=proc, why_no_stacks=WhyNoStacks.NOT_PYTHON)
@@ -61,7 +61,7 @@ def test_table_of_ranks() -> None:
     ]
 
 
-def test_columns_of_gpus() -> None:
+def test_slow_table_with_gpus() -> None:
     """Of all GPUs of a rank together; none where no GPU has figures. Services have their own ranks."""
     gpus = (GpuState(90, None, None, 61, 400), GpuState(70, None, None, 71, 300))
     programs = (NumberedProgram(MAIN, 0, 1), NumberedProgram("server", 1, 1))
@@ -76,7 +76,7 @@ def test_columns_of_gpus() -> None:
     assert second.split()[-3:] == ["-", "-", "-"]
 
 
-def test_nodes_that_did_not_answer_are_named() -> None:
+def test_slow_names_nodes_without_answer() -> None:
     """Without any answer there is no table."""
     missing = (MissingNode(2, "n2", "does not answer"),)
 
@@ -99,7 +99,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("line", REASONS)
-def test_why_stacks_are_missing(line: str) -> None:
+def test_reason_for_missing_stacks(line: str) -> None:
     """And the cure."""
     case = REASONS[line]
     why, scope = (case, None) if isinstance(case, WhyNoStacks) else (WhyNoStacks.REFUSED, case)
@@ -107,7 +107,7 @@ def test_why_stacks_are_missing(line: str) -> None:
     assert shown(*(rank(at, 0, scope, why_no_stacks=why) for at in range(2)))[1] == line
 
 
-def test_few_reasons_are_printed() -> None:
+def test_reasons_are_limited() -> None:
     """Each once, and at most ten; what py-spy prints may have braces."""
     lines = shown(
         *(
@@ -120,7 +120,7 @@ def test_few_reasons_are_printed() -> None:
     assert lines[11] == "2 other reasons: see --json"
 
 
-def test_report_as_json() -> None:
+def test_slow_report_as_json() -> None:
     """What a script needs: the sentences, the verdicts, the shares of each rank."""
     ranks = (rank(0), rank(1))
     report = SlowReport.of("run", (), ranks, judge(ranks), ())

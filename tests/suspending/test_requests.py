@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from free_ports import free_port
 
+from tests.commands.run_commands import run_command
 from tests.contract.launched import Launcher
-from tests.looking.commands import asked
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -124,7 +124,7 @@ def test_a_user_suspends_a_run(clusterrun: Launcher, tmp_path: Path) -> None:
     job = clusterrun.script(LOOP, "--run-id=mine", workers=2, environ=runtime)
     job.wait_for("begun", times=2)
 
-    done_asking = asked(runtime, "suspend", "mine")
+    done_asking = run_command(runtime, "suspend", "mine")
     done = job.ended()
 
     assert done_asking.returncode == 0, done_asking.stderr
@@ -292,7 +292,7 @@ def test_a_rank_that_hangs_is_named(clusterrun: Launcher, tmp_path: Path) -> Non
     job = clusterrun.script(ONE_HANGS, "--run-id=mine", workers=3, environ=runtime)
     job.wait_for("begun", times=3)
 
-    first, second = asked(runtime, "suspend", "mine"), asked(runtime, "suspend", "mine")
+    first, second = run_command(runtime, "suspend", "mine"), run_command(runtime, "suspend", "mine")
     done = job.ended()
 
     waits = (
@@ -333,7 +333,7 @@ def test_who_knows_all_of_a_launcher_can_not_take_its_folder(
     job = clusterrun.script(LOOP, "--run-id=mine", workers=1, environ=environ, around=around)
     job.wait_for("begun")
 
-    asked(environ, "suspend", "mine")
+    run_command(environ, "suspend", "mine")
 
     done = job.ended()
     assert (done.code, done.out.count("saved")) == (75, 1), done
@@ -359,7 +359,7 @@ def test_without_a_scratch_folder_a_job_is_not_suspended(
     job = clusterrun.script(RESTARTS_AND_STAYS, *options, workers=1, environ=environ)
     job.wait_for("begun")
 
-    refused = asked(environ, "suspend", "mine")
+    refused = run_command(environ, "suspend", "mine")
     (clusterrun.folder / "go").touch()
     done = job.ended()
 
@@ -394,7 +394,7 @@ def test_a_node_without_a_scratch_folder_keeps_no_other_from_saving(
     for job in jobs:
         job.wait_for("begun")
 
-    asked(runtime, "suspend", "mine")
+    run_command(runtime, "suspend", "mine")
 
     first, second = (job.ended() for job in jobs)
     assert (first.code, first.out.count("saved"), second.code) == (75, 1, 75), (first, second)

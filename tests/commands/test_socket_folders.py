@@ -10,9 +10,9 @@ import pytest
 from clusterrun.cli.main import run_command_line
 
 from tests.as_another_user import run_as_another_user
+from tests.commands.run_commands import run_command
 from tests.contract.launched import Launcher
 from tests.imports import imports
-from tests.looking.commands import asked
 from tests.waiting import wait_until
 
 STRANGER = 54399
@@ -20,7 +20,7 @@ STRANGER = 54399
 
 
 @pytest.mark.parametrize("runtime_of_command", ["", "/run/user/{user}"])
-def test_a_job_with_a_tmpdir_of_its_own_is_found(
+def test_job_with_other_tmpdir_is_found(
     clusterrun: Launcher, tmp_path: Path, runtime_of_command: str
 ) -> None:
     """Slurm gives each job one, and no login's folder; the command has a login's, or none."""
@@ -31,8 +31,8 @@ def test_a_job_with_a_tmpdir_of_its_own_is_found(
     job.wait_for("begun")
     there = {"TMPDIR": "/var/tmp", "XDG_RUNTIME_DIR": runtime_of_command.format(user=os.getuid())}
 
-    wait_until(lambda: name in asked(there, "ps").stdout, "the command finds it")
-    stopped = asked(there, "stop", name)
+    wait_until(lambda: name in run_command(there, "ps").stdout, "the command finds it")
+    stopped = run_command(there, "stop", name)
 
     assert stopped.returncode == 0, stopped.stderr
     assert job.ended().code == 143
@@ -71,7 +71,7 @@ def taken() -> Iterator[Path]:
 
 
 @pytest.mark.needs("root", "setpriv")
-def test_another_user_s_folder_is_reported_and_not_used(taken: Path, tmp_path: Path) -> None:
+def test_folder_of_other_user_is_not_used(taken: Path, tmp_path: Path) -> None:
     """By ps, stop and the job itself, which listens elsewhere."""
     os.chown(tmp_path, STRANGER, STRANGER)
 
@@ -116,7 +116,7 @@ run_command_line(words, {**os.environ, **place})
 
 
 @pytest.mark.needs("root", "setpriv")
-def test_where_all_places_are_taken_one_warning_names_what_to_set(taken: Path) -> None:
+def test_warning_if_no_folder_is_usable(taken: Path) -> None:
     """With that the job has a socket."""
     other = Path(f"/var/tmp/clusterrun-{STRANGER}")
     with TemporaryDirectory() as own:

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.commands.run_commands import PY_SPY, REFUSED, run_command, start_job, with_py_spy
 from tests.contract.launched import Launcher, await_status
-from tests.looking.commands import PY_SPY, REFUSED, asked, started, with_py_spy
 
 APART = """
 import os, select
@@ -26,16 +26,16 @@ waits_there() if os.environ["RANK"] == "1" else waits_here()
 """
 
 
-def test_stacks_show_who_differs(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_stacks_compare_ranks(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """Of all ranks or of one; nothing is printed on the job's own terminal."""
-    job = started(clusterrun, runtime, APART)
+    job = start_job(clusterrun, runtime, APART)
     for pid in job.numbers("begun", 2):
         await_status(pid, psutil.STATUS_SLEEPING)
 
-    stacks = asked(runtime, "stacks")
-    one = json.loads(asked(runtime, "stacks", "--rank=1", "--json").stdout)
-    wrong = asked(runtime, "stacks", "--rank=2")
-    asked(runtime, "stop", "--now", "mine")
+    stacks = run_command(runtime, "stacks")
+    one = json.loads(run_command(runtime, "stacks", "--rank=1", "--json").stdout)
+    wrong = run_command(runtime, "stacks", "--rank=2")
+    run_command(runtime, "stop", "--now", "mine")
     done = job.ended()
 
     lines = stacks.stdout.splitlines()
@@ -49,15 +49,15 @@ def test_stacks_show_who_differs(clusterrun: Launcher, runtime: dict[str, str]) 
     assert "waits_here" not in done.err
 
 
-def test_a_frozen_rank_has_no_stack(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_frozen_rank_has_no_stack(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """The other ranks have; all of it in a second or so."""
-    job = started(clusterrun, runtime, APART)
+    job = start_job(clusterrun, runtime, APART)
     frozen = job.numbers("begun", 2)[0]
     os.kill(frozen, signal.SIGSTOP)
     await_status(frozen, psutil.STATUS_STOPPED)
 
-    stacks = json.loads(asked(runtime, "stacks", "--json").stdout)
-    asked(runtime, "stop", "--now", "mine")
+    stacks = json.loads(run_command(runtime, "stacks", "--json").stdout)
+    run_command(runtime, "stop", "--now", "mine")
 
     assert [group["found"] for group in stacks["groups"]] == [True, False]
     assert stacks["groups"][1]["text"].startswith("no Python stack within")
@@ -65,14 +65,14 @@ def test_a_frozen_rank_has_no_stack(clusterrun: Launcher, runtime: dict[str, str
     assert job.ended().code == 143
 
 
-def test_native_stacks_are_py_spys(
+def test_native_stacks_come_from_py_spy(
     clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
 ) -> None:
     """The agent runs it, and the user's own PATH does not matter."""
-    job = started(clusterrun, with_py_spy(runtime, tmp_path / "bin", PY_SPY), APART)
-    native = asked(runtime, "stacks", "--native", "--rank=1")
-    both = json.loads(asked(runtime, "stacks", "--native", "--json").stdout)
-    asked(runtime, "stop", "--now", "mine")
+    job = start_job(clusterrun, with_py_spy(runtime, tmp_path / "bin", PY_SPY), APART)
+    native = run_command(runtime, "stacks", "--native", "--rank=1")
+    both = json.loads(run_command(runtime, "stacks", "--native", "--json").stdout)
+    run_command(runtime, "stop", "--now", "mine")
 
     [heading, line] = native.stdout.splitlines()
     assert heading == "  rank 1:"
@@ -84,13 +84,13 @@ def test_native_stacks_are_py_spys(
     assert job.ended().code == 143
 
 
-def test_why_py_spy_shows_no_rank(
+def test_native_stacks_show_error_of_py_spy(
     clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
 ) -> None:
     """What it says, and what it needs; the job goes on."""
-    job = started(clusterrun, with_py_spy(runtime, tmp_path / "bin", REFUSED), APART)
-    refused = asked(runtime, "stacks", "--native", "--rank=0")
-    asked(runtime, "stop", "--now", "mine")
+    job = start_job(clusterrun, with_py_spy(runtime, tmp_path / "bin", REFUSED), APART)
+    refused = run_command(runtime, "stacks", "--native", "--rank=0")
+    run_command(runtime, "stop", "--now", "mine")
 
     assert refused.returncode == 3
     assert "no rank can be shown" in refused.stderr
@@ -101,11 +101,11 @@ def test_why_py_spy_shows_no_rank(
 
 @pytest.mark.long
 @pytest.mark.needs("py-spy")
-def test_the_real_py_spy(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_native_stacks_with_real_py_spy(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """Shows the script's functions, where the kernel allows it to look."""
-    job = started(clusterrun, runtime, APART)
-    native = asked(runtime, "stacks", "--native")
-    asked(runtime, "stop", "--now", "mine")
+    job = start_job(clusterrun, runtime, APART)
+    native = run_command(runtime, "stacks", "--native")
+    run_command(runtime, "stop", "--now", "mine")
 
     assert native.returncode in {0, 3}, native.stderr
     assert native.returncode == 3 or "waits_there" in native.stdout

@@ -8,8 +8,8 @@ import pytest
 from clusterrun.network.control_client import find_jobs
 from clusterrun.network.handshake import VERSION
 
+from tests.commands.run_commands import run_command
 from tests.contract.launched import Launcher
-from tests.looking.commands import asked
 from tests.waiting import wait_until
 
 NEWER = f"""
@@ -21,7 +21,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.parametrize("words", [("status",), ("stacks", "mine"), ("slow",), ("stop", "mine")])
-def test_both_versions_are_named(
+def test_other_protocol_version_is_named(
     clusterrun: Launcher, runtime: dict[str, str], words: tuple[str, ...]
 ) -> None:
     """With the program that can ask it; the job goes on."""
@@ -34,8 +34,8 @@ def test_both_versions_are_named(
     job.wait_for("begun")
     wait_until(lambda: find_jobs([Path(runtime["XDG_RUNTIME_DIR"]) / "clusterrun"]).silent)
 
-    answer = asked(runtime, *words)
-    listed = asked(runtime, "ps")
+    answer = run_command(runtime, *words)
+    listed = run_command(runtime, "ps")
     job.signal(signal.SIGTERM)
 
     line = f"it speaks version {VERSION + 1} of clusterrun's protocol, this is {VERSION}; use the"

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.commands.run_commands import run_command
 from tests.contract.launched import Job, Launcher, await_status
-from tests.looking.commands import asked
 from tests.waiting import wait_until
 
 PRINTS_WITHOUT_END = """
@@ -59,7 +59,7 @@ def start(clusterrun: Launcher, runtime: dict[str, str], around: str, *options: 
 
 def speeds(runtime: dict[str, str]) -> Sequence[float]:
     """Return the lines that each rank prints in a second."""
-    [node] = json.loads(asked(runtime, "status", "--json").stdout)["nodes"]
+    [node] = json.loads(run_command(runtime, "status", "--json").stdout)["nodes"]
     return [rank["lines_per_second"] for rank in node["ranks"]]
 
 
@@ -67,7 +67,7 @@ def assert_all_commands_answer(runtime: dict[str, str]) -> None:
     """Each in time, with all ranks; the job is ended at last."""
     for words in (["ps"], ["status"], ["stacks"], ["stop", "--now", "mine"]):
         began = time.monotonic()
-        done = asked(runtime, *words, "--json")
+        done = run_command(runtime, *words, "--json")
         took = time.monotonic() - began
         assert done.returncode == 0, (words, done.stderr)
         assert took < SLACK, words
@@ -86,7 +86,7 @@ def assert_all_commands_answer(runtime: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "stuck", ["full_terminal", pytest.param("stopped_reader", marks=pytest.mark.long)]
 )
-def test_a_stopped_terminal(
+def test_commands_answer_if_terminal_is_stopped(
     clusterrun: Launcher, runtime: dict[str, str], stuck: str, request: pytest.FixtureRequest
 ) -> None:
     """The ranks wait in their prints, and the agent for nothing."""
@@ -102,7 +102,9 @@ def test_a_stopped_terminal(
 
 @pytest.mark.long
 @pytest.mark.needs("root", "unshare")
-def test_a_full_disk(clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path) -> None:
+def test_commands_answer_if_log_disk_is_full(
+    clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
+) -> None:
     """That of the log folder."""
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from free_ports import free_port
 
+from tests.commands.run_commands import run_command
 from tests.contract.launched import Ended, Launcher
-from tests.looking.commands import asked
 
 DEPENDS_ON_THE_MACHINE = (
     *("host name", "CPU load", "memory", "CPU quota", "CPU governor", "GPU", "torch", "link"),
@@ -38,7 +38,7 @@ while time.monotonic() < until:
 
 def doctor(*around: str, **variables: str) -> tuple[int, dict[str, Any]]:
     """Return the exit code, and what was found by what was looked at."""
-    done = asked(variables, "doctor", "--json", around=around)
+    done = run_command(variables, "doctor", "--json", around=around)
     assert done.stdout, done.stderr
     findings = json.loads(done.stdout)["findings"]
     return done.returncode, {finding["what"]: finding for finding in findings}
@@ -49,7 +49,7 @@ def in_namespace(script: str) -> tuple[str, ...]:
     return ("unshare", "--mount", "--uts", "sh", "-ec", f'{script}\nexec "$@"', "sh")
 
 
-def test_a_healthy_machine_has_no_fault(tmp_path: Path) -> None:
+def test_healthy_machine_has_no_findings(tmp_path: Path) -> None:
     """As far as the machine of the tests is one; nothing is left in the folders."""
     _, found = doctor(TMPDIR=str(tmp_path))
 
@@ -65,7 +65,7 @@ def test_a_healthy_machine_has_no_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"), [("NCCL_SOCKET_IFNAME", "nosuch"), ("GLOO_SOCKET_IFNAME", "nosuch0")]
 )
-def test_a_wrong_interface(variable: str, value: str) -> None:
+def test_interface_that_does_not_exist(variable: str, value: str) -> None:
     """Named with those that there are; the exit code is 1."""
     code, found = doctor(**{variable: value})
 
@@ -75,7 +75,7 @@ def test_a_wrong_interface(variable: str, value: str) -> None:
 
 
 @pytest.mark.needs("prlimit")
-def test_a_low_limit() -> None:
+def test_low_limit_of_open_files() -> None:
     """With what to type."""
     code, found = doctor("prlimit", "--nofile=256:2048")
 
@@ -85,7 +85,7 @@ def test_a_low_limit() -> None:
 
 
 @pytest.mark.needs("root", "unshare")
-def test_little_shared_memory() -> None:
+def test_small_shared_memory() -> None:
     """As Docker gives it."""
     code, found = doctor(*in_namespace("mount -t tmpfs -o size=64m none /dev/shm"))
 
@@ -96,7 +96,7 @@ def test_little_shared_memory() -> None:
 
 
 @pytest.mark.needs("root", "unshare")
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_full_disk_for_temporary_files(tmp_path: Path) -> None:
     """Where temporary files go."""
     mount = f"mount -t tmpfs -o size=256k none {tmp_path}"
     code, found = doctor(*in_namespace(mount), TMPDIR=str(tmp_path))
@@ -107,7 +107,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("root", "unshare")
-def test_a_name_that_leads_elsewhere(tmp_path: Path) -> None:
+def test_host_name_with_foreign_address(tmp_path: Path) -> None:
     """To an address that this machine does not have."""
     hosts = tmp_path / "hosts"
     hosts.write_text("10.254.9.9 node7\n")
@@ -120,7 +120,7 @@ def test_a_name_that_leads_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("root", "unshare")
-def test_a_machine_that_cannot_reach_itself() -> None:
+def test_loopback_is_down() -> None:
     """A network namespace begins without its loopback interface."""
     code, found = doctor("unshare", "--net")
 
@@ -152,7 +152,7 @@ def test_busy_cpus() -> None:
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_a_check_of_nodes(clusterrun: Launcher) -> None:
+def test_ctrl_c_ends_check_of_nodes(clusterrun: Launcher) -> None:
     """The job that checks ends in order; nothing is left of it."""
     address = ("--master-addr=127.0.0.1", f"--master-port={free_port()}")
     job = clusterrun.command("doctor", "--nnodes=2", "--node-rank=0", *address)
@@ -165,9 +165,9 @@ def test_ctrl_c_ends_a_check_of_nodes(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.long
-def test_the_table_ends_with_what_to_do() -> None:
+def test_table_ends_with_advice() -> None:
     """For people; a healthy line has no advice."""
-    done = asked({"GLOO_SOCKET_IFNAME": "nosuch0"}, "doctor")
+    done = run_command({"GLOO_SOCKET_IFNAME": "nosuch0"}, "doctor")
 
     assert done.returncode == 1
     assert "failure  GLOO_SOCKET_IFNAME" in done.stdout
@@ -211,7 +211,7 @@ def test_two_nodes(clusterrun: Launcher) -> None:
         ("import os; os.abort()", "its process crashes"),
     ],
 )
-def test_a_node_whose_torch_does_not_work(torch: str, why: str, clusterrun: Launcher) -> None:
+def test_node_with_broken_torch(torch: str, why: str, clusterrun: Launcher) -> None:
     """It is checked alone, and node 0 says that it does not answer."""
     package = clusterrun.folder / "packages/torch/__init__.py"
     package.parent.mkdir(parents=True)
@@ -228,7 +228,7 @@ def test_a_node_whose_torch_does_not_work(torch: str, why: str, clusterrun: Laun
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_pilot_on_a_machine_without_gpus(clusterrun: Launcher) -> None:
+def test_pilot_without_gpus(clusterrun: Launcher) -> None:
     """What needs none is tried by gloo, the rest is named; no name is on the page."""
     job = clusterrun.command(
         "doctor", "--pilot", workers=None, environ={"CUDA_VISIBLE_DEVICES": ""}

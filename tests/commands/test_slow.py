@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.commands.run_commands import REFUSED, run_command, start_job, with_py_spy
 from tests.contract.launched import Launcher, await_status
-from tests.looking.commands import REFUSED, asked, started, with_py_spy
 
 MEETS = """
 import os, time
@@ -37,12 +37,12 @@ while True:
 
 @pytest.mark.alone
 @pytest.mark.needs("py-spy", "import torch")
-def test_the_rank_that_the_others_wait_for(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_slow_rank_is_named(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """With the function in which it spends the time; the job goes on."""
-    job = started(clusterrun, runtime, MEETS)
-    text = asked(runtime, "slow", "--seconds=4")
-    as_json = json.loads(asked(runtime, "slow", "--seconds=4", "--json").stdout)
-    asked(runtime, "stop", "--now", "mine")
+    job = start_job(clusterrun, runtime, MEETS)
+    text = run_command(runtime, "slow", "--seconds=4")
+    as_json = json.loads(run_command(runtime, "slow", "--seconds=4", "--json").stdout)
+    run_command(runtime, "stop", "--now", "mine")
 
     assert text.returncode == 0, text.stderr
     sentence, _, *rows = text.stdout.splitlines()
@@ -53,34 +53,34 @@ def test_the_rank_that_the_others_wait_for(clusterrun: Launcher, runtime: dict[s
     assert job.ended().code == 143
 
 
-def test_without_py_spy(clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path) -> None:
+def test_slow_without_py_spy(clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path) -> None:
     """The kernel's view of one that may not read them, and the cure."""
     refused = with_py_spy(runtime, tmp_path / "bin", REFUSED)
-    job = started(clusterrun, refused, SLEEPS)
-    text = asked(runtime, "slow", "--seconds=4")
-    asked(runtime, "stop", "--now", "mine")
+    job = start_job(clusterrun, refused, SLEEPS)
+    text = run_command(runtime, "slow", "--seconds=4")
+    run_command(runtime, "stop", "--now", "mine")
 
     assert "py-spy may not read ranks 0-1" in text.stdout, text.stdout
     assert job.ended().code == 143
 
 
-def test_a_stopped_rank(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_slow_names_stopped_rank(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """It is named first, with what continues it."""
-    job = started(clusterrun, runtime, SLEEPS)
+    job = start_job(clusterrun, runtime, SLEEPS)
     frozen = job.numbers("begun", 2)[0]
     os.kill(frozen, signal.SIGSTOP)
     await_status(frozen, psutil.STATUS_STOPPED)
 
-    text = asked(runtime, "slow", "--seconds=4")
-    asked(runtime, "stop", "--now", "mine")
+    text = run_command(runtime, "slow", "--seconds=4")
+    run_command(runtime, "stop", "--now", "mine")
 
     assert f"kill -CONT {frozen}" in text.stdout.splitlines()[0]
     assert job.ended().code == 143
 
 
-def test_seconds_out_of_range(runtime: dict[str, str]) -> None:
+def test_slow_refuses_seconds_out_of_range(runtime: dict[str, str]) -> None:
     """Before any job is looked for."""
-    wrong = asked(runtime, "slow", "--seconds=1000")
+    wrong = run_command(runtime, "slow", "--seconds=1000")
 
     assert wrong.returncode == 2
     assert "--seconds: 1000 s is out of range\n  give 4 to 100 s" in wrong.stderr

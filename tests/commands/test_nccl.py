@@ -2,8 +2,8 @@
 
 import json
 
+from tests.commands.run_commands import run_command, start_job
 from tests.contract.launched import Launcher
-from tests.looking.commands import asked, started
 from tests.workers.fake_nccl_ras import FakeRank, job, serving
 
 PRINTS = """
@@ -18,14 +18,14 @@ while True:
 LATE = "behind: rank 1 launched AllReduce 1203 times"
 
 
-def test_stacks_with_what_nccl_says(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_stacks_include_nccl_report(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """The user has set its address; without any NVIDIA GPU or address, nothing is asked."""
     with serving([*job(1), FakeRank({"AllReduce": 1203})]) as ras:
-        running = started(clusterrun, {**runtime, "NCCL_RAS_ADDR": ras.address}, PRINTS)
-        text = asked(runtime, "stacks")
-        as_json = json.loads(asked(runtime, "stacks", "--json").stdout)
-        one = asked(runtime, "stacks", "--rank=1")
-        asked(runtime, "stop", "--now", "mine")
+        running = start_job(clusterrun, {**runtime, "NCCL_RAS_ADDR": ras.address}, PRINTS)
+        text = run_command(runtime, "stacks")
+        as_json = json.loads(run_command(runtime, "stacks", "--json").stdout)
+        one = run_command(runtime, "stacks", "--rank=1")
+        run_command(runtime, "stop", "--now", "mine")
 
     heading, line = text.stdout.splitlines()[-2:]
     assert heading == "NCCL:"
@@ -35,10 +35,10 @@ def test_stacks_with_what_nccl_says(clusterrun: Launcher, runtime: dict[str, str
     assert running.ended().code == 143
 
 
-def test_a_hang_that_only_nccl_knows(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_hang_found_by_nccl_counts(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """Ranks print, and main threads run: the same ranks are behind for the whole timeout."""
     with serving([*job(1), FakeRank({"AllReduce": 1203})]) as ras:
-        running = started(
+        running = start_job(
             clusterrun,
             {**runtime, "NCCL_RAS_ADDR": ras.address},
             PRINTS,
@@ -51,7 +51,7 @@ def test_a_hang_that_only_nccl_knows(clusterrun: Launcher, runtime: dict[str, st
     assert LATE in ended.err
 
 
-def test_ranks_that_go_on_in_nccl(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_progress_in_nccl_is_not_a_hang(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """One is always behind, and both launch more: no hang."""
     with serving([*job(1), FakeRank({"AllReduce": 1203})]) as ras:
         step = 0
@@ -62,13 +62,13 @@ def test_ranks_that_go_on_in_nccl(clusterrun: Launcher, runtime: dict[str, str])
             ras.ranks = [FakeRank({"AllReduce": step + 1}), FakeRank({"AllReduce": step})]
 
         ras.after_report = launches_more
-        running = started(
+        running = start_job(
             clusterrun,
             {**runtime, "NCCL_RAS_ADDR": ras.address},
             PRINTS,
             *("--hang-timeout=4", "--on-hang=stop"),
         )
         running.wait_for("alive", times=200)
-        asked(runtime, "stop", "--now", "mine")
+        run_command(runtime, "stop", "--now", "mine")
 
     assert running.ended().code == 143

@@ -11,7 +11,7 @@ from tests.contract.launched import COMMAND, Job, Launcher
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 
-def asked(
+def run_command(
     variables: Mapping[str, str], *words: str, around: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Type a command; ``around`` executes the one that follows it."""
@@ -27,7 +27,7 @@ def asked(
     )
 
 
-def started(clusterrun: Launcher, runtime: Mapping[str, str], script: str, *options: str) -> Job:
+def start_job(clusterrun: Launcher, runtime: Mapping[str, str], script: str, *options: str) -> Job:
     """Start a run called mine with two workers; wait until both have begun and the agent answers."""
     job = clusterrun.script(script, "--run-id=mine", *options, workers=2, environ=runtime)
     job.wait_for("begun", times=2)

@@ -15,10 +15,10 @@ from clusterrun.cli.main import run_command_line
 from free_ports import free_port
 
 from tests.as_another_user import run_as_another_user
+from tests.commands.run_commands import run_command, start_job
 from tests.contract.launched import COMMAND, Launcher, await_status
 from tests.contract.shell import Shell
 from tests.imports import imports
-from tests.looking.commands import asked, started
 from tests.waiting import wait_until
 
 PRINTS = """
@@ -42,18 +42,18 @@ BOUND = 2.0
 """Seconds within which a command answers; its own interpreter's start is not counted."""
 
 
-def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_ps_status_and_stop(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """As text and as JSON; options may follow RUN, which may be left out where the job keeps running."""
-    job = started(clusterrun, runtime, PRINTS)
+    job = start_job(clusterrun, runtime, PRINTS)
     for rank in range(2):
         job.wait_for(rf"step \d+ of rank {rank}")
 
-    listed = asked(runtime, "ps")
-    shown = json.loads(asked(runtime, "status", "mine", "--json").stdout)
-    table = asked(runtime, "status")
+    listed = run_command(runtime, "ps")
+    shown = json.loads(run_command(runtime, "status", "mine", "--json").stdout)
+    table = run_command(runtime, "status")
     # As watch(1) types it.
-    narrow = asked({**runtime, "COLUMNS": "70"}, "status")
-    stopped = asked(runtime, "stop", "mine")
+    narrow = run_command({**runtime, "COLUMNS": "70"}, "status")
+    stopped = run_command(runtime, "stop", "mine")
     done = job.ended()
 
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["run", "mine"]
@@ -72,24 +72,22 @@ def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[s
     assert stopped.stdout.startswith("run mine was asked to stop: its workers get SIGTERM")
     assert done.code == 143
     assert "clusterrun stop: stopping 2 workers (grace 25 s" in done.err
-    assert asked(runtime, "ps").stdout == "you have no clusterrun job on this host\n"
+    assert run_command(runtime, "ps").stdout == "you have no clusterrun job on this host\n"
 
 
-def test_a_frozen_rank_and_a_relay_that_hangs(
-    clusterrun: Launcher, runtime: dict[str, str]
-) -> None:
+def test_status_with_frozen_rank_and_relay(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """Only the last lines are missing then."""
-    job = started(clusterrun, runtime, PRINTS)
+    job = start_job(clusterrun, runtime, PRINTS)
     frozen = job.numbers("begun", 2)[0]
     os.kill(frozen, signal.SIGSTOP)
     await_status(frozen, psutil.STATUS_STOPPED)
     os.kill(job.relay, signal.SIGSTOP)
 
     began = time.monotonic()
-    shown = json.loads(asked(runtime, "status", "--json").stdout)
+    shown = json.loads(run_command(runtime, "status", "--json").stdout)
     took = time.monotonic() - began
     os.kill(job.relay, signal.SIGCONT)
-    now = asked(runtime, "stop", "--now", "mine")
+    now = run_command(runtime, "stop", "--now", "mine")
 
     states = {rank["state"]["pid"]: rank["state"]["state"] for rank in shown["nodes"][0]["ranks"]}
     assert states.pop(frozen) == "stopped"
@@ -99,26 +97,28 @@ def test_a_frozen_rank_and_a_relay_that_hangs(
     assert job.ended().code == 143
 
 
-def test_now_ends_what_ignores_sigterm(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_stop_now_ends_workers_that_ignore_sigterm(
+    clusterrun: Launcher, runtime: dict[str, str]
+) -> None:
     """Also while the grace period of a first command runs."""
-    job = started(clusterrun, runtime, IGNORES_TERM, "--shutdown-timeout=600")
-    asked(runtime, "stop", "mine")
+    job = start_job(clusterrun, runtime, IGNORES_TERM, "--shutdown-timeout=600")
+    run_command(runtime, "stop", "mine")
     job.wait_for("stopping 2 workers")
 
-    asked(runtime, "stop", "--now", "mine")
+    run_command(runtime, "stop", "--now", "mine")
 
     assert job.ended().code == 143
 
 
-def test_an_agent_that_is_stopped_is_named(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_stopped_agent_is_named(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """With what to type; nothing waits for it."""
-    job = started(clusterrun, runtime, PRINTS)
+    job = start_job(clusterrun, runtime, PRINTS)
     os.kill(job.agent, signal.SIGSTOP)
     await_status(job.agent, psutil.STATUS_STOPPED)
 
-    listed, shown = asked(runtime, "ps"), asked(runtime, "status", "mine")
+    listed, shown = run_command(runtime, "ps"), run_command(runtime, "status", "mine")
     os.kill(job.agent, signal.SIGCONT)
-    asked(runtime, "stop", "--now", "mine")
+    run_command(runtime, "stop", "--now", "mine")
 
     advice = f"pid {job.agent} is stopped; kill -CONT {job.agent} continues it"
     assert listed.returncode == 0
@@ -128,12 +128,14 @@ def test_an_agent_that_is_stopped_is_named(clusterrun: Launcher, runtime: dict[s
     assert job.ended().code == 143
 
 
-def test_a_wrong_name_gets_the_list(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_wrong_run_name_suggests_the_right_one(
+    clusterrun: Launcher, runtime: dict[str, str]
+) -> None:
     """And the nearest one; the job keeps running."""
-    job = started(clusterrun, runtime, PRINTS)
+    job = start_job(clusterrun, runtime, PRINTS)
 
-    wrong = [asked(runtime, word, "mien") for word in ("status", "stop", "suspend")]
-    asked(runtime, "stop", "--now", "mine")
+    wrong = [run_command(runtime, word, "mien") for word in ("status", "stop", "suspend")]
+    run_command(runtime, "stop", "--now", "mine")
 
     for done, word in zip(wrong, ("status", "stop", "suspend"), strict=True):
         assert done.returncode == 2
@@ -144,14 +146,14 @@ def test_a_wrong_name_gets_the_list(clusterrun: Launcher, runtime: dict[str, str
 
 
 @pytest.mark.parametrize("word", ["stop", "suspend"])
-def test_what_ends_a_job_asks_first(
+def test_stop_and_suspend_ask_for_confirmation(
     word: str, clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
 ) -> None:
     """Where the line names no run: the only one may be another than the user has in mind."""
-    job = started(clusterrun, runtime, PRINTS)
+    job = start_job(clusterrun, runtime, PRINTS)
     question = rf"{word} run mine \(\S+script0.py, 1 node, 2 ranks, for \d+ s\)\? \[y/N\] "
 
-    without_terminal = asked(runtime, word)
+    without_terminal = run_command(runtime, word)
     shell = Shell(tmp_path, XDG_RUNTIME_DIR=runtime["XDG_RUNTIME_DIR"])
     try:
         shell.type(f"{COMMAND} {word}")
@@ -172,35 +174,35 @@ def test_what_ends_a_job_asks_first(
     assert job.ended().code == 143
 
 
-def test_shells_complete_the_names_of_runs(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_shell_completion_of_run_names(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """After each command that takes one; a stopped agent does not stop the shell."""
-    job = started(clusterrun, runtime, PRINTS)
+    job = start_job(clusterrun, runtime, PRINTS)
     asks = {**runtime, "_CLUSTERRUN_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
 
     offered = [
-        asked({**asks, "COMP_WORDS": f"clusterrun {word} mi"}).stdout for word in ALL_THAT_LOOK
+        run_command({**asks, "COMP_WORDS": f"clusterrun {word} mi"}).stdout for word in RUN_COMMANDS
     ]
     os.kill(job.agent, signal.SIGSTOP)
     await_status(job.agent, psutil.STATUS_STOPPED)
-    stopped = asked({**asks, "COMP_WORDS": "clusterrun status mi"})
+    stopped = run_command({**asks, "COMP_WORDS": "clusterrun status mi"})
     os.kill(job.agent, signal.SIGCONT)
-    asked(runtime, "stop", "--now", "mine")
+    run_command(runtime, "stop", "--now", "mine")
 
-    assert offered == ["plain,mine\n"] * len(ALL_THAT_LOOK)
+    assert offered == ["plain,mine\n"] * len(RUN_COMMANDS)
     assert stopped.stdout == "\n"
     assert job.ended().code == 143
 
 
-def test_a_job_whose_nodes_still_join(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+def test_commands_while_nodes_join(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """It is listed, and can be stopped; the other commands say why there is nothing to see."""
     place = ("--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--run-id=mine")
     port = f"--master-port={free_port()}"
     job = clusterrun.script(PRINTS, *place, port, workers=2, environ=runtime)
     listed = wait_until(lambda: listed_agents(runtime), "the agent is listed")
 
-    refused = [asked(runtime, word, "mine") for word in ("status", "suspend")]
-    table = asked(runtime, "ps")
-    stopped = asked(runtime, "stop", "mine")
+    refused = [run_command(runtime, word, "mine") for word in ("status", "suspend")]
+    table = run_command(runtime, "ps")
+    stopped = run_command(runtime, "stop", "mine")
     done = job.ended()
 
     assert [(each["run_id"], each["state"], each["nodes"]) for each in listed] == [
@@ -212,25 +214,25 @@ def test_a_job_whose_nodes_still_join(clusterrun: Launcher, runtime: dict[str, s
     assert stopped.stdout == "run mine was asked to stop: it no longer waits for nodes\n"
     assert done.code == 143
     assert "SIGTERM before any worker was started; exit code 143" in done.err
-    assert asked(runtime, "ps").stdout == "you have no clusterrun job on this host\n"
+    assert run_command(runtime, "ps").stdout == "you have no clusterrun job on this host\n"
 
 
 def listed_agents(runtime: dict[str, str]) -> list[dict[str, Any]]:
     """Return what ``ps`` lists."""
-    agents: list[dict[str, Any]] = json.loads(asked(runtime, "ps", "--json").stdout)["agents"]
+    agents: list[dict[str, Any]] = json.loads(run_command(runtime, "ps", "--json").stdout)["agents"]
     return agents
 
 
-ALL_THAT_LOOK = [word for word, command in WORDS.items() if command.words.startswith("[RUN")]
+RUN_COMMANDS = [word for word, command in WORDS.items() if command.words.startswith("[RUN")]
 
 AS_ANOTHER_USER = (
     imports(run_command_line)
-    + f"ALL_THAT_LOOK = {ALL_THAT_LOOK}"
+    + f"RUN_COMMANDS = {RUN_COMMANDS}"
     + """
 import os, sys
 
 print(run_command_line(["ps"], dict(os.environ)), flush=True)
-for words in [*([word] for word in ALL_THAT_LOOK), ["stacks", "--native"], ["stop", "--now"]]:
+for words in [*([word] for word in RUN_COMMANDS), ["stacks", "--native"], ["stop", "--now"]]:
     print(*words, run_command_line([*words, "mine"], dict(os.environ)), flush=True)
     print(*words, run_command_line(words, dict(os.environ)), flush=True)
 """
@@ -238,20 +240,20 @@ for words in [*([word] for word in ALL_THAT_LOOK), ["stacks", "--native"], ["sto
 
 
 @pytest.mark.needs("root", "setpriv")
-def test_another_user_sees_and_touches_nothing(
+def test_other_user_cannot_see_or_stop_a_job(
     clusterrun: Launcher, runtime: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even one who may read and write all files, and names the folder."""
-    job = started(clusterrun, runtime, PRINTS)
+    job = start_job(clusterrun, runtime, PRINTS)
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime["XDG_RUNTIME_DIR"])
 
     done = run_as_another_user(AS_ANOTHER_USER)
-    still = asked(runtime, "ps")
-    asked(runtime, "stop", "--now", "mine")
+    still = run_command(runtime, "ps")
+    run_command(runtime, "stop", "--now", "mine")
 
     first, second, *others = done.stdout.splitlines()
     assert (first, second) == ("you have no clusterrun job on this host", "0"), done.stderr
-    assert len(others) == 2 * (len(ALL_THAT_LOOK) + 2)
+    assert len(others) == 2 * (len(RUN_COMMANDS) + 2)
     assert {line[-2:] for line in others} <= {" 1", " 2"}, others
     assert done.stderr.count("you have no clusterrun job on this host\n") == len(others)
     assert str(job.agent) not in done.stdout + done.stderr
@@ -260,13 +262,11 @@ def test_another_user_sees_and_touches_nothing(
 
 
 @pytest.mark.long
-def test_an_output_that_no_process_has_opened(
-    clusterrun: Launcher, runtime: dict[str, str]
-) -> None:
+def test_commands_with_closed_output(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """As a service manager may start it."""
-    job = started(clusterrun, runtime, PRINTS)
+    job = start_job(clusterrun, runtime, PRINTS)
     for command in ("ps", "status mine", "stacks mine"):
-        done = asked(runtime, *command.split(), around=("sh", "-c", 'exec "$@" >&-', "sh"))
+        done = run_command(runtime, *command.split(), around=("sh", "-c", 'exec "$@" >&-', "sh"))
         assert "Traceback" not in done.stderr
-    asked(runtime, "stop", "--now", "mine")
+    run_command(runtime, "stop", "--now", "mine")
     assert job.ended().code == 143
