@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> dict[str, str]:
-    """Return the variable that gives the jobs of the test a folder of their own."""
+    """Return a variable that gives the test's jobs a private folder for sockets."""
     return {"XDG_RUNTIME_DIR": str(tmp_path)}

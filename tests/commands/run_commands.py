@@ -1,4 +1,4 @@
-"""Types commands about the running jobs of a test."""
+"""Helpers that run clusterrun commands about a test's jobs."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from tests.waiting import SECONDS_TO_ACT, wait_until
 def run_command(
     variables: Mapping[str, str], *words: str, around: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """Type a command; ``around`` executes the one that follows it."""
+    """Run a clusterrun command; ``around`` is a program that executes the rest of its arguments."""
     # readline, which pytest imports, sets COLUMNS for the processes of xdist.
     inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     return subprocess.run(
@@ -28,7 +28,7 @@ def run_command(
 
 
 def start_job(clusterrun: Launcher, runtime: Mapping[str, str], script: str, *options: str) -> Job:
-    """Start a run called mine with two workers; wait until both have begun and the agent answers."""
+    """Start a run "mine" with two workers; wait until both run and the agent answers."""
     job = clusterrun.script(script, "--run-id=mine", *options, workers=2, environ=runtime)
     job.wait_for("begun", times=2)
     wait_until(lambda: find_jobs([Path(runtime["XDG_RUNTIME_DIR"]) / "clusterrun"]).jobs)

@@ -1,4 +1,4 @@
-"""``clusterrun doctor`` with one fault planted at a time, through the installed command."""
+"""``clusterrun doctor`` with one fault at a time, through the installed command."""
 
 import getpass
 import json
@@ -22,10 +22,10 @@ DEPENDS_ON_THE_MACHINE = (
     *("host name", "CPU load", "memory", "CPU quota", "CPU governor", "GPU", "torch", "link"),
     *("open files", "processes", "locked memory", "shared memory", "NUMA node", "slow GPUs"),
 )
-"""What may be wrong with the machine on which tests run."""
+"""Checks that may fail on the machine of the tests."""
 
 SECONDS_FOR_NODES = 150.0
-"""Ten on a machine with nothing else to do."""
+"""An idle machine needs ten."""
 
 SPINS = """
 import time
@@ -37,7 +37,7 @@ while time.monotonic() < until:
 
 
 def doctor(*around: str, **variables: str) -> tuple[int, dict[str, Any]]:
-    """Return the exit code, and what was found by what was looked at."""
+    """Return the exit code, and the findings by what was checked."""
     done = run_command(variables, "doctor", "--json", around=around)
     assert done.stdout, done.stderr
     findings = json.loads(done.stdout)["findings"]
@@ -45,12 +45,12 @@ def doctor(*around: str, **variables: str) -> tuple[int, dict[str, Any]]:
 
 
 def in_namespace(script: str) -> tuple[str, ...]:
-    """Return the words that run ``script`` in a file system of its own before a command."""
+    """Return a prefix that runs ``script`` in a mount namespace before a command."""
     return ("unshare", "--mount", "--uts", "sh", "-ec", f'{script}\nexec "$@"', "sh")
 
 
 def test_healthy_machine_has_no_findings(tmp_path: Path) -> None:
-    """As far as the machine of the tests is one; nothing is left in the folders."""
+    """Findings that depend on the machine of the tests are ignored. No file is left behind."""
     _, found = doctor(TMPDIR=str(tmp_path))
 
     faults = [
@@ -66,7 +66,7 @@ def test_healthy_machine_has_no_findings(tmp_path: Path) -> None:
     ("variable", "value"), [("NCCL_SOCKET_IFNAME", "nosuch"), ("GLOO_SOCKET_IFNAME", "nosuch0")]
 )
 def test_interface_that_does_not_exist(variable: str, value: str) -> None:
-    """Named with those that there are; the exit code is 1."""
+    """The advice names the interfaces that exist."""
     code, found = doctor(**{variable: value})
 
     assert code == 1
@@ -76,7 +76,7 @@ def test_interface_that_does_not_exist(variable: str, value: str) -> None:
 
 @pytest.mark.needs("prlimit")
 def test_low_limit_of_open_files() -> None:
-    """With what to type."""
+    """The advice has the command."""
     code, found = doctor("prlimit", "--nofile=256:2048")
 
     assert code == 1
@@ -86,7 +86,7 @@ def test_low_limit_of_open_files() -> None:
 
 @pytest.mark.needs("root", "unshare")
 def test_small_shared_memory() -> None:
-    """As Docker gives it."""
+    """Docker's default is 64 MiB."""
     code, found = doctor(*in_namespace("mount -t tmpfs -o size=64m none /dev/shm"))
 
     finding = found["shared memory (/dev/shm)"]
@@ -97,7 +97,6 @@ def test_small_shared_memory() -> None:
 
 @pytest.mark.needs("root", "unshare")
 def test_full_disk_for_temporary_files(tmp_path: Path) -> None:
-    """Where temporary files go."""
     mount = f"mount -t tmpfs -o size=256k none {tmp_path}"
     code, found = doctor(*in_namespace(mount), TMPDIR=str(tmp_path))
 
@@ -108,7 +107,6 @@ def test_full_disk_for_temporary_files(tmp_path: Path) -> None:
 
 @pytest.mark.needs("root", "unshare")
 def test_host_name_with_foreign_address(tmp_path: Path) -> None:
-    """To an address that this machine does not have."""
     hosts = tmp_path / "hosts"
     hosts.write_text("10.254.9.9 node7\n")
     rename = f"mount --bind {hosts} /etc/hosts; hostname node7"
@@ -153,7 +151,7 @@ def test_busy_cpus() -> None:
 
 @pytest.mark.long
 def test_ctrl_c_ends_check_of_nodes(clusterrun: Launcher) -> None:
-    """The job that checks ends in order; nothing is left of it."""
+    """No process of the check is left."""
     address = ("--master-addr=127.0.0.1", f"--master-port={free_port()}")
     job = clusterrun.command("doctor", "--nnodes=2", "--node-rank=0", *address)
     job.wait_for("1 of 2 nodes have joined")
@@ -166,7 +164,6 @@ def test_ctrl_c_ends_check_of_nodes(clusterrun: Launcher) -> None:
 
 @pytest.mark.long
 def test_table_ends_with_advice() -> None:
-    """For people; a healthy line has no advice."""
     done = run_command({"GLOO_SOCKET_IFNAME": "nosuch0"}, "doctor")
 
     assert done.returncode == 1
@@ -175,7 +172,7 @@ def test_table_ends_with_advice() -> None:
 
 
 def two_nodes(clusterrun: Launcher, second: Mapping[str, str]) -> tuple[Ended, Ended]:
-    """Check two nodes, which are this machine; ``second`` are variables of node 1 alone."""
+    """Check two nodes on this machine; ``second`` are variables of node 1."""
     where = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}")
     # It runs doctor, which must not run itself.
     checks = {"CLUSTERRUN_CHECK": "clusterrun doctor"}
@@ -193,7 +190,7 @@ def two_nodes(clusterrun: Launcher, second: Mapping[str, str]) -> tuple[Ended, E
 
 
 def test_two_nodes(clusterrun: Launcher) -> None:
-    """Node 0 prints one table; the other waits for it, and exits as it does."""
+    """Node 0 prints one table, and the other node exits with the same code."""
     first, other = two_nodes(clusterrun, {})
 
     found = {each["what"]: each for each in json.loads(first.out)["findings"]}
@@ -212,7 +209,7 @@ def test_two_nodes(clusterrun: Launcher) -> None:
     ],
 )
 def test_node_with_broken_torch(torch: str, why: str, clusterrun: Launcher) -> None:
-    """It is checked alone, and node 0 says that it does not answer."""
+    """The node is checked alone, and node 0 reports that it does not answer."""
     package = clusterrun.folder / "packages/torch/__init__.py"
     package.parent.mkdir(parents=True)
     package.write_text(torch)
@@ -229,7 +226,7 @@ def test_node_with_broken_torch(torch: str, why: str, clusterrun: Launcher) -> N
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_pilot_without_gpus(clusterrun: Launcher) -> None:
-    """What needs none is tried by gloo, the rest is named; no name is on the page."""
+    """Checks without GPUs use gloo. The page has no user name and no host name."""
     job = clusterrun.command(
         "doctor", "--pilot", workers=None, environ={"CUDA_VISIBLE_DEVICES": ""}
     )

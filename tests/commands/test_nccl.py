@@ -1,4 +1,4 @@
-"""What NCCL says of the ranks, by its double: below stacks, and of a hang that only it knows."""
+"""Reports of a fake NCCL: below stacks, and of a hang that only NCCL shows."""
 
 import json
 
@@ -19,7 +19,7 @@ LATE = "behind: rank 1 launched AllReduce 1203 times"
 
 
 def test_stacks_include_nccl_report(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """The user has set its address; without any NVIDIA GPU or address, nothing is asked."""
+    """NCCL is queried because the user has set its address; otherwise it needs an NVIDIA GPU."""
     with serving([*job(1), FakeRank({"AllReduce": 1203})]) as ras:
         running = start_job(clusterrun, {**runtime, "NCCL_RAS_ADDR": ras.address}, PRINTS)
         text = run_command(runtime, "stacks")
@@ -36,7 +36,7 @@ def test_stacks_include_nccl_report(clusterrun: Launcher, runtime: dict[str, str
 
 
 def test_hang_found_by_nccl_counts(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """Ranks print, and main threads run: the same ranks are behind for the whole timeout."""
+    """Ranks print and main threads run, but the same rank is behind for the whole timeout."""
     with serving([*job(1), FakeRank({"AllReduce": 1203})]) as ras:
         running = start_job(
             clusterrun,
@@ -52,7 +52,7 @@ def test_hang_found_by_nccl_counts(clusterrun: Launcher, runtime: dict[str, str]
 
 
 def test_progress_in_nccl_is_not_a_hang(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """One is always behind, and both launch more: no hang."""
+    """One rank is always behind, but both launch more collectives."""
     with serving([*job(1), FakeRank({"AllReduce": 1203})]) as ras:
         step = 0
 

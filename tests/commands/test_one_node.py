@@ -39,11 +39,11 @@ time.sleep(600)
 """
 
 BOUND = 2.0
-"""Seconds within which a command answers; its own interpreter's start is not counted."""
+"""Seconds in which a command answers, without the start of its interpreter."""
 
 
 def test_ps_status_and_stop(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """As text and as JSON; options may follow RUN, which may be left out where the job keeps running."""
+    """Options may follow RUN. RUN may be omitted in commands that do not end the job."""
     job = start_job(clusterrun, runtime, PRINTS)
     for rank in range(2):
         job.wait_for(rf"step \d+ of rank {rank}")
@@ -76,7 +76,7 @@ def test_ps_status_and_stop(clusterrun: Launcher, runtime: dict[str, str]) -> No
 
 
 def test_status_with_frozen_rank_and_relay(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """Only the last lines are missing then."""
+    """Without the relay, only the last lines are missing."""
     job = start_job(clusterrun, runtime, PRINTS)
     frozen = job.numbers("begun", 2)[0]
     os.kill(frozen, signal.SIGSTOP)
@@ -100,7 +100,7 @@ def test_status_with_frozen_rank_and_relay(clusterrun: Launcher, runtime: dict[s
 def test_stop_now_ends_workers_that_ignore_sigterm(
     clusterrun: Launcher, runtime: dict[str, str]
 ) -> None:
-    """Also while the grace period of a first command runs."""
+    """Even in the grace period of an earlier stop."""
     job = start_job(clusterrun, runtime, IGNORES_TERM, "--shutdown-timeout=600")
     run_command(runtime, "stop", "mine")
     job.wait_for("stopping 2 workers")
@@ -111,7 +111,7 @@ def test_stop_now_ends_workers_that_ignore_sigterm(
 
 
 def test_stopped_agent_is_named(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """With what to type; nothing waits for it."""
+    """The commands do not wait for it, and name the command that continues it."""
     job = start_job(clusterrun, runtime, PRINTS)
     os.kill(job.agent, signal.SIGSTOP)
     await_status(job.agent, psutil.STATUS_STOPPED)
@@ -131,7 +131,7 @@ def test_stopped_agent_is_named(clusterrun: Launcher, runtime: dict[str, str]) -
 def test_wrong_run_name_suggests_the_right_one(
     clusterrun: Launcher, runtime: dict[str, str]
 ) -> None:
-    """And the nearest one; the job keeps running."""
+    """The job keeps running."""
     job = start_job(clusterrun, runtime, PRINTS)
 
     wrong = [run_command(runtime, word, "mien") for word in ("status", "stop", "suspend")]
@@ -149,7 +149,7 @@ def test_wrong_run_name_suggests_the_right_one(
 def test_stop_and_suspend_ask_for_confirmation(
     word: str, clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
 ) -> None:
-    """Where the line names no run: the only one may be another than the user has in mind."""
+    """If the command names no run, the only run may not be the one that the user means."""
     job = start_job(clusterrun, runtime, PRINTS)
     question = rf"{word} run mine \(\S+script0.py, 1 node, 2 ranks, for \d+ s\)\? \[y/N\] "
 
@@ -175,7 +175,7 @@ def test_stop_and_suspend_ask_for_confirmation(
 
 
 def test_shell_completion_of_run_names(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """After each command that takes one; a stopped agent does not stop the shell."""
+    """A stopped agent does not block the shell."""
     job = start_job(clusterrun, runtime, PRINTS)
     asks = {**runtime, "_CLUSTERRUN_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
 
@@ -194,7 +194,7 @@ def test_shell_completion_of_run_names(clusterrun: Launcher, runtime: dict[str, 
 
 
 def test_commands_while_nodes_join(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """It is listed, and can be stopped; the other commands say why there is nothing to see."""
+    """The job is listed and can be stopped. The other commands report that it still waits."""
     place = ("--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--run-id=mine")
     port = f"--master-port={free_port()}"
     job = clusterrun.script(PRINTS, *place, port, workers=2, environ=runtime)
@@ -243,7 +243,7 @@ for words in [*([word] for word in RUN_COMMANDS), ["stacks", "--native"], ["stop
 def test_other_user_cannot_see_or_stop_a_job(
     clusterrun: Launcher, runtime: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even one who may read and write all files, and names the folder."""
+    """Even with XDG_RUNTIME_DIR set to the folder of the sockets."""
     job = start_job(clusterrun, runtime, PRINTS)
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime["XDG_RUNTIME_DIR"])
 
@@ -263,7 +263,7 @@ def test_other_user_cannot_see_or_stop_a_job(
 
 @pytest.mark.long
 def test_commands_with_closed_output(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """As a service manager may start it."""
+    """A service manager may start a command without standard output."""
     job = start_job(clusterrun, runtime, PRINTS)
     for command in ("ps", "status mine", "stacks mine"):
         done = run_command(runtime, *command.split(), around=("sh", "-c", 'exec "$@" >&-', "sh"))

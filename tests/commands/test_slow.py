@@ -11,21 +11,21 @@ import pytest
 from tests.commands.run_commands import REFUSED, run_command, start_job, with_py_spy
 from tests.contract.launched import Launcher, await_status
 
-MEETS = """
+BARRIERS = """
 import os, time
 import torch.distributed as dist
 
-def prepares_a_batch():
+def prepare_batch():
     if dist.get_rank() == 1:
         time.sleep(0.05)
 
 dist.init_process_group("gloo")
 print("begun", os.getpid(), flush=True)
 while True:
-    prepares_a_batch()
+    prepare_batch()
     dist.barrier()
 """
-"""Two ranks that meet in each step; rank 1 is late."""
+"""Two ranks with a barrier in each step; rank 1 is late."""
 
 SLEEPS = """
 import os, time
@@ -38,8 +38,8 @@ while True:
 @pytest.mark.alone
 @pytest.mark.needs("py-spy", "import torch")
 def test_slow_rank_is_named(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """With the function in which it spends the time; the job goes on."""
-    job = start_job(clusterrun, runtime, MEETS)
+    """The sentence has the function in which the rank spends its time."""
+    job = start_job(clusterrun, runtime, BARRIERS)
     text = run_command(runtime, "slow", "--seconds=4")
     as_json = json.loads(run_command(runtime, "slow", "--seconds=4", "--json").stdout)
     run_command(runtime, "stop", "--now", "mine")
@@ -47,14 +47,13 @@ def test_slow_rank_is_named(clusterrun: Launcher, runtime: dict[str, str]) -> No
     assert text.returncode == 0, text.stderr
     sentence, _, *rows = text.stdout.splitlines()
     assert sentence.startswith("rank 1 is slow: the others wait "), text.stdout
-    assert "prepares_a_batch)" in sentence
+    assert "prepare_batch)" in sentence
     assert [row.split()[0] for row in rows] == ["0", "1"]
     assert [rank["rank"] for rank in as_json["ranks"]] == [0, 1]
     assert job.ended().code == 143
 
 
 def test_slow_without_py_spy(clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path) -> None:
-    """The kernel's view of one that may not read them, and the cure."""
     refused = with_py_spy(runtime, tmp_path / "bin", REFUSED)
     job = start_job(clusterrun, refused, SLEEPS)
     text = run_command(runtime, "slow", "--seconds=4")
@@ -65,7 +64,7 @@ def test_slow_without_py_spy(clusterrun: Launcher, runtime: dict[str, str], tmp_
 
 
 def test_slow_names_stopped_rank(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """It is named first, with what continues it."""
+    """The sentence has the command that continues it."""
     job = start_job(clusterrun, runtime, SLEEPS)
     frozen = job.numbers("begun", 2)[0]
     os.kill(frozen, signal.SIGSTOP)
@@ -79,7 +78,7 @@ def test_slow_names_stopped_rank(clusterrun: Launcher, runtime: dict[str, str]) 
 
 
 def test_slow_refuses_seconds_out_of_range(runtime: dict[str, str]) -> None:
-    """Before any job is looked for."""
+    """The error comes before jobs are searched."""
     wrong = run_command(runtime, "slow", "--seconds=1000")
 
     assert wrong.returncode == 2

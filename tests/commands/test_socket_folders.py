@@ -1,4 +1,4 @@
-"""Where commands look for running jobs: not only where their own environment would put one."""
+"""The folders in which commands find the sockets of running jobs."""
 
 import os
 import shutil
@@ -15,15 +15,15 @@ from tests.contract.launched import Launcher
 from tests.imports import imports
 from tests.waiting import wait_until
 
-STRANGER = 54399
-"""A user that no other test is."""
+OTHER_USER = 54399
+"""A user id that no other test uses."""
 
 
 @pytest.mark.parametrize("runtime_of_command", ["", "/run/user/{user}"])
 def test_job_with_other_tmpdir_is_found(
     clusterrun: Launcher, tmp_path: Path, runtime_of_command: str
 ) -> None:
-    """Slurm gives each job one, and no login's folder; the command has a login's, or none."""
+    """Slurm sets TMPDIR for each job. The command may have XDG_RUNTIME_DIR, which the job does not have."""
     environ = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": ""}
     name = f"elsewhere-{os.getpid()}"
     script = "import time; print('begun'); time.sleep(60)"
@@ -62,36 +62,36 @@ print(run_command_line(["--nproc-per-node", "1", str(script)], dict(os.environ))
 
 @pytest.fixture
 def taken() -> Iterator[Path]:
-    """Return a folder of root's, with the name that the stranger's folder for sockets has."""
-    folder = Path(f"/tmp/clusterrun-{STRANGER}")
+    """Return a folder that root owns, with the name of the other user's folder for sockets."""
+    folder = Path(f"/tmp/clusterrun-{OTHER_USER}")
     folder.mkdir(mode=0o777)
     yield folder
     shutil.rmtree(folder)
-    shutil.rmtree(f"/var/tmp/clusterrun-{STRANGER}", ignore_errors=True)
+    shutil.rmtree(f"/var/tmp/clusterrun-{OTHER_USER}", ignore_errors=True)
 
 
 @pytest.mark.needs("root", "setpriv")
 def test_folder_of_other_user_is_not_used(taken: Path, tmp_path: Path) -> None:
-    """By ps, stop and the job itself, which listens elsewhere."""
-    os.chown(tmp_path, STRANGER, STRANGER)
+    """Commands ps and stop and the job report it, and the job listens in another folder."""
+    os.chown(tmp_path, OTHER_USER, OTHER_USER)
 
-    done = run_as_another_user(RUNS, str(tmp_path), user=STRANGER)
+    done = run_as_another_user(RUNS, str(tmp_path), user=OTHER_USER)
 
-    said = f"{taken} belongs to user 0, not to you: not used for the sockets of jobs"
+    warning = f"{taken} belongs to user 0, not to you: not used for the sockets of jobs"
     assert done.stdout.splitlines() == [
         "you have no clusterrun job on this host",
-        said,
+        warning,
         "0",
         "1",
         "found 1",
         "0",
     ], done.stderr
-    assert done.stderr.count(said) == 2
-    assert f"clusterrun: warning: {said}" in done.stderr
+    assert done.stderr.count(warning) == 2
+    assert f"clusterrun: warning: {warning}" in done.stderr
     assert list(taken.iterdir()) == []
 
 
-RUNS_NOWHERE = (
+RUN_WITHOUT_FOLDER = (
     imports(run_command_line)
     + """
 import os, pathlib, sys
@@ -101,29 +101,29 @@ script.write_text('''
 import os, pathlib, time
 found, until = [], time.monotonic() + float(os.environ["SECONDS"])
 while not found and time.monotonic() < until:
-    found = list(pathlib.Path(os.environ["PLACE"]).glob("clusterrun/job-*"))
+    found = list(pathlib.Path(os.environ["FOLDER"]).glob("clusterrun/job-*"))
 print("found", len(found), flush=True)
 ''')
 for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
     os.environ.pop(name, None)
 words = ["--nproc-per-node", "1", str(script)]
-run_command_line(words, {**os.environ, "PLACE": str(tmp), "SECONDS": "1"})
+run_command_line(words, {**os.environ, "FOLDER": str(tmp), "SECONDS": "1"})
 print("second", file=sys.stderr, flush=True)
-place = {"PLACE": str(tmp), "SECONDS": "20", "XDG_RUNTIME_DIR": str(tmp)}
-run_command_line(words, {**os.environ, **place})
+folder = {"FOLDER": str(tmp), "SECONDS": "20", "XDG_RUNTIME_DIR": str(tmp)}
+run_command_line(words, {**os.environ, **folder})
 """
 )
 
 
 @pytest.mark.needs("root", "setpriv")
 def test_warning_if_no_folder_is_usable(taken: Path) -> None:
-    """With that the job has a socket."""
-    other = Path(f"/var/tmp/clusterrun-{STRANGER}")
+    """The warning names XDG_RUNTIME_DIR, and with it the job has a socket."""
+    other = Path(f"/var/tmp/clusterrun-{OTHER_USER}")
     with TemporaryDirectory() as own:
-        os.chown(own, STRANGER, STRANGER)
+        os.chown(own, OTHER_USER, OTHER_USER)
         other.symlink_to(own)
         try:
-            done = run_as_another_user(RUNS_NOWHERE, own, user=STRANGER)
+            done = run_as_another_user(RUN_WITHOUT_FOLDER, own, user=OTHER_USER)
         finally:
             other.unlink()
 

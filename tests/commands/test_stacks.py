@@ -27,7 +27,7 @@ waits_there() if os.environ["RANK"] == "1" else waits_here()
 
 
 def test_stacks_compare_ranks(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """Of all ranks or of one; nothing is printed on the job's own terminal."""
+    """For all ranks or one rank; nothing is printed on the job's terminal."""
     job = start_job(clusterrun, runtime, APART)
     for pid in job.numbers("begun", 2):
         await_status(pid, psutil.STATUS_SLEEPING)
@@ -50,7 +50,7 @@ def test_stacks_compare_ranks(clusterrun: Launcher, runtime: dict[str, str]) -> 
 
 
 def test_frozen_rank_has_no_stack(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """The other ranks have; all of it in a second or so."""
+    """The other rank has a stack."""
     job = start_job(clusterrun, runtime, APART)
     frozen = job.numbers("begun", 2)[0]
     os.kill(frozen, signal.SIGSTOP)
@@ -68,7 +68,7 @@ def test_frozen_rank_has_no_stack(clusterrun: Launcher, runtime: dict[str, str])
 def test_native_stacks_come_from_py_spy(
     clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
 ) -> None:
-    """The agent runs it, and the user's own PATH does not matter."""
+    """The agent runs py-spy, so the PATH of the command does not matter."""
     job = start_job(clusterrun, with_py_spy(runtime, tmp_path / "bin", PY_SPY), APART)
     native = run_command(runtime, "stacks", "--native", "--rank=1")
     both = json.loads(run_command(runtime, "stacks", "--native", "--json").stdout)
@@ -87,7 +87,7 @@ def test_native_stacks_come_from_py_spy(
 def test_native_stacks_show_error_of_py_spy(
     clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
 ) -> None:
-    """What it says, and what it needs; the job goes on."""
+    """The error also names what py-spy needs."""
     job = start_job(clusterrun, with_py_spy(runtime, tmp_path / "bin", REFUSED), APART)
     refused = run_command(runtime, "stacks", "--native", "--rank=0")
     run_command(runtime, "stop", "--now", "mine")
@@ -102,7 +102,7 @@ def test_native_stacks_show_error_of_py_spy(
 @pytest.mark.long
 @pytest.mark.needs("py-spy")
 def test_native_stacks_with_real_py_spy(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """Shows the script's functions, where the kernel allows it to look."""
+    """py-spy shows the script's functions if the kernel allows it."""
     job = start_job(clusterrun, runtime, APART)
     native = run_command(runtime, "stacks", "--native")
     run_command(runtime, "stop", "--now", "mine")

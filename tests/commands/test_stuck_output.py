@@ -1,4 +1,4 @@
-"""The commands answer while what the job prints goes nowhere: a stopped terminal, a full disk."""
+"""Commands answer if the job's output is blocked: by a stopped terminal or a full disk."""
 
 import json
 import os
@@ -24,7 +24,7 @@ for number in itertools.count():
 """
 
 SLACK = 20.0
-"""Seconds for a command that answers in less than two, on a machine that is very busy."""
+"""Seconds for a command on a very busy machine; it needs less than two on an idle one."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def stopped_reader(tmp_path: Path) -> Iterator[str]:
 
 
 def start(clusterrun: Launcher, runtime: dict[str, str], around: str, *options: str) -> Job:
-    """Start a run called mine, with a shell's command around it."""
+    """Start a run "mine" below a shell command."""
     words = ("sh", "-ec", around, "sh")
     job = clusterrun.script(
         PRINTS_WITHOUT_END, "--run-id=mine", *options, workers=2, environ=runtime, around=words
@@ -58,13 +58,13 @@ def start(clusterrun: Launcher, runtime: dict[str, str], around: str, *options: 
 
 
 def speeds(runtime: dict[str, str]) -> Sequence[float]:
-    """Return the lines that each rank prints in a second."""
+    """Return the lines per second of each rank."""
     [node] = json.loads(run_command(runtime, "status", "--json").stdout)["nodes"]
     return [rank["lines_per_second"] for rank in node["ranks"]]
 
 
 def assert_all_commands_answer(runtime: dict[str, str]) -> None:
-    """Each in time, with all ranks; the job is ended at last."""
+    """Check that each command answers in time for all ranks; the last command ends the job."""
     for words in (["ps"], ["status"], ["stacks"], ["stop", "--now", "mine"]):
         began = time.monotonic()
         done = run_command(runtime, *words, "--json")
@@ -89,7 +89,7 @@ def assert_all_commands_answer(runtime: dict[str, str]) -> None:
 def test_commands_answer_if_terminal_is_stopped(
     clusterrun: Launcher, runtime: dict[str, str], stuck: str, request: pytest.FixtureRequest
 ) -> None:
-    """The ranks wait in their prints, and the agent for nothing."""
+    """The ranks block in print(), but the agent does not."""
     path = request.getfixturevalue(stuck)
     job = start(clusterrun, runtime, f'exec "$@" >{path} 2>&1')
     # No event tells that the last buffer is full.
@@ -105,7 +105,6 @@ def test_commands_answer_if_terminal_is_stopped(
 def test_commands_answer_if_log_disk_is_full(
     clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
 ) -> None:
-    """That of the log folder."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f'unshare --mount sh -ec \'mount -t tmpfs -o size=64k none {disk}; exec "$@"\' sh "$@"'

@@ -1,4 +1,4 @@
-"""A command that meets a job of another version of clusterrun."""
+"""A command about a job with another version of the protocol."""
 
 import signal
 import sys
@@ -24,7 +24,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_other_protocol_version_is_named(
     clusterrun: Launcher, runtime: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    """With the program that can ask it; the job goes on."""
+    """The error names the clusterrun that can answer."""
     job = clusterrun.script(
         "import time; print('begun', flush=True); time.sleep(600)",
         "--run-id=mine",

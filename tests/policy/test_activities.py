@@ -1,4 +1,4 @@
-"""Stacks of a main thread, and what it does by them."""
+"""The activities of main threads, by their stacks."""
 
 import pytest
 from clusterrun.policy.activities import MAX_PLACES, activity_of, places_of, with_stacks
@@ -16,7 +16,7 @@ TORCH = f"{SITE}/torch"
 READ_ITEM = "Samples.__getitem__ (/home/me/data.py:7)"
 
 CLOSURE = (f"AdamW.step ({TORCH}/optim/adamw.py:9)", f"closure ({SITE}/lightning/automatic.py:9)")
-"""Lightning trains in what the optimizer calls back."""
+"""Lightning's forward and backward pass run in a closure that the optimizer calls."""
 
 KINDS = [
     # Data: in any frame.
@@ -69,7 +69,7 @@ PLACES = [
 
 @pytest.mark.parametrize("row", PLACES)
 def test_place_of_stack(row: tuple[str, ...]) -> None:
-    """The innermost frame that is not a library's; if all are, the innermost one."""
+    """The place is the innermost frame of user code, or else the innermost frame."""
     place, *frames = row
 
     assert activity_of(frames)[1] == place
@@ -82,7 +82,7 @@ PROC = WindowSample(cpu=0.3, queue=0.1, states={"R": 1.0})
 
 
 def test_backward_is_divided_by_time_asleep() -> None:
-    """Asleep 60 %, of which 20 % is reading data: 40 % of the time it waited in backward."""
+    """The thread slept for 60 %, but read data for 20 %, so it waited in backward for 40 %."""
     seen = with_stacks(PROC, {BACKWARD: 70, FORWARD: 10, READ: 20})
 
     assert seen.activities == {

@@ -1,4 +1,4 @@
-"""Which failure is the cause, and which ones are consequences."""
+"""The choice of the cause among several failures."""
 
 import signal
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ OF_STOPPED = (
     outcome.Killed(signal.SIGKILL),
     outcome.NotStarted("session", "no"),
 )
-"""However a worker reacts to our signal, it is no cause."""
+"""Exit statuses that are not causes if the worker was being stopped."""
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ OF_STOPPED = (
 def test_choose_cause(
     results: Sequence[outcome.WorkerResult], cause: outcome.WorkerResult | None
 ) -> None:
-    """Out of memory, then a signal from outside, then a reason of its own; then the earliest."""
+    """First out of memory, then foreign signals, then own reasons; the earliest of equals."""
     assert choose_cause(results) is cause
 
 
@@ -115,7 +115,7 @@ def test_choose_cause(
     ],
 )
 def test_failure_is_consequence(line: str) -> None:
-    """Messages of the libraries, in the last lines."""
+    """Libraries print these messages when a peer is gone."""
     assert is_consequence(
         result(0, 1, tail=f"Traceback (most recent call last):\n{line}\n  more\n")
     )
@@ -133,7 +133,7 @@ def test_failure_is_consequence(line: str) -> None:
     ],
 )
 def test_failure_is_not_consequence(tail: str) -> None:
-    """A reason of its own, or an old warning that had no effect."""
+    """The worker failed for its own reason, or the message is old or was ignored."""
     assert not is_consequence(result(0, 1, tail=tail))
 
 
@@ -146,7 +146,7 @@ def test_failure_is_not_consequence(tail: str) -> None:
     ],
 )
 def test_cause_ran_here(reason: outcome.Reason, ran_here: bool) -> None:
-    """A node's report has the results of its own workers."""
+    """A node has only the results of its own workers."""
     ended = outcome.Outcome(reason, attempt=0, results=(FAILED, STOPPED), survivors=())
 
     assert ended.cause_ran_here == ran_here

@@ -1,4 +1,4 @@
-"""What two reports of NCCL say of the ranks."""
+"""The state of ranks by two reports of NCCL."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ NAME = "communicator 0xae94 of 8 ranks"
 
 
 class Rank(NamedTuple):
-    """How a rank is; all is well and equal if nothing else is given."""
+    """The state of a rank in a report."""
 
     launched: Mapping[str, int] = {"AllReduce": 1204, "Broadcast": 1, "Reduce": 0}
     init: int = 0
@@ -65,7 +65,7 @@ def communicator(
 
 
 def changed(**changes: Rank) -> list[Rank]:
-    """Return eight ranks; ``changes``: those of "r7" and the like."""
+    """Return eight ranks; ``changes`` are ranks by names such as "r7"."""
     return [changes.get(f"r{number}", USUAL) for number in range(8)]
 
 
@@ -263,7 +263,7 @@ def test_names_of_nccl_processes(
 
 
 def test_nccl_lines_are_limited() -> None:
-    """The last line counts those that are left out; a long line is cut."""
+    """The last line counts the omitted lines. A long line is cut."""
     every_second = [USUAL, LATE] * 400
     many = state_of([communicator(*every_second, name=f"0x{n}") for n in range(30)])
     text = state_of_text("Errors\n" + "x" * 5000 + "\nline" * 100)
@@ -278,7 +278,7 @@ def test_nccl_lines_are_limited() -> None:
 
 
 def test_nccl_state_of_4096_ranks() -> None:
-    """A communicator of all, 512 of 8 ranks, and 8 of 512 ranks; each has one that is behind."""
+    """One communicator of all ranks, 512 of 8 and 8 of 512; one rank of each is behind."""
     whole = communicator(*[USUAL] * 4095, LATE)
     small = [
         communicator(*[USUAL] * 7, LATE, name=f"a{n}", first_pid=100 + 8 * n) for n in range(512)

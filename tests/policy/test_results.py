@@ -1,4 +1,4 @@
-"""What a node knows of its workers' ends, and sends of it: all that a report needs, never too much."""
+"""The results of workers, and messages with them that fit into a frame."""
 
 import pytest
 from clusterrun.bounds import MAX_WORKERS, GlobalRank, LocalRank
@@ -14,14 +14,14 @@ from tests.plans import job, plan_of
 
 
 def attempt(**ended: EndedWorker) -> Attempt:
-    """Return an attempt of which these workers have ended: ``rank0=...``."""
+    """Return an attempt with these ended workers: ``rank0=...``."""
     state = Attempt(job(), plan_of(2, attempt=4, first_rank=8), foreground=False)
     state.ended = {LocalRank(int(name.removeprefix("rank"))): how for name, how in ended.items()}
     return state
 
 
 def test_result_has_all_facts_about_a_worker() -> None:
-    """From the plan, the events, the clock, the relay and the machine."""
+    """The facts come from the plan, the events, the clock, the relay and the machine."""
     failed = EndedWorker(RunningWorker(101, 1.0), 10.0, 9.5, outcome.Exited(3), stopped_by_us=False)
     stopped = EndedWorker(
         RunningWorker(100, 1.0), 12.0, 12.0, outcome.Killed(15), stopped_by_us=True
@@ -69,20 +69,20 @@ def test_result_has_all_facts_about_a_worker() -> None:
 
 
 def test_attempt_without_reason_raises() -> None:
-    """It would be a mistake of the policy's."""
+    """It would be a bug in the policy."""
     with pytest.raises(AssertionError, match="an attempt ends by"):
         conclude(attempt(), ())
 
 
 def bounded_done(results: list[outcome.WorkerResult], at: float | None = None) -> messages.Done:
-    """Return the bounded report of these results, which are of this time by node 0's clock."""
+    """Return the bounded report of these results; ``at`` is by node 0's clock."""
     message = bounded(messages.Done(0, tuple(messages.DatedResult(it, at) for it in results), None))
     assert isinstance(message, messages.Done)
     return message
 
 
 def bounded_failure(result: outcome.WorkerResult, at: float | None = None) -> messages.FirstFailure:
-    """Return the bounded message about this result, which is of this time by node 0's clock."""
+    """Return the bounded message about this result; ``at`` is by node 0's clock."""
     message = bounded(messages.FirstFailure(0, result, at))
     assert isinstance(message, messages.FirstFailure)
     return message
@@ -90,20 +90,20 @@ def bounded_failure(result: outcome.WorkerResult, at: float | None = None) -> me
 
 @pytest.mark.parametrize(("at", "sent"), [(104.5, 104.5), (-3.0, 0.0), (None, None)])
 def test_failure_times_are_bounded(at: float | None, sent: float | None) -> None:
-    """Never before it has started, even if a clock is set back; None: no heartbeat was answered."""
+    """The time is by node 0's clock; None if no heartbeat was answered."""
     assert bounded_done([result(0, 1)], at).results[0].at == sent
     assert bounded_failure(result(0, 1), at).at == sent
 
 
 def test_bounded_message_keeps_lease_expired() -> None:
-    """Node 0 knows that no rank has failed."""
+    """The flag shows node 0 that no rank has failed."""
     message = messages.Done(0, (messages.DatedResult(result(0, 1), 1.0),), None, lease_expired=True)
 
     assert bounded(message) == message
 
 
 def test_only_possible_causes_are_sent() -> None:
-    """With their last lines; node 0 does not need the others."""
+    """Node 0 does not need other results."""
     good, bad = result(0, tail="loss 0.1", error="{}"), result(1, 1, tail="Error: x", error="{}")
     stopped = result(2, exit_status=outcome.Killed(15), stopped_by_us=True, tail="loss 0.1")
 
@@ -113,7 +113,7 @@ def test_only_possible_causes_are_sent() -> None:
 
 
 def test_stopped_workers_send_one_result() -> None:
-    """So that node 0 does not take its end for a success."""
+    """Otherwise node 0 would see a success."""
     good = result(0)
     stopped = [result(rank, exit_status=outcome.Killed(15), stopped_by_us=True) for rank in (1, 2)]
 
@@ -123,7 +123,7 @@ def test_stopped_workers_send_one_result() -> None:
 
 
 def test_longest_tails_fit_into_a_frame() -> None:
-    """256 workers that all fail, each with the longest tail, in characters of four bytes."""
+    """256 workers fail with the longest tails, in characters of four bytes."""
     tail = "\N{PILE OF POO}" * (16 << 10)
     results = [result(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
 
@@ -132,7 +132,7 @@ def test_longest_tails_fit_into_a_frame() -> None:
 
 
 def test_most_workers_fit_into_a_frame() -> None:
-    """Each with the names of its log file and host."""
+    """Each worker has a long log path and host name."""
     name = "gpu-node-0123.cluster.example.com"
     log = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
     results = [
@@ -144,7 +144,7 @@ def test_most_workers_fit_into_a_frame() -> None:
 
 
 def test_long_tail_keeps_its_end() -> None:
-    """It has the exception; an error file is kept whole or not at all."""
+    """An error file that is too long is dropped."""
     long = "x" * (20 << 10)
 
     message = bounded_failure(result(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'))
@@ -155,7 +155,6 @@ def test_long_tail_keeps_its_end() -> None:
 
 
 def test_long_traceback_keeps_both_ends() -> None:
-    """The header comes before the exception, even with other messages between them."""
     frames = "".join(f'  File "train.py", line {line}, in step\n' for line in range(500))
     tail = f"Traceback (most recent call last):\n{frames}ValueError: it"
 
@@ -191,7 +190,7 @@ def test_helper_failure_becomes_one_line() -> None:
 
 
 def test_probe_error_becomes_one_line() -> None:
-    """It may answer with anything."""
+    """A server may answer with any bytes."""
     unready = outcome.NotReady(-1.0, "HTTP/1.1 500 \x1b[31mno\nway")
 
     sent = bounded_failure(replace(result(0, 1), exit_status=unready)).result.exit_status
@@ -201,7 +200,7 @@ def test_probe_error_becomes_one_line() -> None:
 
 
 def test_bounded_message_keeps_at_once() -> None:
-    """``clusterrun stop --now`` on a node that is not node 0: no node waits for a grace period."""
+    """For ``clusterrun stop --now`` on another node than node 0."""
     message = messages.EndedExternally(0, outcome.Interrupted(15), at_once=True)
 
     assert bounded(message) == message

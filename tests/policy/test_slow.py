@@ -1,4 +1,4 @@
-"""Samples of ranks, and the sentence of the verdict on them."""
+"""Verdicts on samples of ranks."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from clusterrun.policy.slow import SampledRank, SlowVerdict, VerdictKind, judge,
 from msgspec.structs import replace
 
 LOOP = "train.py:50 main"
-"""Where ranks are that do what no place is given for."""
+"""The default place of a window."""
 
 STATES = {"do_poll": 0.7, "R": 0.3}
 
@@ -26,7 +26,7 @@ STATES = {"do_poll": 0.7, "R": 0.3}
 def window(
     *, cpu: float = 0.3, queue: float = 0.0, place: str = LOOP, **shares: float
 ) -> WindowSample:
-    """Return a window with these activities, all of them at one place."""
+    """Return a window with these activities at one place."""
     activities = {Activity(name): share for name, share in shares.items()}
     places = tuple(SampledPlace(each, place, share) for each, share in activities.items())
     return WindowSample(
@@ -35,7 +35,7 @@ def window(
 
 
 Windows = WindowSample | Sequence[WindowSample]
-"""One for both windows, or the two."""
+"""One sample for both windows, or two."""
 
 NODE = NodeSamples((), 8, 0.5, 0.5, {})
 SHARED = replace(NODE, busy=0.9, busy_by_job=0.6)
@@ -275,7 +275,6 @@ def test_verdict_as_values() -> None:
 
 
 def test_samples_round_trip() -> None:
-    """Bounds and keys survive."""
     samples = replace(NODE, ranks=(rank(0, replace(QUOTA, loader_queue=3.5)).own,))
 
     encoded = msgspec.msgpack.encode(samples)
@@ -348,7 +347,7 @@ PLACES = (
     ids=["seen", "nothing seen", "of another rank"],
 )
 def test_place_of_loaders_is_named(again: SampledRank, place: str) -> None:
-    """It replaces the loop over the loader."""
+    """The function replaces the loop over the DataLoader."""
     [verdict] = judge(ranks(WAITS, WAITS, WAITS, READS), again=[again])
 
     assert verdict.place == place

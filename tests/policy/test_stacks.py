@@ -1,4 +1,4 @@
-"""Grouping of equal stacks."""
+"""Equal stacks, and differences between ranks."""
 
 import pytest
 from clusterrun.policy.stacks import (
@@ -16,7 +16,7 @@ from clusterrun.policy.stacks import (
 
 
 def test_most_common_stack_comes_first() -> None:
-    """Then by the lowest rank; those that have none are last, however many."""
+    """Equally common stacks are ordered by rank. Ranks without a stack are last."""
     groups = [
         StackGroup((4, 5, 6), "why", found=False),
         StackGroup((3,), "b"),
@@ -34,7 +34,7 @@ def test_most_common_stack_comes_first() -> None:
 
 
 def test_rare_stacks_are_merged() -> None:
-    """No rank is forgotten."""
+    """No rank is lost."""
     groups = [StackGroup((rank,), f"stack {rank}") for rank in range(7)]
 
     assert group_stacks(groups, most=2) == (
@@ -45,14 +45,14 @@ def test_rare_stacks_are_merged() -> None:
 
 
 def test_long_stack_is_cut() -> None:
-    """It is cut, and ranks of none are left out."""
+    """A group without ranks is dropped."""
     assert group_stacks(
         [StackGroup((), "x"), StackGroup((1,), "y" * 2 * MAX_STACK_CHARACTERS)]
     ) == (StackGroup((1,), "y" * MAX_STACK_CHARACTERS),)
 
 
 def test_rare_stacks_are_dropped_on_arrival() -> None:
-    """Of many different stacks, about as many as are shown are kept."""
+    """At most twice as many stacks as are shown are kept."""
     stacks = GroupedStacks()
     stacks.add((StackGroup((0, 1, 2), "common"),), most=2)
     for rank in range(3, 9):
@@ -88,12 +88,12 @@ Current thread (most recent call first):
     ],
 )
 def test_position_of_stack(stack: str, place: str) -> None:
-    """The script's own line that is innermost, and what it calls there."""
+    """The position is the innermost line of the script, and the function that it calls."""
     assert position_of(stack) == place
 
 
 def test_describe_differences() -> None:
-    """In one line, the most common place first; other ranks are named."""
+    """The most common position comes first, and the ranks at other positions are named."""
     groups = [
         StackGroup((3, 17), LOADS),
         StackGroup((*range(3), 4), ALL_REDUCE),
@@ -108,7 +108,6 @@ def test_describe_differences() -> None:
 
 
 def test_differences_name_few_positions() -> None:
-    """Of a job whose ranks are all at different places."""
     groups = [StackGroup((rank,), f'  File "/home/me/t.py", line {rank} in f') for rank in range(7)]
 
     assert describe_differences(groups).endswith(
@@ -137,12 +136,11 @@ STUCK = StackGroup((5,), "no Python stack within 2 s", found=False)
     ],
 )
 def test_stragglers(groups: tuple[StackGroup, ...], ranks: tuple[int, ...]) -> None:
-    """Those that are not where most are."""
+    """Stragglers are not at the position of most ranks."""
     assert stragglers(groups) == ranks
 
 
 def test_runs_without_stack() -> None:
-    """A rank that has exited does not."""
     groups = (STUCK, StackGroup((2,), EXITED, found=False), StackGroup((0,), LOADS))
 
     assert [runs_without_stack(each) for each in groups] == [True, False, False]

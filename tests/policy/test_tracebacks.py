@@ -1,4 +1,4 @@
-"""Tracebacks in what a worker printed."""
+"""Tracebacks in a worker's standard error."""
 
 from clusterrun.policy.tracebacks import beginning_of_traceback
 
@@ -15,14 +15,14 @@ def test_beginning_of_traceback() -> None:
 
 
 def test_large_number_of_omitted_lines() -> None:
-    """Python makes no integer of 5,000 digits."""
+    """Python refuses to convert 5,000 digits to an int."""
     shown = f"... {'9' * 5000} lines left out ..."
 
     assert beginning_of_traceback([*TRACEBACK, shown]) == [*TRACEBACK, shown]
 
 
 def test_no_beginning_if_script_continued() -> None:
-    """It caught the exception: the traceback does not explain its end."""
+    """The traceback does not explain the end of the script."""
     later = [f"step {step}" for step in range(70)]
 
     assert beginning_of_traceback([*TRACEBACK, *later]) == []

@@ -1,4 +1,4 @@
-"""TORCHELASTIC_ERROR_FILE: the forms that torch writes, and anything else."""
+"""Decoding of TORCHELASTIC_ERROR_FILE: the formats of torch, and any other text."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The part of a worker's standard error that is shown, for what real interpreters print."""
+"""Excerpts of standard error, most of it printed by real interpreters."""
 
 import os
 import subprocess
@@ -29,7 +29,6 @@ def standard_error_of(source: str, folder: Path, environ: Mapping[str, str] | No
 
 
 def test_excerpt_is_last_traceback(tmp_path: Path) -> None:
-    """What was printed before it doesn't matter."""
     tail = standard_error_of(
         """
         import sys
@@ -75,7 +74,7 @@ def test_excerpt_keeps_chained_tracebacks(chain: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("locals_too", [False, True])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_traceback_of_rich(encoding: str, tmp_path: Path, *, locals_too: bool) -> None:
-    """As rich draws it, and typer, which uses rich: the exception comes after the box."""
+    """The library typer uses rich. The exception comes after the box."""
     tail = standard_error_of(
         f"""
         import rich.traceback
@@ -161,7 +160,7 @@ def test_ignored_exception_alone(tmp_path: Path) -> None:
 
 
 def test_deep_traceback_in_tail_keeps_both_ends(tmp_path: Path) -> None:
-    """The header, the first frames and the exception are kept, however deep it is."""
+    """The header, the first frames and the exception are kept."""
     tail = Tail()
     source = """
         def ping(n):
@@ -289,7 +288,7 @@ def test_excerpt_without_traceback_is_last_lines() -> None:
 
 
 def test_traceback_before_much_output_is_not_the_cause() -> None:
-    """It was logged, and the script continued: it is shown, and so is the end."""
+    """The traceback was logged. It and the last lines are shown."""
     tail = "Traceback (most recent call last):\n  File\nValueError: retried\n" + "step\n" * 100
 
     assert exception_line(tail) == ""
@@ -299,7 +298,6 @@ def test_traceback_before_much_output_is_not_the_cause() -> None:
 
 
 def test_excerpt_cuts_deep_traceback_in_the_middle() -> None:
-    """Both ends of a deep stack matter."""
     frames = "".join(f"  File {number}\n" for number in range(1000))
     shown = excerpt(f"Traceback (most recent call last):\n{frames}ValueError: boom\n")
 

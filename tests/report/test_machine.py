@@ -1,4 +1,4 @@
-"""What clusterrun topo prints: machines drawn to the letter, and as JSON."""
+"""The output of clusterrun topo: drawings of machines, and JSON."""
 
 import re
 from pathlib import Path
@@ -59,7 +59,7 @@ def named(what: Machine, model: str) -> Machine:
 
 
 def dgx_a100() -> Machine:
-    """Return 256 CPUs in eight nodes, GPUs on every second node and not in their order."""
+    """Return 256 CPUs in eight NUMA nodes, with GPUs on every second one in another order."""
     nodes = range(8)
     found = machine(
         {
@@ -79,7 +79,7 @@ def dgx_a100() -> Machine:
 
 
 def h100() -> Machine:
-    """Return the machine of docs/binding.md: two nodes, four GPUs on each."""
+    """Return the machine in docs/binding.md: two NUMA nodes with four GPUs each."""
     found = machine(
         {0: "0-55,112-167", 1: "56-111,168-223"},
         gpus=(0, 0, 0, 0, 1, 1, 1, 1),
@@ -96,7 +96,7 @@ def h100() -> Machine:
 
 
 def snc4() -> Machine:
-    """Return two packages of four nodes; a scheduler granted half of them and two of four GPUs."""
+    """Return two packages of four NUMA nodes; a scheduler granted half of them and two of four GPUs."""
     found = machine(
         {node: f"{8 * node}-{8 * node + 7}" for node in range(8)},
         gpus=(1, 3),
@@ -110,7 +110,7 @@ def snc4() -> Machine:
 
 
 def virtual_machine() -> Machine:
-    """Return a machine whose firmware reports no cores, and no node of its GPU."""
+    """Return a machine whose firmware reports neither cores nor the NUMA node of its GPU."""
     found = machine(
         {0: "0-7"}, gpus=(0,), packages=[str(cpu) for cpu in range(8)], cores_known=False
     )
@@ -120,7 +120,7 @@ def virtual_machine() -> Machine:
 
 
 def knights_landing() -> Machine:
-    """Return a package of four nodes with CPUs and four with fast memory alone; four CPUs a core."""
+    """Return a package of four NUMA nodes with CPUs and four with fast memory only, with four CPUs per core."""
     cpus = ("0-17", "18-35", "36-51", "52-67")
     far = {one: {it: 10 if it == one else 31 for it in range(8)} for one in range(8)}
     for one in range(8):
@@ -146,7 +146,7 @@ def knights_landing() -> Machine:
 
 
 def gb200() -> Machine:
-    """Return two CPUs of four GPUs, each of which has its memory on eight nodes."""
+    """Return two packages with four GPUs, whose memory is on eight NUMA nodes each."""
     own = {0: "0-71", 1: "72-143"}
     nodes = {node: own.get(node, "") for node in range(34)}
     owner = [0, 1, *(0 if node < 18 else 1 for node in range(2, 34))]
@@ -168,7 +168,7 @@ def gb200() -> Machine:
 
 
 def without_numa() -> Machine:
-    """Return two packages of a kernel that knows no nodes; siblings are adjacent."""
+    """Return two packages with a kernel without NUMA; the CPUs of a core are adjacent."""
     return machine(
         {},
         packages=("0-7", "8-15"),
@@ -178,7 +178,7 @@ def without_numa() -> Machine:
 
 
 def sliced() -> Machine:
-    """Return a machine of two GPUs, one of which is cut into two slices."""
+    """Return a machine with two GPUs, one of which is divided into two MIG slices."""
     found = named(
         machine({0: "0-3", 1: "4-7"}, gpus=(0, 1), packages=("0-3", "4-7")), "NVIDIA H100"
     )
@@ -212,12 +212,12 @@ MACHINES = {
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_drawing_of_machine(name: str) -> None:
-    """The files in ``drawings`` have the expected text."""
+    """The expected text is in ``drawings``."""
     assert drawing(MACHINES[name]) == (DRAWINGS / f"{name}.txt").read_text()
 
 
 def test_drawing_of_256_cpus_fits_a_screen() -> None:
-    """The table of workers is below it."""
+    """With the table of workers."""
     found = dgx_a100()
 
     lines = topo_text("node7", found, planned(found, 8), Style()).splitlines()
@@ -227,7 +227,6 @@ def test_drawing_of_256_cpus_fits_a_screen() -> None:
 
 
 def test_drawing_in_ascii() -> None:
-    """Plain ASCII shows the same."""
     text = drawing(snc4(), unicode=False)
 
     assert text.isascii()
@@ -236,7 +235,7 @@ def test_drawing_in_ascii() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
 def test_drawing_fits_terminal_width(width: int) -> None:
-    """A longer line is continued below, and nothing is lost."""
+    """Longer lines are wrapped without loss."""
     found = dgx_a100()
     plan = planned(found, 8)
 
@@ -251,7 +250,6 @@ def _letters(text: str) -> str:
 
 
 def test_notes_on_isolated_and_forbidden_cpus() -> None:
-    """Both are in brackets."""
     found = replace(machine({0: "0-7"}, allowed="0-3"), isolated=CpuSet((6, 7)))
 
     assert drawing(found).splitlines()[-2:] == [
@@ -261,7 +259,7 @@ def test_notes_on_isolated_and_forbidden_cpus() -> None:
 
 
 def test_colours_do_not_change_text() -> None:
-    """CPUs that this process may not use are dim."""
+    """CPUs that this process is not allowed to use are dim."""
     coloured = drawing(snc4(), colour=True)
 
     assert re.sub(r"\x1b\[\d*m", "", coloured) == drawing(snc4())
@@ -273,7 +271,7 @@ def test_colours_do_not_change_text() -> None:
 )
 @given(drawn=machines(), width=st.none() | st.integers(0, 120))
 def test_drawing_of_any_machine(drawn: Generated, width: int | None) -> None:
-    """Every node and GPU of it is shown, however narrow the drawing."""
+    """Every NUMA node and GPU is drawn, even in a narrow terminal."""
     found = drawn.machine
     plan = planned(found, max(1, len(found.visible)))
 
@@ -294,7 +292,7 @@ def test_drawing_of_any_machine(drawn: Generated, width: int | None) -> None:
 
 
 def test_worker_table_is_below_drawing() -> None:
-    """It is the table of a dry run, with the plan's remarks."""
+    """The table is the same as in a dry run, with the warnings of the plan."""
     found = snc4()
 
     text = topo_text("node7", found, planned(found, 2), Style())
@@ -305,7 +303,7 @@ def test_worker_table_is_below_drawing() -> None:
 
 
 def test_machine_as_json() -> None:
-    """CPUs are lists in the kernel's form; the keys are those that docs/binding.md lists."""
+    """docs/binding.md lists these keys. CPUs are in the kernel's list format."""
     found = snc4()
 
     content = to_builtins(machine_view(found, planned(found, 1)))
@@ -346,8 +344,8 @@ TREE = [
 ]
 
 
-def line(text: str, style: Style, ink: str = PLAIN) -> str:
-    return draw([TreeRow("line", [Cell(text, ink)])], style)
+def line(text: str, style: Style, color: str = PLAIN) -> str:
+    return draw([TreeRow("line", [Cell(text, color)])], style)
 
 
 def drawn(rows: list[TreeRow], **style: Any) -> list[str]:
@@ -355,7 +353,7 @@ def drawn(rows: list[TreeRow], **style: Any) -> list[str]:
 
 
 def test_tree_aligns_rows_of_a_kind() -> None:
-    """Rows of a kind are aligned wherever they are; an empty column takes no room."""
+    """An empty column has no width."""
     assert drawn(TREE) == [
         "a",
         "├── one  1,2,3",
@@ -374,20 +372,20 @@ def test_tree_aligns_rows_of_a_kind() -> None:
     ],
 )
 def test_long_line_is_wrapped(text: str, lines: list[str]) -> None:
-    """A line is broken at a blank, else where it ends."""
+    """A line is broken at a space, or else at the width."""
     assert drawn([TreeRow("x", [Cell(text)])], width=20) == lines
     assert line(text, Style(width=20)).splitlines() == lines
 
 
 def test_control_characters_are_replaced() -> None:
-    """A captured machine may have any text as the name of a GPU."""
+    """The name of a GPU in a captured machine may have any characters."""
     rows = [TreeRow("box", [Cell("a")], [TreeRow("leaf", [Cell("H100\x1b[2J\n\rH200")])])]
 
     assert drawn(rows) == ["a", "└── H100?[2J??H200"]
 
 
 def test_markup_is_not_interpreted() -> None:
-    """Brackets are CPUs that a process may not use, and no colours."""
+    """Brackets mark CPUs that a process is not allowed to use."""
     assert line("[bold]0-3[/bold] :smile:", Style()) == "[bold]0-3[/bold] :smile:"
 
 
@@ -402,7 +400,7 @@ def test_styles_need_colour() -> None:
 
 
 def test_environment_does_not_change_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller decides on width and colours, and rich reads no variables instead."""
+    """The caller sets width and colours; rich must not read them from variables."""
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "JUPYTER_COLUMNS"):
         monkeypatch.setenv(name, "1")
 
@@ -422,13 +420,13 @@ def test_environment_does_not_change_drawing(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_strided(numbers: range, text: str) -> None:
-    """Taskset takes the same form."""
+    """taskset(1) accepts this format."""
     assert strided(numbers) == text
 
 
 @given(st.sets(st.integers(0, 300)))
 def test_strided_keeps_all_numbers(numbers: set[int]) -> None:
-    """None is added, either."""
+    """No number is added either."""
     found: set[int] = set()
     for part in filter(None, strided(numbers).split(",")):
         run, _, step = part.partition(":")
@@ -450,7 +448,7 @@ def test_strided_keeps_all_numbers(numbers: set[int]) -> None:
     ],
 )
 def test_siblings(cores: list[str], text: str) -> None:
-    """There are as many lists as a core has CPUs, unless siblings are adjacent."""
+    """There is a list for each CPU of a core, unless the CPUs of a core are adjacent."""
     assert siblings(CpuSet.parse(core) for core in cores) == text
 
 
@@ -488,12 +486,12 @@ def at_distances(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:
     ],
 )
 def test_describe_distances(rows: tuple[str, ...], lines: list[str]) -> None:
-    """There is no line if all are equal or some are unknown."""
+    """There is no line if all distances are equal or one is unknown."""
     assert describe_distances(at_distances(*rows)) == lines
 
 
 def test_large_distance_table_is_omitted() -> None:
-    """Four GH200 have 36 nodes."""
+    """Four GH200 have 36 NUMA nodes."""
     count = 36
     rows = [" ".join(str(10 + abs(one - it)) for it in range(count)) for one in range(count)]
 
@@ -501,7 +499,7 @@ def test_large_distance_table_is_omitted() -> None:
 
 
 def test_distances_with_gaps_between_ids() -> None:
-    """A POWER9 whose GPUs are nodes has such ids."""
+    """A POWER9 whose GPUs are NUMA nodes has such ids."""
     found = at_distances("10 40 80", "40 10 80", "80 80 10", ids=(0, 8, 255))
 
     assert describe_distances(found) == ["40 within 0,8; 80 otherwise"]

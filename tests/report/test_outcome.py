@@ -1,4 +1,4 @@
-"""The exact text of the report at the end of a job, and one report of those of several nodes."""
+"""The exact text of the report at the end of a job."""
 
 import json
 import signal
@@ -43,7 +43,7 @@ ValueError: boom
 
 @pytest.fixture(autouse=True)
 def utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let people here live by UTC."""
+    """Print local times in UTC."""
     monkeypatch.setattr(time, "localtime", time.gmtime)
 
 
@@ -83,7 +83,7 @@ def report_of(
 
 
 def lines(text: str) -> str:
-    """Return an expected report, written with an indentation of its own."""
+    """Return an expected report without its indentation."""
     return dedent(text).strip("\n")
 
 
@@ -105,7 +105,7 @@ def test_report_names_option_that_hid_output() -> None:
 
 @pytest.mark.parametrize("exception", ["EOFError: EOF when reading a line", "bdb.BdbQuit"])
 def test_report_names_missing_standard_input(exception: str) -> None:
-    """For a question or a debugger that met the end of its input, the report says so."""
+    """A question or a debugger has reached the end of its input."""
     ended = failed(result(1, Exited(1), tail=TRACEBACK.replace("ValueError: boom", exception)))
     hint = "  its standard input was /dev/null; rank 0 has clusterrun's\n"
 
@@ -129,7 +129,7 @@ def test_report_names_missing_standard_input(exception: str) -> None:
     ],
 )
 def test_peers_that_had_exited_are_in_headline(exits: EarlierExits, words: str) -> None:
-    """Of the report, and between two attempts; of a service, with its name."""
+    """In the report and between attempts. The name of a service is included."""
     cause = result(3, Exited(1), tail=TRACEBACK)
     of_service = replace(cause, service="eval", rank_in_service=1)
     first = f"clusterrun: rank 3 on gpu-07 failed: ValueError: boom ({words})"
@@ -180,7 +180,7 @@ def test_report_shows_output_without_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("complaint", "what_to_type"),
+    ("complaint", "hint"),
     [
         (
             "the following arguments are required: --local_rank",
@@ -203,15 +203,15 @@ def test_report_shows_output_without_traceback() -> None:
         ),
     ],
 )
-def test_hint_for_script_that_needs_local_rank(complaint: str, what_to_type: str) -> None:
-    """Argparse's error shows it, and the hint names the option."""
+def test_hint_for_script_that_needs_local_rank(complaint: str, hint: str) -> None:
+    """The hint follows from argparse's error."""
     tail = f"usage: train.py [-h] --local_rank N\ntrain.py: error: {complaint}\n"
 
-    assert f"  {what_to_type}" in report_of(failed(result(3, Exited(2), tail=tail))).splitlines()
+    assert f"  {hint}" in report_of(failed(result(3, Exited(2), tail=tail))).splitlines()
 
 
 def test_no_hint_after_fatal_error() -> None:
-    """Faulthandler was on: the hint to switch it on is left out."""
+    """The script has already enabled faulthandler."""
     tail = "Fatal Python error: Segmentation fault\n\n  File x\n"
 
     assert "PYTHONFAULTHANDLER" not in report_of(
@@ -220,7 +220,7 @@ def test_no_hint_after_fatal_error() -> None:
 
 
 def test_report_of_out_of_memory_kill() -> None:
-    """The evidence takes the place of guesses."""
+    """The report has the evidence and no hints."""
     cause = replace(
         result(2, Killed(signal.SIGKILL)),
         out_of_memory="the cgroup /job (limit 64 MiB) counts 1 kill",
@@ -235,7 +235,7 @@ def test_report_of_out_of_memory_kill() -> None:
 
 
 def test_report_of_rank_whose_data_loader_ran_out_of_memory() -> None:
-    """The rank fails with an exception; the report also has the kernel's kill."""
+    """The rank fails with an exception, and the report also has the evidence."""
     tail = f"{TRACEBACK.replace('ValueError: boom', 'RuntimeError: DataLoader worker died')}"
     cause = replace(result(2, Exited(1), tail=tail), out_of_memory="1 kill in the cgroup /job")
 
@@ -248,7 +248,7 @@ def test_report_of_rank_whose_data_loader_ran_out_of_memory() -> None:
 
 
 def test_report_of_worker_that_could_not_start() -> None:
-    """The failed step of the start is the message; there is no pid and no duration."""
+    """The report has the failed step, but no pid and no duration."""
     exit_status = NotStarted("binding to CPUs 0-3", "Invalid argument")
     cause = replace(result(3, exit_status), pid=0, ran_for=0.0)
     other = result(4, NotStarted("", ""), by_us=True)
@@ -262,7 +262,7 @@ def test_report_of_worker_that_could_not_start() -> None:
 
 
 def test_report_shows_error_file_without_standard_error() -> None:
-    """What ``@record`` wrote is as good as a traceback on standard error."""
+    """``@record`` has written the traceback."""
     written = {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": TRACEBACK}}}
     cause = replace(result(0, Exited(1)), error=json.dumps(written))
 
@@ -288,7 +288,7 @@ def test_report_does_not_repeat_error_file() -> None:
 
 
 def test_other_ranks_are_grouped_by_exit_status() -> None:
-    """Failed, stopped, killed and stopped while saving: each has its line."""
+    """Each group has a line."""
     others = [
         result(1, Exited(1), tail=TRACEBACK.replace("boom", "1 is gone")),
         result(2, Exited(1), tail=TRACEBACK.replace("boom", "2 is gone")),
@@ -318,7 +318,7 @@ def test_other_ranks_are_grouped_by_exit_status() -> None:
 
 
 def test_ctrl_c_names_ranks_that_needed_sigkill() -> None:
-    """A worker that needed more than the grace period has a line; not one that others killed."""
+    """A worker that another process killed is not named."""
     killed = result(0, Killed(signal.SIGKILL), by_us=True)
     by_others = replace(result(2, Killed(signal.SIGKILL), by_us=True), killed_by_others=True)
     results = [killed, result(1, Exited(0), by_us=True), by_others]
@@ -329,7 +329,7 @@ def test_ctrl_c_names_ranks_that_needed_sigkill() -> None:
 
 
 def test_sigterm_names_the_signal() -> None:
-    """Workers that ended in order need no mention."""
+    """Workers that ended as asked are not named."""
     results = [result(0, Killed(signal.SIGTERM), by_us=True), result(1, Exited(0), by_us=True)]
 
     assert report_of(outcome(Interrupted(signal.SIGTERM), *results)) == (
@@ -338,7 +338,7 @@ def test_sigterm_names_the_signal() -> None:
 
 
 def test_sigterm_names_worker_that_failed_while_stopped() -> None:
-    """A handler that raised lost its checkpoint: the user must learn of it."""
+    """An exception in a signal handler may mean a lost checkpoint."""
     saving = result(1, Exited(1), by_us=True, tail=TRACEBACK)
 
     report = report_of(
@@ -365,7 +365,7 @@ def test_sigterm_names_worker_that_failed_while_stopped() -> None:
     ],
 )
 def test_report_of_lost_helper(reason: HelperFailed, last_line: str) -> None:
-    """The report says which of our processes ended, and how."""
+    """The report has the name of the helper and how it ended."""
     report = report_of(outcome(reason, result(0, Killed(signal.SIGKILL), by_us=True)))
 
     assert report.splitlines() == [
@@ -375,7 +375,7 @@ def test_report_of_lost_helper(reason: HelperFailed, last_line: str) -> None:
 
 
 def test_report_names_survivors() -> None:
-    """A process in state D is named with what it waits in, whatever the reason for the end."""
+    """For every reason, with the kernel function in which the process waits."""
     survivors = ("pid 12 (python, state D in nfs_wait)",)
 
     reports = [
@@ -398,14 +398,14 @@ def test_report_names_survivors() -> None:
     ],
 )
 def test_duration_since_start(ran_for: float, text: str) -> None:
-    """Seconds, minutes or hours, as precise as matters."""
+    """In seconds, minutes or hours."""
     report = report_of(failed(replace(result(0, Exited(7)), ran_for=ran_for)))
 
     assert text in report
 
 
 def test_restart_text() -> None:
-    """Between two attempts there are the rank, its failure, and the number of restarts."""
+    """The text has the rank, its failure, and the number of restarts."""
     cause = replace(result(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
     ended = failed(cause, result(0, Killed(signal.SIGTERM), by_us=True))
 
@@ -429,7 +429,7 @@ def test_restart_text_quotes_last_line() -> None:
 
 
 def test_restart_text_names_replacements() -> None:
-    """Losses are counted apart from restarts."""
+    """Lost nodes are counted separately from restarts."""
     lost, other = NodeLost(1, "n1"), NodeLost(2, "n2", "has been silent for 17 s")
     replacements = (Replacement(lost, "n7"), Replacement(other, "n2"), Replacement(lost, ""))
     ended = replace(outcome(lost), progress=RestartProgress(1, 3, replacements))
@@ -448,7 +448,7 @@ HANG = Hung(
 
 
 def test_report_of_hang() -> None:
-    """Who was waited for, where; the exit code is the launcher's own. What was stopped is left out."""
+    """The report has the stragglers and positions, but not the stopped workers."""
     ended = outcome(HANG, result(0, Killed(signal.SIGTERM), by_us=True))
 
     assert report_of(ended) == lines("""
@@ -464,7 +464,7 @@ def test_report_of_hang() -> None:
 
 
 def test_report_of_suspension() -> None:
-    """Those that never called, and those that failed when they had saved."""
+    """Ranks that never called suspend.requested, and ranks that failed after saving."""
     ended = outcome(
         Suspended("SIGTERM", 12, 6.0, 99, silent=(2, 3)),
         result(0, Exited(9), by_us=True),
@@ -526,7 +526,7 @@ def test_headline_of_exit_status(exit_status: ExitStatus, words: str) -> None:
     ],
 )
 def test_hint_of_exit_status(exit_status: ExitStatus, hint: str) -> None:
-    """Users don't know that SIGBUS means a full /dev/shm."""
+    """Users do not know that SIGBUS often means a full /dev/shm."""
     assert hint in report_of(failed(result(0, exit_status))).splitlines()[2]
 
 
@@ -534,7 +534,7 @@ def test_hint_of_exit_status(exit_status: ExitStatus, hint: str) -> None:
     "exit_status", [Exited(1), Exited(128), Exited(255), Killed(50), NotStarted("", "")]
 )
 def test_exit_status_without_hint(exit_status: ExitStatus) -> None:
-    """Only the script knows what another code means."""
+    """Only the script knows the meaning of other codes."""
     assert report_of(failed(result(0, exit_status))).count("\n") == 2
 
 
@@ -568,5 +568,5 @@ NO_TIME = "not enough time at the end"
     ],
 )
 def test_lost_output_text(losses: list[LostOutput], exit_code: int | None, line: str) -> None:
-    """The line has the total, the files, the reason, and the exit code that follows from it."""
+    """The line has the size, the files, the reason, and the exit code that this causes."""
     assert lost_output_text(losses, exit_code) == f"clusterrun: {line}"

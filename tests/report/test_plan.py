@@ -1,4 +1,4 @@
-"""The plan of a node: what --dry-run prints, and the lines of --verbose at a start."""
+"""The plan of a node, as --dry-run and --verbose print it."""
 
 import json
 import re
@@ -22,7 +22,7 @@ JOB = job(env={"LR": "0.1"}, numa_binding=NumaBinding.NODE)
 
 
 def worker(rank: int, cpus: str | None = None, remark: str = "") -> WorkerPlan:
-    """Return a worker with two variables of its own; one without CPUs is not bound."""
+    """Return a worker with two variables; it is bound if it has CPUs."""
     return WorkerPlan(
         rank=GlobalRank(rank),
         local_rank=LocalRank(rank),
@@ -66,11 +66,11 @@ ROWS = [
     "env             LR=0.1               --env",
     "token           none                 default",
 ]
-"""Those of some of the options."""
+"""The rows of some options."""
 
 
 def test_dry_run_text() -> None:
-    """Every value has its origin, every worker its place."""
+    """Each value has its origin."""
     unbound = worker(1, remark="not bound: nothing tells its node")
     what = plan(worker(0, "0-3,8-11"), unbound, unset=("RANK",), remarks=("few CPUs",))
 
@@ -113,7 +113,7 @@ def test_dry_run_text() -> None:
 
 
 def test_secrets_in_variables_are_redacted() -> None:
-    """In all places where a variable of the job is shown, and with what ssh gets."""
+    """In all places that show a variable, and in the options for ssh."""
     secret = {"API_TOKEN": "hush", "DATA": "https://me:hush@store/?sig=hush"}
     described, planned = job(env=secret, ssh_options=("-i", "hush")), plan(worker(0), env=secret)
 
@@ -132,7 +132,7 @@ def test_secrets_in_variables_are_redacted() -> None:
 
 
 def test_value_with_line_feed_is_one_line() -> None:
-    """No terminal obeys it, and the command can be pasted."""
+    """Control characters are escaped, and the command can be pasted."""
     odd = replace(worker(0), command=("python", "a\n\x1b[1m"))
 
     text = dry_run_text(job(env={"LR": "1\n2\u202e"}), plan(odd, remarks=("a\x07",)))
@@ -143,7 +143,6 @@ def test_value_with_line_feed_is_one_line() -> None:
 
 
 def test_long_value_is_not_cut() -> None:
-    """A narrow terminal hides no value."""
     long = ",".join(str(cpu) for cpu in range(0, 512, 2))
 
     assert long in dry_run_text(JOB, plan(worker(0, long)))
@@ -159,7 +158,7 @@ def test_worker_table_without_gpus() -> None:
 
 
 def test_dry_run_json() -> None:
-    """Programs rely on them."""
+    """Programs depend on these keys."""
     found = decoded(JOB, plan(worker(0, "0-3,8-11")))
 
     assert set(found) == {"job", "workers", "assumed"}
@@ -196,7 +195,7 @@ def test_dry_run_json() -> None:
 
 
 def test_worker_with_several_gpus_and_memory_policy() -> None:
-    """Each GPU of a worker is listed, and the memory has a column if a worker has a policy."""
+    """Each GPU is listed. The column memory is shown if a worker has a policy."""
     both = replace(
         worker(0, "0-7"),
         gpus=(gpu(0, 0), gpu(1, 1)),
@@ -220,7 +219,6 @@ def test_worker_with_several_gpus_and_memory_policy() -> None:
 
 
 def test_json_of_unbound_worker() -> None:
-    """Its CPUs are null, not an empty string."""
     alone = worker_of(0, remark="why")
 
     (found,) = decoded(JOB, plan(alone))["workers"]
@@ -230,7 +228,6 @@ def test_json_of_unbound_worker() -> None:
 
 
 def test_module_and_executable_have_keys_of_job_file() -> None:
-    """These are the keys of a job file."""
     module = job(script=WorkerProgram(ProgramKind.MODULE, "pkg.train", ()))
     shell = job(script=WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ()))
 
@@ -242,7 +239,6 @@ def test_module_and_executable_have_keys_of_job_file() -> None:
 
 
 def test_env_with_two_origins() -> None:
-    """The text has the origin of each variable."""
     origins = {"env.A": "job.yaml:3 env", "env.B": "--env"}
     spec = replace(job(env={"A": "1", "B": "2"}), origins=origins)
 
@@ -250,14 +246,13 @@ def test_env_with_two_origins() -> None:
 
 
 def test_known_master_port() -> None:
-    """Workers get the same."""
     fixed = worker_of(0, env={"MASTER_PORT": "9"})
 
     assert decoded(JOB, plan(fixed))["workers"][0]["env"]["MASTER_PORT"] == "9"
 
 
 def test_ras_port_is_chosen_at_the_start() -> None:
-    """As MASTER_PORT; a plan that runs has it."""
+    """Like MASTER_PORT. The plan of a running job has the port."""
     planned = replace(worker(0), needs_ras_port=True)
     running = replace(planned, env={"NCCL_RAS_ADDR": "127.0.0.1:4000"})
     environments = [
@@ -272,7 +267,7 @@ def test_ras_port_is_chosen_at_the_start() -> None:
 
 
 def test_token_is_redacted() -> None:
-    """The output says only that one is set."""
+    """The output only shows that a token is set."""
     word = "hush"
     spec = job(token=word)
 
@@ -282,14 +277,13 @@ def test_token_is_redacted() -> None:
 
 
 def test_default_master_address() -> None:
-    """Workers get the same."""
     address = decoded(job(), plan(worker(0)))["job"]["master_addr"]
 
     assert address == {"value": "127.0.0.1", "origin": "default"}
 
 
 def test_other_nodes_are_assumed_alike() -> None:
-    """A dry run asks no other node."""
+    """A dry run does not contact other nodes."""
     spec = job(nnodes=2, node_rank=1, master_addr="a")
 
     found = decoded(spec, plan(worker(0), world=assumed_world(spec, 1)))
@@ -298,7 +292,7 @@ def test_other_nodes_are_assumed_alike() -> None:
 
 
 def test_values_of_a_cluster() -> None:
-    """The text has it if it is known, the JSON always."""
+    """The text has a value if it is known, and the JSON always has it."""
     layout = TaskLayout(GlobalRank(3), 4, LocalRank(1), 2, NodeRank(1), 2)
     spec = job(tasks=layout, hosts=("n0", "n1"), port_candidates=(20001, 20002))
 
@@ -316,7 +310,7 @@ def test_values_of_a_cluster() -> None:
 
 
 def test_local_rank_of_a_task() -> None:
-    """A task's only worker is the first of its clusterrun, but not of its node."""
+    """The only worker of a task has index 0, but another LOCAL_RANK."""
     third = replace(worker(0), env={"LOCAL_RANK": "2"}, local_rank_reason="why", remark="alas")
 
     (found,) = decoded(JOB, plan(third))["workers"]
@@ -367,21 +361,19 @@ def test_describe_start() -> None:
 
 
 def test_describe_start_with_numa_balancing() -> None:
-    """It matters if workers are bound."""
     (line,) = set(describe_start(started(), moves_pages=True)) - set(describe_start(started()))
 
     assert line.startswith("kernel.numa_balancing is on")
 
 
 def test_describe_start_with_network_interface() -> None:
-    """Clusterrun has chosen it, and the user should know."""
     assert "gloo, NCCL and TensorPipe use the network interface eth0" in describe_start(
         started("eth0")
     )
 
 
 def test_slow_imports_are_named() -> None:
-    """Of the others, the number."""
+    """The others are counted."""
     loaded = (("json", 0.001), ("slow", 0.213), ("hazard", 0.0))
     prepared = Prepared(None, must_warn=False, costs_time=False, loaded=loaded)
 
@@ -394,13 +386,13 @@ SETS = "train.py:2 sets OMP_NUM_THREADS before torch is imported"
 
 
 def costs(why: str, workers: int, **fields: Any) -> list[str]:
-    """Return the lines without ``-v`` of what could not be imported once."""
+    """Return the lines without ``-v`` for workers that could not be forked after one import."""
     prepared = Prepared(why, must_warn=False, costs_time=True, **fields)
     return [*describe_prepared(prepared, workers, verbose=False)]
 
 
 def test_line_of_script_prevents_preload() -> None:
-    """What it costs, and what to type; a single worker has nothing to share."""
+    """The line has the option that helps. A single worker has no line."""
     fields = {"not_preloaded": "torch", "why_not_preloaded": SETS, "preload_option_helps": True}
 
     assert costs(SETS, 8, **fields) == [
@@ -411,7 +403,7 @@ def test_line_of_script_prevents_preload() -> None:
 
 
 def test_import_prevents_preload() -> None:
-    """To name the module would not help."""
+    """The option --preload would not help."""
     why = "importing numpy raised ValueError"
 
     assert costs("", 2, not_preloaded="numpy", why_not_preloaded=why) == [

@@ -1,4 +1,4 @@
-"""Running jobs as tables and as values."""
+"""Running jobs as tables and as data."""
 
 from pathlib import Path
 from textwrap import indent
@@ -27,7 +27,7 @@ def answered(*nodes: Answer) -> Answers:
 
 
 def test_cpu_use_between_two_answers() -> None:
-    """A rank that has another process by now has none yet."""
+    """A rank with a new process has no CPU use yet."""
     first = answered(node(0, RANK, replace(RANK, rank=1, pid=101)))
     second = answered(
         node(0, replace(RANK, cpu_seconds=31.0), replace(RANK, rank=1, pid=102, cpu_seconds=1.0))
@@ -41,7 +41,7 @@ def test_cpu_use_between_two_answers() -> None:
 
 
 def test_lines_per_second_between_two_answers() -> None:
-    """Not of a rank whose output is not seen, nor of one that has begun anew."""
+    """A rank with a new process or without captured output has none."""
     first = answered(node(0, *(replace(RANK, rank=rank, lines=100) for rank in range(3))))
     second = answered(
         node(
@@ -58,7 +58,7 @@ def test_lines_per_second_between_two_answers() -> None:
 
 
 def test_gpu_columns() -> None:
-    """Of a rank's GPUs together; there are no columns for what no GPU tells."""
+    """The GPUs of a rank are combined. Columns without any figure are omitted."""
     gpus = (GpuState(90, 60 << 30, 80 << 30, 61, 400), GpuState(70, 20 << 30, 80 << 30, 55, 300))
     ranks = (replace(RANK, gpu_states=gpus), replace(RANK, rank=1))
     silent = replace(RANK, gpu_states=(GpuState(None, 1 << 30, None, None, None),))
@@ -77,7 +77,7 @@ def test_gpu_columns() -> None:
 
 
 def status_of(*nodes: Answer) -> JobStatus:
-    """Return the status of a job that is seen once."""
+    """Return the status by one answer of each node."""
     return JobStatus.of(JOB, answered(*nodes))
 
 
@@ -92,14 +92,14 @@ def status_of(*nodes: Answer) -> JobStatus:
     ],
 )
 def test_rank_behind(quiet: tuple[float | None, ...], behind: int | None) -> None:
-    """Not if all are, nor for a few seconds."""
+    """A rank is behind if only it has been quiet for long."""
     ranks = [replace(RANK, rank=rank, quiet_for=seconds) for rank, seconds in enumerate(quiet)]
 
     assert status_of(node(0, *ranks)).behind == behind
 
 
 def test_status_with_services() -> None:
-    """A service that prints nothing is not behind."""
+    """Their ranks have names, and a quiet service is not behind."""
     programs = (NumberedProgram("main", 0, 2), NumberedProgram("server", 2, 1))
     described = replace(JOB, ranks=2, programs=programs)
     quiet = enumerate((0.1, 0.2, 600.0))
@@ -113,7 +113,7 @@ def test_status_with_services() -> None:
 
 
 def test_status_table() -> None:
-    """Last lines are cut on a terminal; what is unusual is above, where watch(1) shows it."""
+    """Last lines are cut to the width. Problems are above the table, where watch(1) shows them."""
     stopped = replace(
         RANK, rank=1, state="stopped", gpus="", cpus="", memory=0, quiet_for=None, last_line=""
     )
@@ -155,7 +155,7 @@ def test_duration(seconds: float, words: str) -> None:
 
 
 def test_tables_in_80_columns() -> None:
-    """Columns that matter least are left out, so that the last one can be read."""
+    """The least important columns are hidden to make room for the last one."""
     ranks = [
         replace(RANK, rank=rank, last_line="epoch 3, step 1200, loss 2.1187") for rank in (0, 1)
     ]
@@ -175,7 +175,6 @@ def test_tables_in_80_columns() -> None:
 
 
 def test_columns_are_hidden_for_the_last_line() -> None:
-    """In their order, until it has room."""
     gpu = GpuState(80, 60 << 30, 80 << 30, 61, 400)
     job = status_of(node(0, replace(RANK, gpu_states=(gpu,))))
 

@@ -1,4 +1,4 @@
-"""``clusterrun slow`` in words, as a table and as values."""
+"""The text and the JSON of ``clusterrun slow``."""
 
 import json
 
@@ -45,7 +45,7 @@ def shown(
 
 
 def test_slow_table() -> None:
-    """Shares of the main thread over all windows; a rank without stacks has some; one that ended, none."""
+    """The shares are means over all windows. A rank without stacks has only CPU shares; an ended rank has no row."""
     proc = (WindowSample(cpu=0.5, queue=0.0, states={}),)
     native = rank(2, 1, windows=proc, why_no_stacks=WhyNoStacks.NOT_PYTHON)
     ended = rank(3, 1, windows=(), why_no_stacks=WhyNoStacks.ENDED)
@@ -62,7 +62,7 @@ def test_slow_table() -> None:
 
 
 def test_slow_table_with_gpus() -> None:
-    """Of all GPUs of a rank together; none where no GPU has figures. Services have their own ranks."""
+    """The GPUs of a rank are combined. Ranks of services have names."""
     gpus = (GpuState(90, None, None, 61, 400), GpuState(70, None, None, 71, 300))
     programs = (NumberedProgram(MAIN, 0, 1), NumberedProgram("server", 1, 1))
 
@@ -77,7 +77,6 @@ def test_slow_table_with_gpus() -> None:
 
 
 def test_slow_names_nodes_without_answer() -> None:
-    """Without any answer there is no table."""
     missing = (MissingNode(2, "n2", "does not answer"),)
 
     assert shown(missing=missing) == ["no rank was sampled", "node 2 (n2) does not answer"]
@@ -95,12 +94,12 @@ REASONS = {
     f"{WHO}: kernel.yama.ptrace_scope is 1; as root: sysctl kernel.yama.ptrace_scope=0": 1,
     f"{WHO}: kernel.yama.ptrace_scope is 3, which can be changed by a reboot only": 3,
 }
-"""By the reason, or by what ptrace_scope is where py-spy is refused."""
+"""Lines by the reason, or by ptrace_scope if py-spy is refused."""
 
 
 @pytest.mark.parametrize("line", REASONS)
 def test_reason_for_missing_stacks(line: str) -> None:
-    """And the cure."""
+    """The line also has the fix."""
     case = REASONS[line]
     why, scope = (case, None) if isinstance(case, WhyNoStacks) else (WhyNoStacks.REFUSED, case)
 
@@ -108,7 +107,7 @@ def test_reason_for_missing_stacks(line: str) -> None:
 
 
 def test_reasons_are_limited() -> None:
-    """Each once, and at most ten; what py-spy prints may have braces."""
+    """Each reason is printed once, and at most ten reasons. The text of py-spy may have braces."""
     lines = shown(
         *(
             rank(at, why_no_stacks=WhyNoStacks.FAILED, problem=f"{{odd}} {at // 2}")
@@ -121,7 +120,6 @@ def test_reasons_are_limited() -> None:
 
 
 def test_slow_report_as_json() -> None:
-    """What a script needs: the sentences, the verdicts, the shares of each rank."""
     ranks = (rank(0), rank(1))
     report = SlowReport.of("run", (), ranks, judge(ranks), ())
 
