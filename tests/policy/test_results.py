@@ -95,10 +95,15 @@ def test_failure_times_are_bounded(at: float | None, sent: float | None) -> None
     assert bounded_failure(result(0, 1), at).at == sent
 
 
-def test_bounded_message_keeps_lease_expired() -> None:
-    """The flag shows node 0 that no rank has failed."""
-    message = messages.Done(0, (messages.DatedResult(result(0, 1), 1.0),), None, lease_expired=True)
-
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.Done(0, (messages.DatedResult(result(0, 1), 1.0),), None, lease_expired=True),
+        messages.EndedExternally(0, outcome.Interrupted(15), at_once=True),
+        messages.Idle(0, 1.0),
+    ],
+)
+def test_message_within_bounds_is_unchanged(message: messages.AgentMessage) -> None:
     assert bounded(message) == message
 
 
@@ -197,17 +202,6 @@ def test_probe_error_becomes_one_line() -> None:
 
     assert sent == outcome.NotReady(0.0, "HTTP/1.1 500 ?[31mno?way")
     assert sent.succeeded is False
-
-
-def test_bounded_message_keeps_at_once() -> None:
-    """For ``clusterrun stop --now`` on another node than node 0."""
-    message = messages.EndedExternally(0, outcome.Interrupted(15), at_once=True)
-
-    assert bounded(message) == message
-
-
-def test_message_without_texts_is_unchanged() -> None:
-    assert bounded(messages.Idle(0, 1.0)) == messages.Idle(0, 1.0)
 
 
 def test_exit_times_are_bounded() -> None:
