@@ -408,7 +408,7 @@ def ends_that_name_the_lease(patch: Patch) -> None:
 
 
 def nodes_that_come_back(patch: Patch) -> None:
-    patch.setattr(Attempt, "_given_up", lambda _attempt, _order, _why: None)
+    patch.setattr(Attempt, "_handle_given_up", lambda _attempt, _order, _why: None)
 
 
 def a_lease_from_the_start_on(patch: Patch) -> None:

@@ -104,9 +104,8 @@ class FailureEvidence(Struct):
             return self.first
         if self.stopped is not None:
             return self.stopped
-        dated = self._dated_results()
-        cause = choose_cause([result for _, result in dated])
-        failed_at = next((at for at, result in dated if result == cause), NEVER)
+        cause = choose_cause([result for _, result in self._dated_results()])
+        failed_at = self.failed_at(cause)
         if self.lost and not (cause and self._failed_before_the_loss(cause, failed_at)):
             return _loss_of(self.lost[0])
         began_with_it = cause is not None and cause == self.first and not is_consequence(cause)
@@ -122,7 +121,7 @@ class FailureEvidence(Struct):
             return external_cause
         return WorkerFailed(self.first) if isinstance(self.first, WorkerResult) else Succeeded()
 
-    def failed_at(self, cause: WorkerResult) -> float:
+    def failed_at(self, cause: WorkerResult | None) -> float:
         """Return when a worker failed, by the coordinator's clock; NEVER if no node has reported it."""
         return next((at for at, result in self._dated_results() if result == cause), NEVER)
 

@@ -675,18 +675,16 @@ class Attempt:
             return False
         return not service.world or worker.rank_in_program == 0
 
-    def _handle_service_order(self, order: messages.ServicesReady | messages.EndServices) -> None:
-        if isinstance(order, messages.EndServices):
-            self._end_services()
-        elif self.phase is Phase.RUNNING:
-            ready = set(order.names)
-            ranks = frozenset(
-                rank for rank in self.waiting if ready.issuperset(self.awaited_services(rank))
-            )
+    def _services_ready(self, names: Iterable[str]) -> None:
+        """Start the workers that wait for no service except these."""
+        ready = set(names)
+        ranks = frozenset(
+            rank for rank in self.waiting if ready.issuperset(self.awaited_services(rank))
+        )
+        if ranks and self.phase is Phase.RUNNING:
             self.waiting -= ranks
             self.starting |= ranks
-            if ranks:
-                self._do(actions.StartWorkers(ranks))
+            self._do(actions.StartWorkers(ranks))
 
     def _worker_ready(self, event: events.WorkerReady) -> None:
         if self.phase is Phase.RUNNING and event.local_rank in self.running:
@@ -1127,8 +1125,10 @@ class Attempt:
                 if self.phase is Phase.WAITING and not self.is_checked:
                     self.is_checked = True
                     self._do(actions.RunCheck())
-            case messages.ServicesReady() | messages.EndServices():
-                self._handle_service_order(order)
+            case messages.ServicesReady(names=names):
+                self._services_ready(names)
+            case messages.EndServices():
+                self._end_services()
             case _:
                 self._handle_suspension_order(order)
 
@@ -1232,26 +1232,23 @@ class Attempt:
                 self.suspending.possible = True
             case messages.HoldRanks():
                 self._hold_ranks()
-            case messages.SaveAt(_, mark):
-                self._save_at(mark)
+            case messages.SaveAt(_, step_count):
+                if self.phase is Phase.RUNNING:
+                    self.suspending.step_count = step_count
+                    self._do(actions.ReleaseRanks(step_count))
+                    self._report_progress()
             case messages.CancelSuspension():
                 self._cancel_suspension()
             case _:
                 assert_never(order)
 
     def _hold_ranks(self) -> None:
-        left = next(filter(self._is_main, self.ended), None)
-        if left is not None:
-            self._report_early_exit(left)
+        ended = next(filter(self._is_main, self.ended), None)
+        if ended is not None:
+            self._report_early_exit(ended)
         elif self.phase is Phase.RUNNING:
             self.suspending.is_on = True
             self._do(actions.HoldRanks())
-
-    def _save_at(self, mark: int) -> None:
-        if self.phase is Phase.RUNNING:
-            self.suspending.step_count = mark
-            self._do(actions.ReleaseRanks(mark))
-            self._report_progress()
 
     def _cancel_suspension(self) -> None:
         """Release the ranks; a SIGTERM that requested the suspension now ends the job."""
