@@ -22,9 +22,9 @@ from clusterrun.cpuset import CpuSet
 from clusterrun.job.options import NumaBinding
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
-from clusterrun.planning.binding import place
+from clusterrun.planning.binding import bind_own_workers
 from clusterrun.planning.placement import BindingRequest
-from clusterrun.planning.worker_slots import seats
+from clusterrun.planning.worker_slots import worker_slots
 
 from tests.machine_trees import dgx_a100, write_tree
 from tests.plans import job
@@ -42,8 +42,9 @@ def main() -> None:
         root = write_tree(Path(folder), dgx_a100())
         large, typed = inspect(Tree(root), {}, None, "large"), job()
         both = {
-            f"reading it, and planning 8 workers, {mode.value}": lambda mode=mode: place(
-                inspect(Tree(root), {}, None, "large"), BindingRequest(seats(typed, large), mode)
+            f"reading it, and planning 8 workers, {mode.value}": lambda mode=mode: bind_own_workers(
+                inspect(Tree(root), {}, None, "large"),
+                BindingRequest(worker_slots(typed, large), mode),
             )
             for mode in (NumaBinding.NEAR, NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX)
         }
@@ -51,7 +52,9 @@ def main() -> None:
         show("reading it", lambda: inspect(Tree(root), {}, None, "large"), runs)
         show(
             "planning 8 workers, near",
-            lambda: place(large, BindingRequest(seats(typed, large), NumaBinding.NEAR)),
+            lambda: bind_own_workers(
+                large, BindingRequest(worker_slots(typed, large), NumaBinding.NEAR)
+            ),
             runs,
         )
         worst = max(show(name, action, runs) for name, action in both.items())

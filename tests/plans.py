@@ -9,7 +9,7 @@ from clusterrun.job.job import JOB_SUBJECTS, Given, Job, ProgramKind, WorkerProg
 from clusterrun.job.options import OPTIONS, NumaBinding, NumaMemory
 from clusterrun.job.values import NodeRange
 from clusterrun.machine.machine import Gpu, Machine, NumaNode, PciGpu
-from clusterrun.planning.binding import place as place_workers
+from clusterrun.planning.binding import bind_own_workers
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.placement import BindingRequest, Placement
 from clusterrun.planning.plan import NodePlan, WorkerPlan, World
@@ -143,15 +143,15 @@ class BindingOptions(NamedTuple):
     gpus_per_worker: int | None = None
 
 
-def place(options: BindingOptions, here: Machine, workers: int) -> tuple[Placement, ...]:
+def bind(options: BindingOptions, here: Machine, workers: int) -> tuple[Placement, ...]:
     """Return the workers of a job on this node."""
-    seats = worker_slots_for(job(gpus_per_worker=options.gpus_per_worker), here, workers)
-    return place_workers(here, BindingRequest(seats, options.mode, options.memory))
+    slots = worker_slots_for(job(gpus_per_worker=options.gpus_per_worker), here, workers)
+    return bind_own_workers(here, BindingRequest(slots, options.mode, options.memory))
 
 
 def masks(here: Machine, mode: NumaBinding, workers: int) -> list[str | None]:
     """Return the CPUs of each worker in list form; None for a worker that is not bound."""
-    found = place(BindingOptions(mode), here, workers)
+    found = bind(BindingOptions(mode), here, workers)
     return [None if placement.cpus is None else str(placement.cpus) for placement in found]
 
 
@@ -174,7 +174,7 @@ def planned(
         unset=unset,
         error_files=error_files,
         before=before,
-        seats=worker_slots_for(spec, here, where.local_size),
+        slots=worker_slots_for(spec, here, where.local_size),
     )
 
 
@@ -186,7 +186,7 @@ def plan_of(size: int, *, attempt: int = 0, first_rank: int = 0) -> NodePlan:
         env={},
         unset=(),
         workers=tuple(worker_of(local_rank, first_rank) for local_rank in range(size)),
-        remarks=(),
+        warnings=(),
     )
 
 
@@ -200,7 +200,7 @@ def worker_of(local_rank: int, first_rank: int = 0, **values: Any) -> WorkerPlan
         cpus=None,
         memory=None,
         env={},
-        remark="",
+        warning="",
         command=("python", "-u", "train.py"),
         runs_python=True,
     )

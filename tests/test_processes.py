@@ -13,7 +13,13 @@ from textwrap import dedent
 import psutil
 import pytest
 from clusterrun import processes
-from clusterrun.processes import MAX_KEPT, TimeLimitedChild, describe_wait_status, forked, status_of
+from clusterrun.processes import (
+    MAX_KEPT,
+    TimeLimitedChild,
+    describe_wait_status,
+    forked,
+    reap_child,
+)
 
 from tests.imports import imports
 from tests.waiting import SECONDS_TO_ACT, wait_until
@@ -95,7 +101,7 @@ if sys.version_info >= (3, 12):
         monitoring.set_local_events(tool, watched.__code__, events.LINE)
 watched()
 assert len(called) > (20 if sys.version_info >= (3, 12) else 2)
-status = status_of(forked(child), 30.0)
+status = reap_child(forked(child), 30.0)
 sys.settrace(None), sys.setprofile(None)
 print(describe_wait_status(status)[0])
 """
@@ -109,7 +115,7 @@ def test_nothing_traces_a_forked_child(version: str) -> None:
         pytest.skip(f"no Python {version} here")
 
     done = subprocess.run(
-        [python, "-c", LACKS_PACKAGES + imports(forked, status_of, describe_wait_status) + TRACED],
+        [python, "-c", LACKS_PACKAGES + imports(forked, reap_child, describe_wait_status) + TRACED],
         env={**os.environ, "PYTHONPATH": str(ROOT / "launcher")},
         capture_output=True,
         text=True,
@@ -129,7 +135,7 @@ def test_nothing_traces_a_forked_child(version: str) -> None:
     ],
 )
 def test_how_a_child_ended(child: Callable[[], object], end: str) -> None:
-    status = status_of(forked(child), SECONDS_TO_ACT)
+    status = reap_child(forked(child), SECONDS_TO_ACT)
 
     assert status is not None
     assert describe_wait_status(status)[0] == end

@@ -10,7 +10,7 @@ from typing import Annotated, NewType
 
 from msgspec import Meta
 
-from clusterrun.cpuset import runs
+from clusterrun.cpuset import number_ranges
 
 MAX_NAME_LENGTH = 255
 MAX_LINE_LENGTH = 1 << 14
@@ -135,7 +135,7 @@ def as_wall_clock(seconds: float) -> float:
 def named_ranks(ranks: Iterable[int]) -> str:
     """Return ranks as messages name them: "rank 3", "ranks 3, 5-7"."""
     known = sorted(ranks)
-    return f"rank{'s' if len(known) > 1 else ''} {', '.join(runs(known))}"
+    return f"rank{'s' if len(known) > 1 else ''} {', '.join(number_ranges(known))}"
 
 
 def counted(number: int, name: str) -> str:

@@ -46,7 +46,7 @@ class CpuSet(frozenset[int]):
         return cls(cpu for cpus in sets for cpu in cpus)
 
     def __str__(self) -> str:
-        return ",".join(runs(self))
+        return ",".join(number_ranges(self))
 
     def __repr__(self) -> str:
         return f"CpuSet({str(self)!r})"
@@ -64,7 +64,7 @@ def own_cpus() -> CpuSet:
         return CpuSet(CpuSet.parse(allowed.partition(":")[2]) & CpuSet.parse(online))
 
 
-def runs(numbers: Iterable[int]) -> list[str]:
+def number_ranges(numbers: Iterable[int]) -> list[str]:
     """Return ``numbers`` as runs, in order: ["0-3", "8"]."""
     found: list[list[int]] = []
     for number in sorted(numbers):

@@ -9,7 +9,7 @@ from clusterrun.bounds import as_name
 from clusterrun.errors import MachineError, RendezvousError
 from clusterrun.job.declarations import Setting
 
-FREE: Setting[int | None] = Setting(None, "default")
+ANY_FREE_PORT: Setting[int | None] = Setting(None, "default")
 """No port is set: each attempt gets a fresh one."""
 
 
@@ -22,7 +22,7 @@ class MasterPort:
     the kernel's net/ipv4/inet_connection_sock.c).
     """
 
-    def __init__(self, chosen: Setting[int | None] = FREE) -> None:
+    def __init__(self, chosen: Setting[int | None] = ANY_FREE_PORT) -> None:
         """Hold the port of the first attempt.
 
         Raises:

@@ -268,7 +268,7 @@ class TimeLimitedChild:
         self._pipes.clear()
 
     def _reap(self, seconds: float) -> None:
-        if self._pid and status_of(self._pid, seconds) is not None:
+        if self._pid and reap_child(self._pid, seconds) is not None:
             self._pid = 0
 
 
@@ -341,7 +341,7 @@ def set_parent_death_signal(parent: int, number: int = signal.SIGKILL) -> None:
         os._exit(0)
 
 
-def status_of(pid: int, seconds: float) -> int | None:
+def reap_child(pid: int, seconds: float) -> int | None:
     """Reap child ``pid``, if it ends in time: not even SIGKILL ends one that hangs in the kernel.
 
     Returns its ``wait`` status, 0 if it was reaped before, or None if it still runs.

@@ -26,7 +26,7 @@ FORWARDED_SIGNALS = (
 )
 """Forwarded to workers that handle them, apart from ``--suspend-signal``; they end nothing."""
 
-OUR_OWN = (
+HANDLED_SIGNALS = (
     signal.SIGTERM,
     signal.SIGINT,
     signal.SIGHUP,
@@ -67,14 +67,14 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        """Arm the handlers; from here on no signal of ``OUR_OWN`` or ``FORWARDED_SIGNALS`` ends us."""
+        """Arm the handlers; from here on no signal of ``HANDLED_SIGNALS`` or ``FORWARDED_SIGNALS`` ends us."""
         self._inbox, wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         # A program that blocks them while it starts another one leaves them so for all that follow.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, *ENDING_SIGNALS})
         # Even if ignored so far: the kernel would reap our children, and not say how they ended.
         signal.signal(signal.SIGCHLD, _only_wake)
-        for number in (*OUR_OWN, *FORWARDED_SIGNALS):
+        for number in (*HANDLED_SIGNALS, *FORWARDED_SIGNALS):
             # nohup and a shell's "&" ignore for us and for the workers.
             if number == signal.SIGQUIT or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _only_wake)
@@ -94,7 +94,7 @@ class Signals:
         for number in numbers:
             if number == signal.SIGCHLD:
                 yield ChildEnded(now)
-            elif number in OUR_OWN or number in FORWARDED_SIGNALS:
+            elif number in HANDLED_SIGNALS or number in FORWARDED_SIGNALS:
                 yield SignalReceived(number, now)
 
 

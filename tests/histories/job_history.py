@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import msgspec
 from clusterrun.bounds import GlobalRank, LocalRank
-from clusterrun.cpuset import runs
+from clusterrun.cpuset import number_ranges
 from clusterrun.job.job import MAIN, ProgramKind, WorkerProgram
 from clusterrun.job.options import OnFailure, OnHang
 from clusterrun.job.services import Service
@@ -790,7 +790,7 @@ class Job:
     def _of_services(self, world: World) -> list[Name]:
         """Return the workers of services on a node, in their order."""
         return [
-            (program.name, program.place(world.node_rank)[1] + index)
+            (program.name, program.position_on(world.node_rank)[1] + index)
             for program in world.programs[1:]
             for each in program.nodes
             if each.node_rank == world.node_rank
@@ -1133,7 +1133,7 @@ def _named(node: Node, local_ranks: Iterable[LocalRank]) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {','.join(runs(ranks))}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {','.join(number_ranges(ranks))}"
 
 
 def _name(number: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.cpuset import CpuSet
-from clusterrun.machine.tree import KernelAnswers, Tree, cpus_of, parse_number
+from clusterrun.machine.tree import KernelAnswers, Tree, parse_cpus, parse_number
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ from tests.machine_trees import write_files
 @given(st.sets(st.integers(min_value=0, max_value=4096)))
 def test_cpu_lists_survive_a_round_trip(cpus: set[int]) -> None:
     """A set of CPUs prints the list that it is read from."""
-    assert cpus_of(str(CpuSet(cpus))) == CpuSet(cpus)
+    assert parse_cpus(str(CpuSet(cpus))) == CpuSet(cpus)
 
 
 @pytest.mark.parametrize(

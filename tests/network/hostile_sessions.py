@@ -131,8 +131,8 @@ def terms_of_kind(kind: str) -> RendezvousSettings:
 def node_of_kind(kind: str, rank: int) -> LocalNode:
     job = with_job(TERMS, 2, **{**_of_job(kind), "node_rank": rank}).job
     services = service_slots(job, MACHINE) if job.services else ()
-    seats = worker_slots_for(job, MACHINE, workers_of_kind(kind, rank), services)
-    return LocalNode(job, (), {}, {}, MACHINE, seats)
+    slots = worker_slots_for(job, MACHINE, workers_of_kind(kind, rank), services)
+    return LocalNode(job, (), {}, {}, MACHINE, slots)
 
 
 def _of_job(kind: str) -> dict[str, Any]:
@@ -411,7 +411,7 @@ class Commands:
             lambda: session.nodes.node_zero,
         )
         self.service = query_service.QueryService(ports)
-        session.loop.time(self.service)
+        session.loop.add_timer(self.service)
 
     def _answer(
         self, query: queries.Query, then: query_service.OnAnswer, _now: float

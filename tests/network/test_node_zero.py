@@ -130,7 +130,7 @@ class Checked:
         settings = job_settings(free_port(), host="head")
         node = JoiningNode(settings, ranked_hello(0), b"", where)
         self.check = DuplicateCheck(node, self.loop, self.events)
-        self.loop.time(self)
+        self.loop.add_timer(self)
 
     @property
     def due(self) -> float:

@@ -12,7 +12,7 @@ from clusterrun.machine.machine import Machine
 from clusterrun.planning.plan import assumed_world
 from msgspec.structs import replace
 
-from tests.plans import BindingOptions, job, place, planned
+from tests.plans import BindingOptions, bind, job, planned
 
 
 def check_room(here: Machine, workers: int, each_has: int | None) -> None:
@@ -20,7 +20,7 @@ def check_room(here: Machine, workers: int, each_has: int | None) -> None:
 
     If there are GPUs that the job does not see, all that it does not use may have workers of others.
     """
-    found = place(BindingOptions(NumaBinding.AUTO, gpus_per_worker=each_has), here, workers)
+    found = bind(BindingOptions(NumaBinding.AUTO, gpus_per_worker=each_has), here, workers)
     bus = {gpu.bdf for gpu in here.pci_gpus}
     unused = bus - {gpu.bdf for each in found for gpu in each.gpus}
     others = len(unused) if bus - {gpu.bdf for gpu in here.visible} else 0
@@ -32,15 +32,15 @@ def check_room(here: Machine, workers: int, each_has: int | None) -> None:
             together = CpuSet.union_of(some)
             inside = sum(1 for each in found if each.cpus and each.cpus <= together)
             assert _cores(here, together) >= inside * fair
-    known = [each for each in found if "unknown" not in each.remark]
+    known = [each for each in found if "unknown" not in each.warning]
     assert all(each.cpus for each in known) or not any(each.cpus for each in known)
     nodes = [node.cpus for node in here.nodes if node.cpus & here.allowed]
     is_one_node = len(nodes) == 1 and here.allowed <= nodes[0]
     for each in found:
-        if "without binding" in each.remark:
-            assert each.remark.startswith("bound to its package" if each.cpus else "not bound")
+        if "without binding" in each.warning:
+            assert each.warning.startswith("bound to its package" if each.cpus else "not bound")
         # Which GPU of one node a worker uses makes no difference, if others use none of it.
-        assert not (is_one_node and not others and " for " in each.remark)
+        assert not (is_one_node and not others and " for " in each.warning)
 
 
 def _cores(here: Machine, cpus: CpuSet) -> int:
@@ -48,15 +48,15 @@ def _cores(here: Machine, cpus: CpuSet) -> int:
 
 
 def check_hint(here: Machine, mode: NumaBinding, workers: int, each_has: int | None) -> None:
-    """A mode that a remark names uses the idle CPUs that it names, and leaves nobody with less."""
+    """A mode that a warning names uses the idle CPUs that it names, and leaves nobody with less."""
     plan = planned(job(numa_binding=mode, gpus_per_worker=each_has), here, workers)
-    for remark in plan.remarks:
-        if "--numa-binding" not in remark:
+    for warning in plan.warnings:
+        if "--numa-binding" not in warning:
             continue
-        named = NumaBinding(remark.rpartition(" ")[2])
-        idle = CpuSet.parse(remark.removeprefix("no worker is bound to CPUs ").partition(", ")[0])
+        named = NumaBinding(warning.rpartition(" ")[2])
+        idle = CpuSet.parse(warning.removeprefix("no worker is bound to CPUs ").partition(", ")[0])
         now = [each.cpus or here.allowed for each in plan.workers]
-        there = place(BindingOptions(named, gpus_per_worker=each_has), here, workers)
+        there = bind(BindingOptions(named, gpus_per_worker=each_has), here, workers)
         then = [each.cpus or here.allowed for each in there]
 
         assert idle
@@ -102,6 +102,6 @@ def check_tasks(here: Machine, mode: NumaBinding, memory: NumaMemory, slices: in
         (task,) = alone.workers
 
         assert (task.gpus, task.cpus, task.memory) == (worker.gpus, worker.cpus, worker.memory)
-        assert (task.numa_nodes, task.remark) == (worker.numa_nodes, worker.remark)
+        assert (task.numa_nodes, task.warning) == (worker.numa_nodes, worker.warning)
         assert task.env["LOCAL_RANK"] == "0"
         assert alone.env["OMP_NUM_THREADS"] == together.env["OMP_NUM_THREADS"]

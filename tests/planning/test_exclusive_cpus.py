@@ -11,7 +11,7 @@ from clusterrun.machine.tree import Tree
 from msgspec.structs import replace
 
 from tests.machine_trees import MachineFacts, PciDevice, write_files, write_tree
-from tests.plans import BindingOptions, machine, place
+from tests.plans import BindingOptions, bind, machine
 
 EXCLUSIVE, CORE_COMPLEX = NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX
 SMT = [f"{cpu},{cpu + 8}" for cpu in range(8)]
@@ -40,11 +40,11 @@ def on_no_bus() -> Machine:
     return replace(here, gpus=gpus, visible=gpus)
 
 
-def check(mode: NumaBinding, here: Machine, expected: list[str], remark: str = "") -> None:
-    found = place(BindingOptions(mode), here, len(expected))
+def check(mode: NumaBinding, here: Machine, expected: list[str], warning: str = "") -> None:
+    found = bind(BindingOptions(mode), here, len(expected))
 
     assert [str(each.cpus) for each in found] == expected
-    assert {each.remark for each in found} == {remark}
+    assert {each.warning for each in found} == {warning}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_each_worker_has_whole_cores_of_its_own(here: Machine, expected: list[st
 
 
 @pytest.mark.parametrize(
-    ("here", "expected", "remark"),
+    ("here", "expected", "warning"),
     [
         (
             machine({0: "0-3"}, [0, 0, 0], cores=["0,2", "1,3"]),
@@ -108,10 +108,10 @@ def test_each_worker_has_whole_cores_of_its_own(here: Machine, expected: list[st
     ],
 )
 def test_workers_share_cores_that_cannot_be_divided(
-    here: Machine, expected: list[str], remark: str
+    here: Machine, expected: list[str], warning: str
 ) -> None:
-    """A remark gives the reason."""
-    check(EXCLUSIVE, here, expected, remark)
+    """A warning gives the reason."""
+    check(EXCLUSIVE, here, expected, warning)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_threads_of_one_core_on_two_nodes_go_to_one_worker() -> None:
     ],
 )
 def test_cpus_from_a_map_that_are_of_one_core(first: str, second: str, why: str) -> None:
-    """The user has chosen them: they stay, with a remark."""
+    """The user has chosen them: they stay, with a warning."""
     here = machine({0: "0-3"}, [0, 0], cores=["0,2", "1,3"])
     visible = tuple(
         replace(gpu, mapped_cpus=CpuSet.parse(cpus))
@@ -202,7 +202,7 @@ def test_cpus_from_a_map_that_are_of_one_core(first: str, second: str, why: str)
     ids=["one", "not known", "one of two is cut", "cores without one"],
 )
 def test_too_few_caches_are_divided(caches: list[str], why: str) -> None:
-    """Workers have cores of their own, and a remark; a cache that other jobs use belongs to no worker."""
+    """Workers have cores of their own, and a warning; a cache that other jobs use belongs to no worker."""
     here = machine({0: "0-7"}, [0, 0], caches=caches, allowed="0-5")
 
     check(CORE_COMPLEX, here, ["0-2", "3-5"], f"has cores of its own, but no L3 cache: {why}")
@@ -212,17 +212,17 @@ def test_a_cache_for_two_gpus_of_one_worker() -> None:
     """Each GPU would need one."""
     here = machine({0: "0-7"}, [0, 0], caches=["0-7"])
 
-    (found,) = place(BindingOptions(CORE_COMPLEX, gpus_per_worker=2), here, 1)
+    (found,) = bind(BindingOptions(CORE_COMPLEX, gpus_per_worker=2), here, 1)
 
     why = "has cores of its own, but no L3 cache: 1 whole L3 cache for 2 GPUs"
-    assert (str(found.cpus), found.remark) == ("0-7", why)
+    assert (str(found.cpus), found.warning) == ("0-7", why)
 
 
 def test_a_worker_of_several_gpus_has_the_parts_of_all() -> None:
     """Each has two GPUs; those of the second worker are local to different nodes."""
     here = machine(TWO, [0, 0, 0, 1], cores=SMT)
 
-    found = place(BindingOptions(EXCLUSIVE, gpus_per_worker=2), here, 2)
+    found = bind(BindingOptions(EXCLUSIVE, gpus_per_worker=2), here, 2)
 
     assert [str(each.cpus) for each in found] == ["0-2,8-10", "3-7,11-15"]
     assert [each.numa_nodes for each in found] == [(0,), (0, 1)]
@@ -232,6 +232,6 @@ def test_a_gpu_at_a_node_that_the_job_may_not_use_has_no_part() -> None:
     """The worker has the part of its other GPU."""
     here = machine({0: "0-3", 1: "4-7"}, [0, 1], allowed="0-3")
 
-    (found,) = place(BindingOptions(EXCLUSIVE, gpus_per_worker=2), here, 1)
+    (found,) = bind(BindingOptions(EXCLUSIVE, gpus_per_worker=2), here, 1)
 
-    assert (str(found.cpus), found.remark) == ("0-3", "")
+    assert (str(found.cpus), found.warning) == ("0-3", "")

@@ -92,18 +92,18 @@ def test_a_worker_sees_its_own_gpu(
 
 
 def test_slices_that_no_worker_can_see_are_remarked() -> None:
-    """There is no remark if each worker has its own."""
+    """There is no warning if each worker has its own."""
     slices = with_gpus(FOUR, parent="GPU-x")
-    remark = (
+    warning = (
         "CUDA shows a process one MIG slice, and no other GPU;"
         " --virtual-local-rank gives each worker its own"
     )
 
-    def remarks(**values: bool) -> tuple[str, ...]:
-        return planned(job(**values), slices, 1).remarks
+    def warnings(**values: bool) -> tuple[str, ...]:
+        return planned(job(**values), slices, 1).warnings
 
-    assert remark in remarks()
-    assert remark not in remarks(virtual_local_rank=True)
+    assert warning in warnings()
+    assert warning not in warnings(virtual_local_rank=True)
 
 
 def test_more_workers_than_gpus() -> None:

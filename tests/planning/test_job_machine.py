@@ -110,7 +110,7 @@ def test_several_models_go_by_uuid() -> None:
 
     assert variables(found) == {"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-0"}
     assert [worker.numa_nodes for worker in found.workers] == [(1,), (0,)]
-    assert found.remarks == ()
+    assert found.warnings == ()
 
 
 NONE_FOUND = (
@@ -132,7 +132,7 @@ def test_slices_go_by_their_names() -> None:
 
     assert variables(found) == {"CUDA_VISIBLE_DEVICES": "MIG-b,MIG-a"}
     assert [worker.env["CUDA_VISIBLE_DEVICES"] for worker in found.workers] == ["MIG-b", "MIG-a"]
-    assert not any("slice" in remark or "split" in remark for remark in found.remarks)
+    assert not any("slice" in warning or "split" in warning for warning in found.warnings)
 
 
 def test_a_worker_is_at_the_gpu_that_is_split() -> None:

@@ -10,7 +10,7 @@ from clusterrun.machine.tree import Tree
 from clusterrun.planning.worker_slots import local_size
 
 from tests.machine_trees import KFD, KfdNode, MachineFacts, dgx_a100, write_tree
-from tests.plans import BindingOptions, job, machine, place, planned
+from tests.plans import BindingOptions, bind, job, machine, planned
 
 LIMIT = 0.3
 """Seconds of processor time: ten times the target of scripts/bench_machine.py."""
@@ -34,12 +34,12 @@ def test_a_large_machine_is_read_and_planned_for_in_no_time(large: Path, mode: N
     for _ in range(5):
         began = time.process_time()
         found = inspect(Tree(large), {}, None, "large")
-        places = place(BindingOptions(mode), found, 8)
+        places = bind(BindingOptions(mode), found, 8)
         rounds.append(time.process_time() - began)
 
     assert (len(found.cores), len(found.caches), len(found.nodes)) == (128, 16, 8)
     assert [gpu.numa_node for gpu in found.visible] == [3, 3, 1, 1, 7, 7, 5, 5]
-    assert [place.remark for place in places] == [""] * 8
+    assert [place.warning for place in places] == [""] * 8
     assert min(rounds) < LIMIT
 
 

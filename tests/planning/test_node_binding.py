@@ -10,7 +10,7 @@ from clusterrun.machine.machine import Machine
 from clusterrun.planning.plan import MemoryPolicy
 from msgspec.structs import replace
 
-from tests.plans import BindingOptions, machine, masks, place
+from tests.plans import BindingOptions, bind, machine, masks
 
 NODE, NEAR, NONE = NumaBinding.NODE, NumaBinding.NEAR, NumaBinding.NONE
 SOCKET = NumaBinding.SOCKET
@@ -47,18 +47,18 @@ MAPPED_AWAY = replace(
 )
 
 
-def remarks(here: Machine, workers: int) -> list[str]:
-    return [placement.remark for placement in place(BindingOptions(NODE), here, workers)]
+def warnings(here: Machine, workers: int) -> list[str]:
+    return [placement.warning for placement in bind(BindingOptions(NODE), here, workers)]
 
 
 def test_a_worker_is_bound_to_the_node_of_its_gpu() -> None:
     """Workers have the order of the GPUs, not of the nodes."""
-    found = place(BindingOptions(NODE), machine(TWO, [1, 0]), 2)
+    found = bind(BindingOptions(NODE), machine(TWO, [1, 0]), 2)
 
     assert [str(placement.cpus) for placement in found] == ["4-7", "0-3"]
     assert [placement.numa_nodes for placement in found] == [(1,), (0,)]
     assert [gpu.index for placement in found for gpu in placement.gpus] == [0, 1]
-    assert [placement.remark for placement in found] == ["", ""]
+    assert [placement.warning for placement in found] == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> 
             [None, "4-7"],
             "not bound: the NUMA node of its GPU is unknown; give it with --numa-map",
         ),
-        # The kernel shows no node to bind to: nothing to remark.
+        # The kernel shows no node to bind to: nothing to warning.
         (NODE, machine({}, [None], allowed="0-3"), [None], ""),
         # Which part of the node is near which worker's GPU is unknown.
         (
@@ -278,40 +278,40 @@ def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> 
     ],
 )
 def test_remarks(mode: NumaBinding, here: Machine, expected: list[str | None], why: str) -> None:
-    """A worker that is not bound, or poorly, has the reason; others have no remark."""
-    found = place(BindingOptions(mode), here, len(expected))
+    """A worker that is not bound, or poorly, has the reason; others have no warning."""
+    found = bind(BindingOptions(mode), here, len(expected))
 
     assert [it.cpus and str(it.cpus) for it in found] == expected
-    assert {it.remark for it in found} - {""} == {why} - {""}
+    assert {it.warning for it in found} - {""} == {why} - {""}
     if why.startswith("not bound"):
-        assert all(bool(it.remark) is (it.cpus is None) for it in found)
+        assert all(bool(it.warning) is (it.cpus is None) for it in found)
 
 
 def test_none_binds_no_worker_and_keeps_the_gpus() -> None:
-    """The user has set this mode, so there is no remark."""
-    (only,) = place(BindingOptions(NONE), machine(TWO, [1]), 1)
+    """The user has set this mode, so there is no warning."""
+    (only,) = bind(BindingOptions(NONE), machine(TWO, [1]), 1)
 
-    assert (only.cpus, only.numa_nodes, only.remark) == (None, (), "")
+    assert (only.cpus, only.numa_nodes, only.warning) == (None, (), "")
     assert only.gpus
 
 
 def test_more_workers_than_gpus_are_not_bound() -> None:
     """Only the script knows which worker uses which GPU."""
-    found = place(BindingOptions(NODE), machine(TWO, [0, 1]), 4)
+    found = bind(BindingOptions(NODE), machine(TWO, [0, 1]), 4)
 
     assert [placement.cpus for placement in found] == [None] * 4
     assert [placement.gpus for placement in found] == [()] * 4
-    assert found[0].remark == "not bound: 4 workers for 2 GPUs"
+    assert found[0].warning == "not bound: 4 workers for 2 GPUs"
 
 
 @pytest.mark.parametrize("mode", [NODE, NumaBinding.AUTO, NumaBinding.NEAR, NumaBinding.SOCKET])
 def test_more_workers_than_gpus_on_a_single_node(mode: NumaBinding) -> None:
-    """Whichever GPU a worker uses, it is near: no remark, and the memory policy of one per GPU."""
+    """Whichever GPU a worker uses, it is near: no warning, and the memory policy of one per GPU."""
     here = machine({0: "0-7", 1: "8-15"}, [0], allowed="0-5")
 
-    found = place(BindingOptions(mode, NumaMemory.BIND, gpus_per_worker=0), here, 2)
+    found = bind(BindingOptions(mode, NumaMemory.BIND, gpus_per_worker=0), here, 2)
 
-    assert [(str(it.cpus), it.numa_nodes, it.remark) for it in found] == [("0-5", (0,), "")] * 2
+    assert [(str(it.cpus), it.numa_nodes, it.warning) for it in found] == [("0-5", (0,), "")] * 2
     assert [it.memory and it.memory.nodes for it in found] == [(0,)] * 2
 
 
@@ -320,12 +320,12 @@ def test_fewer_workers_than_gpus_have_the_first_ones(workers: int) -> None:
     """Rank r uses visible[r], as every script does that calls set_device(LOCAL_RANK)."""
     here = machine(TWO, [0, 1, 1, 0, 0, 0, 1, 1], visible=[7, 6, 5, 4, 3, 2, 1, 0])
 
-    found = place(BindingOptions(NODE), here, workers)
+    found = bind(BindingOptions(NODE), here, workers)
 
     assert [gpu.index for each in found for gpu in each.gpus] == [7, 6, 5, 4, 3, 2, 1, 0][:workers]
     nodes = [1, 1, 0, 0, 0, 1, 1, 0][:workers]
     assert [str(each.cpus) for each in found] == [TWO[node] for node in nodes]
-    assert {each.remark for each in found} == {""}
+    assert {each.warning for each in found} == {""}
 
 
 @pytest.mark.parametrize(
@@ -352,17 +352,17 @@ def test_without_gpus_workers_spread_by_the_cores_that_are_allowed(
     here = machine(TWO, allowed=allowed)
 
     assert masks(here, NODE, workers) == [*Counter(expected).elements()]
-    assert set(remarks(here, workers)) == {""}
+    assert set(warnings(here, workers)) == {""}
 
 
 @pytest.mark.parametrize("mode", [NumaBinding.AUTO, NEAR])
 def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBinding) -> None:
     """Other cores are idle, so a bound worker would have less. The others have the same rule."""
-    found = place(BindingOptions(mode, NumaMemory.PREFERRED), ONE_LEFT, 3)
+    found = bind(BindingOptions(mode, NumaMemory.PREFERRED), ONE_LEFT, 3)
 
     assert [each.cpus for each in found] == [None, None, None]
     assert [each.numa_nodes for each in found] == [(), (), ()]
-    assert {each.remark for each in found} == {
+    assert {each.warning for each in found} == {
         "not bound: 2 workers would share 1 core (CPUs 4); without binding each has 1.7"
     }
     assert found[1].memory == MemoryPolicy("preferred", (1,))
@@ -387,10 +387,10 @@ def test_cores_that_are_kept_for_the_system_change_no_binding(
     here = machine({0: "0-7", 1: "8-15"}, gpus, packages=["0-7", "8-15"])
     less = replace(here, allowed=CpuSet(here.allowed - set(kept)))
 
-    found, whole = (place(BindingOptions(NumaBinding.AUTO), it, len(gpus)) for it in (less, here))
+    found, whole = (bind(BindingOptions(NumaBinding.AUTO), it, len(gpus)) for it in (less, here))
 
     assert [each.cpus for each in found] == [(each.cpus or CpuSet()) - set(kept) for each in whole]
-    assert {each.remark for each in found} == {""}
+    assert {each.warning for each in found} == {""}
 
 
 @pytest.mark.parametrize(
@@ -400,11 +400,11 @@ def test_nodes_with_the_same_cpus_are_one(mode: str, expected: list[str]) -> Non
     """Without GPUs: two workers are enough for three such nodes, and have the memory of all."""
     here = machine(dict.fromkeys(range(3), "0-3"))
 
-    found = place(BindingOptions(NumaBinding(mode), NumaMemory.PREFERRED), here, 2)
+    found = bind(BindingOptions(NumaBinding(mode), NumaMemory.PREFERRED), here, 2)
 
     assert [str(each.cpus) for each in found] == expected
     assert [each.memory and each.memory.nodes for each in found] == [(0, 1, 2)] * 2
-    assert place(BindingOptions(NODE), machine({0: "0-3", 1: "0-3", 2: "4-5"}), 1)[0].cpus is None
+    assert bind(BindingOptions(NODE), machine({0: "0-3", 1: "0-3", 2: "4-5"}), 1)[0].cpus is None
 
 
 def test_masks_that_overlap_are_looked_at_together() -> None:
@@ -412,14 +412,14 @@ def test_masks_that_overlap_are_looked_at_together() -> None:
     gpus = [0, 1, 0, 1, 1, 2, 1, 2, 0, 2, 0, 2]
     here = machine({at: str(at) for at in range(6)}, gpus, packages=["0-2", "3-5"])
 
-    found = place(BindingOptions(NumaBinding.AUTO, gpus_per_worker=2), here, 6)
-    by_name = place(BindingOptions(NODE, gpus_per_worker=2), here, 6)
+    found = bind(BindingOptions(NumaBinding.AUTO, gpus_per_worker=2), here, 6)
+    by_name = bind(BindingOptions(NODE, gpus_per_worker=2), here, 6)
 
-    assert {(each.cpus, each.remark) for each in found} == {
+    assert {(each.cpus, each.warning) for each in found} == {
         (None, "not bound: 6 workers would share 3 cores (CPUs 0-2); without binding each has 1")
     }
     assert [str(each.cpus) for each in by_name] == ["0-1", "0-1", "1-2", "1-2", "0,2", "0,2"]
-    assert {each.remark for each in by_name} == {
+    assert {each.warning for each in by_name} == {
         "6 workers share 3 cores (CPUs 0-2); without binding each would have 1"
     }
 
@@ -439,7 +439,7 @@ def test_workers_of_several_gpus(workers: int, each: int, expected: list[str | N
     """A worker has a block of the visible GPUs, and is bound to all their nodes."""
     here = machine(TWO, [0, 0, 0, 1])
 
-    found = place(BindingOptions(NODE, gpus_per_worker=each), here, workers)
+    found = bind(BindingOptions(NODE, gpus_per_worker=each), here, workers)
 
     assert [None if it.cpus is None else str(it.cpus) for it in found] == expected
     if expected[0]:
@@ -451,11 +451,11 @@ def test_memory_is_that_of_the_gpus_nodes() -> None:
     """The memory is that of the nodes of its GPUs, not of those that near adds."""
     here = machine(CLUSTERS, [1, 2], without_memory=[2])
 
-    first, second = place(BindingOptions(NEAR, NumaMemory.PREFERRED), here, 2)
+    first, second = bind(BindingOptions(NEAR, NumaMemory.PREFERRED), here, 2)
 
-    assert (first.memory, first.remark) == (MemoryPolicy("preferred", (1,)), "")
+    assert (first.memory, first.warning) == (MemoryPolicy("preferred", (1,)), "")
     assert second.memory is None
-    assert second.remark == "no memory policy: this job may not use the memory of NUMA node 2"
+    assert second.warning == "no memory policy: this job may not use the memory of NUMA node 2"
 
 
 def test_memory_is_bound_to_all_nodes_whose_cpus_a_worker_has() -> None:
@@ -463,7 +463,7 @@ def test_memory_is_bound_to_all_nodes_whose_cpus_a_worker_has() -> None:
     here = machine(CLUSTERS, [1, 2], without_memory=[2])
 
     def policies(mode: NumaBinding) -> list[MemoryPolicy | None]:
-        return [found.memory for found in place(BindingOptions(mode, NumaMemory.BIND), here, 2)]
+        return [found.memory for found in bind(BindingOptions(mode, NumaMemory.BIND), here, 2)]
 
     assert policies(NEAR) == [MemoryPolicy("bind", (0, 1)), MemoryPolicy("bind", (3,))]
     assert policies(NODE) == [MemoryPolicy("bind", (1,)), None]
@@ -481,7 +481,7 @@ def test_memory_of_a_worker_that_auto_leaves_unbound() -> None:
     )
 
     def policies(mode: NumaBinding, memory: NumaMemory) -> list[tuple[int, ...]]:
-        found = place(BindingOptions(mode, memory), here, 2)
+        found = bind(BindingOptions(mode, memory), here, 2)
         assert {each.cpus for each in found} == {None}
         return [each.memory.nodes for each in found if each.memory]
 
@@ -491,16 +491,16 @@ def test_memory_of_a_worker_that_auto_leaves_unbound() -> None:
 
 
 def test_memory_without_binding() -> None:
-    """A memory policy can be set without binding; without both there is no remark."""
+    """A memory policy can be set without binding; without both there is no warning."""
     here = machine(TWO, [1, None])
 
-    first, second = place(BindingOptions(NONE, NumaMemory.BIND), here, 2)
+    first, second = bind(BindingOptions(NONE, NumaMemory.BIND), here, 2)
 
     assert (first.cpus, first.memory) == (None, MemoryPolicy("bind", (1,)))
-    assert second.remark == (
+    assert second.warning == (
         "not bound: the NUMA node of its GPU is unknown; give it with --numa-map;"
         " no memory policy: it has no NUMA node"
     )
-    assert [found.remark for found in place(BindingOptions(NONE), here, 2)] == ["", ""]
-    (_, unplaced) = place(BindingOptions(NumaBinding.AUTO, NumaMemory.BIND), here, 2)
-    assert (unplaced.memory, unplaced.remark) == (None, second.remark)
+    assert [found.warning for found in bind(BindingOptions(NONE), here, 2)] == ["", ""]
+    (_, unplaced) = bind(BindingOptions(NumaBinding.AUTO, NumaMemory.BIND), here, 2)
+    assert (unplaced.memory, unplaced.warning) == (None, second.warning)

@@ -1,4 +1,4 @@
-"""The plan of a node: commands, variables and remarks."""
+"""The plan of a node: commands, variables and warnings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -212,7 +212,7 @@ def test_a_shell_script_s_group_gets_the_signals() -> None:
 
 
 def test_places_reach_the_plan() -> None:
-    """The plan has GPUs, nodes, CPUs and remark of each worker."""
+    """The plan has GPUs, nodes, CPUs and warning of each worker."""
     here = machine({0: "0-3", 1: "4-7"}, [1, None])
 
     first, second = plan(job(numa_binding=NumaBinding.NODE), here).workers
@@ -220,15 +220,15 @@ def test_places_reach_the_plan() -> None:
     assert (first.gpus, first.numa_nodes, str(first.cpus)) == (here.gpus[:1], (1,), "4-7")
     assert (second.gpus, second.numa_nodes, second.cpus) == (here.gpus[1:], (), None)
     assert (
-        second.remark == "not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
+        second.warning == "not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
     )
 
 
 def test_a_strict_job_that_starts() -> None:
-    """Idle CPUs are only remarked."""
+    """Idle CPUs are only warned about."""
     here = machine({0: "0-3", 1: "4-7", 2: "8-11"}, [0, 1])
 
-    assert plan(job(numa_strict=True, numa_binding=NumaBinding.NODE), here).remarks
+    assert plan(job(numa_strict=True, numa_binding=NumaBinding.NODE), here).warnings
 
 
 def with_slices() -> Machine:
@@ -246,7 +246,7 @@ UNUSED = "no worker is bound to CPUs"
 
 
 @pytest.mark.parametrize(
-    ("options", "here", "workers", "remark"),
+    ("options", "here", "workers", "warning"),
     [
         # A task of srun without -c has one core.
         (
@@ -372,17 +372,19 @@ UNUSED = "no worker is bound to CPUs"
         ({"numa_binding": NumaBinding.EXCLUSIVE}, machine({0: "0-7"}, [0, 0], visible=[0]), 1, ""),
     ],
 )
-def test_remarks(options: Mapping[str, Any], here: Machine, workers: int, remark: str) -> None:
-    """A remark on CPUs and GPUs that are short or unused names the option that changes it."""
-    assert plan(job(**options), here, workers).remarks == ((remark,) if remark else ())
+def test_remarks(options: Mapping[str, Any], here: Machine, workers: int, warning: str) -> None:
+    """A warning on CPUs and GPUs that are short or unused names the option that changes it."""
+    assert plan(job(**options), here, workers).warnings == ((warning,) if warning else ())
 
 
 def test_openmp_s_own_binding_is_remarked() -> None:
     """Intel's runtime would bind the threads again; that matters only if workers are bound."""
     expected = "KMP_AFFINITY=compact is set: Intel's OpenMP uses it to bind its threads again"
 
-    assert plan(job(), environ={"KMP_AFFINITY": "compact"}).remarks == (expected,)
-    assert not plan(job(numa_binding=NumaBinding.NONE), environ={"KMP_AFFINITY": "compact"}).remarks
+    assert plan(job(), environ={"KMP_AFFINITY": "compact"}).warnings == (expected,)
+    assert not plan(
+        job(numa_binding=NumaBinding.NONE), environ={"KMP_AFFINITY": "compact"}
+    ).warnings
 
 
 def test_the_program_of_a_worker() -> None:

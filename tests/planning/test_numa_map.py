@@ -10,7 +10,7 @@ from clusterrun.machine.machine import Machine
 from clusterrun.planning.job_machine import with_numa_map
 from msgspec.structs import replace
 
-from tests.plans import BindingOptions, machine, masks, place
+from tests.plans import BindingOptions, bind, machine, masks
 
 HERE = machine({0: "0-3", 1: "4-7", 2: ""}, [0, None])
 
@@ -52,7 +52,7 @@ def test_mapped_cpus_are_used_exactly() -> None:
     assert masks_of(here, NumaBinding.NEAR) == ["0-3", "2-4"]
     assert masks_of(here, NumaBinding.SOCKET) == ["0-4", "2-4"]
     assert masks_of(here, NumaBinding.EXCLUSIVE) == ["0-1", "2-4"]
-    assert place(BindingOptions(NumaBinding.NODE), here, 2)[1].numa_nodes == (0, 1)
+    assert bind(BindingOptions(NumaBinding.NODE), here, 2)[1].numa_nodes == (0, 1)
 
 
 def test_gpus_at_the_same_cpus_divide_them() -> None:
@@ -78,14 +78,15 @@ def test_a_hidden_gpu_may_be_in_the_map() -> None:
 
 
 def test_cpus_that_this_job_may_not_use() -> None:
-    """The worker is not bound, with a remark."""
+    """The worker is not bound, with a warning."""
     here = mapped(MappedGpu("0", CpuSet((6, 7))), here=replace(HERE, allowed=CpuSet(range(4))))
 
-    (first, _) = place(BindingOptions(NumaBinding.NODE), here, 2)
+    (first, _) = bind(BindingOptions(NumaBinding.NODE), here, 2)
 
     assert first.cpus is None
     assert (
-        first.remark == "not bound: GPU 0 is mapped to CPUs 6-7, but this job may use CPUs 0-3 only"
+        first.warning
+        == "not bound: GPU 0 is mapped to CPUs 6-7, but this job may use CPUs 0-3 only"
     )
 
 

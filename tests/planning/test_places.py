@@ -143,13 +143,13 @@ def test_cpus_of_a_task_whose_scheduler_does_not_say_whose_they_are(
 
 
 def test_cpus_that_other_tasks_use_are_not_idle() -> None:
-    """Idle CPUs are remarked only if no other task uses them."""
+    """Idle CPUs are warned about only if no other task uses them."""
     here = machine(NODES, [0, 0, 1, 1], visible=[2], packages=["0-3", "4-7"])
 
-    assert plan(layout(2), here).remarks == ()
+    assert plan(layout(2), here).warnings == ()
     own = plan(layout(2, own_cpus=True), here, numa_binding=NumaBinding.NODE)
-    (remark,) = own.remarks
-    assert remark.startswith("no worker is bound to CPUs 0-3")
+    (warning,) = own.warnings
+    assert warning.startswith("no worker is bound to CPUs 0-3")
 
 
 OWN = layout(2, own_cpus=True)
@@ -475,4 +475,4 @@ def test_tasks_that_share_gpus(tasks: TaskLayout) -> None:
     assert (worker.env["LOCAL_RANK"], worker.cpus, worker.gpus) == ("5", None, ())
     assert worker.local_rank_reason == ""
     # The scheduler has bound it, if its CPUs are its own.
-    assert worker.remark == ("" if tasks.own_cpus else "not bound: 8 workers for 4 GPUs")
+    assert worker.warning == ("" if tasks.own_cpus else "not bound: 8 workers for 4 GPUs")

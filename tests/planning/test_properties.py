@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from tests.planning.generated import FEATURES, Generated, machines
 from tests.planning.promises import check_hint, check_room, check_tasks
-from tests.plans import BindingOptions, place
+from tests.plans import BindingOptions, bind
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]
 AT_NODES = [NumaBinding.NODE, *DIVIDING]
@@ -49,10 +49,10 @@ def test_each_feature_occurs() -> None:
 def test_masks(made: Generated, options: BindingOptions, workers: int) -> None:
     """With any options, a worker is bound to CPUs and memory that it may use, or not bound."""
     here = made.machine
-    found = place(options, here, workers)
+    found = bind(options, here, workers)
 
     assert len(found) == workers
-    assert found == place(options, here, workers)
+    assert found == bind(options, here, workers)
     nodes = {node.id: node for node in here.nodes}
     for each in found:
         assert each.cpus is None or (each.cpus and each.cpus <= here.allowed)
@@ -72,7 +72,7 @@ def test_masks(made: Generated, options: BindingOptions, workers: int) -> None:
 def test_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
     """A worker is bound to the nodes of its GPUs, and not bound if one of them is unknown."""
     here = made.machine
-    for found in place(BindingOptions(mode, gpus_per_worker=each_has), here, workers):
+    for found in bind(BindingOptions(mode, gpus_per_worker=each_has), here, workers):
         if found.gpus and found.cpus is not None:
             assert all(gpu.numa_node is not None for gpu in found.gpus)
             assert found.cpus <= _reach(here, _known_nodes(found))
@@ -83,11 +83,11 @@ def test_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int |
 def test_division(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
     """Divided CPUs are disjoint and whole cores; they are shared only if there are too few cores."""
     here = made.machine
-    found = place(BindingOptions(mode, gpus_per_worker=each_has), here, workers)
+    found = bind(BindingOptions(mode, gpus_per_worker=each_has), here, workers)
     own = [
         each
         for each in found
-        if each.cpus is not None and "shares its NUMA node" not in each.remark
+        if each.cpus is not None and "shares its NUMA node" not in each.warning
     ]
 
     for one, other in combinations(own, 2):
@@ -98,7 +98,7 @@ def test_division(made: Generated, mode: NumaBinding, workers: int, each_has: in
             part = core & (each.cpus or CpuSet())
             assert not part or part == core & here.allowed & reach
     for each in found:
-        if "shares its NUMA node" in each.remark:
+        if "shares its NUMA node" in each.warning:
             assert not here.cores_known or _is_short_of_cores(here, found, each)
 
 
@@ -106,11 +106,11 @@ def test_division(made: Generated, mode: NumaBinding, workers: int, each_has: in
 def test_near(made: Generated, workers: int, each_has: int | None) -> None:
     """Each idle node is added once and whole, within its package, and no worker loses CPUs."""
     here = made.machine
-    by_node = place(BindingOptions(NumaBinding.NODE, gpus_per_worker=each_has), here, workers)
-    near = place(BindingOptions(NumaBinding.NEAR, gpus_per_worker=each_has), here, workers)
+    by_node = bind(BindingOptions(NumaBinding.NODE, gpus_per_worker=each_has), here, workers)
+    near = bind(BindingOptions(NumaBinding.NEAR, gpus_per_worker=each_has), here, workers)
     for before, after in zip(by_node, near, strict=True):
         assert (before.cpus or here.allowed) <= (after.cpus or here.allowed)
-    if made.features & {"overlapping nodes", "equal nodes"} or any(it.remark for it in near):
+    if made.features & {"overlapping nodes", "equal nodes"} or any(it.warning for it in near):
         return
     bound = [(node.numa_nodes, found.cpus) for node, found in zip(by_node, near, strict=True)]
     alone = [(nodes, cpus) for nodes, cpus in bound if cpus and len(nodes) == 1]
@@ -132,7 +132,7 @@ def test_near(made: Generated, workers: int, each_has: int | None) -> None:
 def test_spread(made: Generated, workers: int) -> None:
     """Workers without GPUs: moving one to another node never leaves the poorest with more cores."""
     here = replace(made.machine, visible=())
-    found = place(BindingOptions(NumaBinding.NODE), here, workers)
+    found = bind(BindingOptions(NumaBinding.NODE), here, workers)
     if any(each.cpus is None for each in found):
         return
     cores = {
@@ -157,7 +157,7 @@ def test_room(made: Generated, workers: int, gpus_per_worker: int | None) -> Non
 def test_hint(
     made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
 ) -> None:
-    """No remark names a mode that changes nothing."""
+    """No warning names a mode that changes nothing."""
     check_hint(made.machine, mode, workers, gpus_per_worker)
 
 

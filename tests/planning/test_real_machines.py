@@ -12,7 +12,7 @@ from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
 
 from tests.planning.promises import check_hint, check_room, check_tasks
-from tests.plans import BindingOptions, job, place, planned
+from tests.plans import BindingOptions, bind, job, planned
 from tests.real_machines import captured, each, recommended, tree_at
 
 RealMachine = Callable[[str], Path]
@@ -20,7 +20,7 @@ RealMachine = Callable[[str], Path]
 
 @each(("name",), [[name] for name in sorted({name for name, *_ in recommended()})])
 def test_a_real_machine_of_which_a_job_may_use_a_part(real_machine: RealMachine, name: str) -> None:
-    """Binding makes no worker's share worse, and what a remark names helps."""
+    """Binding makes no worker's share worse, and what a warning names helps."""
     whole, choice = inspect(Tree(real_machine(name)), {}, None, "replayed"), Random(name)
     for part in (0.9, 0.5, 0.1):
         some = CpuSet(cpu for cpu in sorted(whole.allowed) if choice.random() < part)
@@ -44,7 +44,7 @@ def test_captured_machines_give_cpus_that_exist(real_machine: RealMachine, name:
     workers = len(here.visible) or 4
     for mode in NumaBinding:
         assert planned(job(numa_binding=mode), here, workers).env["OMP_NUM_THREADS"].isdecimal()
-        for found in place(BindingOptions(mode, NumaMemory.BIND), here, workers):
+        for found in bind(BindingOptions(mode, NumaMemory.BIND), here, workers):
             assert found.cpus is None or (found.cpus and found.cpus <= here.allowed)
             assert set(found.memory.nodes if found.memory else ()) <= {
                 node.id for node in here.nodes if node.cpus and node.has_memory

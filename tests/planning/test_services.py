@@ -28,7 +28,7 @@ from clusterrun.planning.plan import (
 from clusterrun.planning.preparation import preparation_of
 from clusterrun.planning.services import MAX_LIST_LENGTH, addresses_of, with_inherited_values
 from clusterrun.planning.variables import user_environment
-from clusterrun.planning.worker_slots import seats
+from clusterrun.planning.worker_slots import worker_slots
 from hypothesis import assume, given
 from msgspec.structs import replace
 
@@ -57,14 +57,14 @@ def service(name: str = "server", **values: Any) -> Service:
 
 def gpus_by_program(spec: Job, here: Machine) -> dict[str, list[list[int]]]:
     found = defaultdict[str, list[list[int]]](list)
-    for seat in seats(spec, here):
-        if seat.is_ours and seat.program and seat.program != MAIN:
-            found[seat.program].append([gpu.index for gpu in seat.gpus or ()])
+    for slot in worker_slots(spec, here):
+        if slot.is_ours and slot.program and slot.program != MAIN:
+            found[slot.program].append([gpu.index for gpu in slot.gpus or ()])
     return found
 
 
 def main_workers(spec: Job, here: Machine) -> int:
-    return sum(1 for seat in seats(spec, here) if seat.is_ours and seat.program == MAIN)
+    return sum(1 for slot in worker_slots(spec, here) if slot.is_ours and slot.program == MAIN)
 
 
 def planned(
@@ -82,7 +82,7 @@ def planned(
         unset=(),
         error_files=error_files,
         before=user_environment(spec, environ or {}, ()),
-        seats=seats(spec, here),
+        slots=worker_slots(spec, here),
     )
 
 
@@ -246,7 +246,7 @@ def test_gpus_that_a_node_does_not_have(
     several[3:] = [replace(it, where="rl.yaml:6 services.d") for it in several[3:]]
 
     with pytest.raises(UsageError) as caught:
-        seats(job(services=tuple(several)), FOUR)
+        worker_slots(job(services=tuple(several)), FOUR)
 
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
@@ -254,7 +254,7 @@ def test_gpus_that_a_node_does_not_have(
 def test_a_machine_without_gpus_has_none_for_services() -> None:
     """The message counts none."""
     with pytest.raises(UsageError, match="more GPUs than the 0 that are visible: server 1 "):
-        seats(job(services=(service(gpus_per_worker=1),)), NO_GPUS)
+        worker_slots(job(services=(service(gpus_per_worker=1),)), NO_GPUS)
 
 
 # Workers of the main program.
@@ -329,7 +329,7 @@ def test_a_node_must_know_its_rank() -> None:
     spec = job(services=(service(),), nnodes=2)
 
     with pytest.raises(UsageError) as caught:
-        seats(spec, FOUR)
+        worker_slots(spec, FOUR)
 
     assert caught.value.message == (
         "rl.yaml:4 services.server: this node's services depend on its rank, which is not set"
@@ -349,7 +349,7 @@ def test_programs_do_not_share_out_the_slices_of_a_gpu() -> None:
     with pytest.raises(
         UsageError, match=r"^rl\.yaml:4 services\.server: a GPU of this node is split"
     ):
-        seats(spec, here)
+        worker_slots(spec, here)
 
 
 # Which GPUs a worker sees.

@@ -1,4 +1,4 @@
-"""What the remark on MIG slices tells people to type works."""
+"""What the warning on MIG slices tells people to type works."""
 
 from pathlib import Path
 

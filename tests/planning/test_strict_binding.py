@@ -1,4 +1,4 @@
-"""What ``--numa-strict`` refuses, also where other jobs have no remark."""
+"""What ``--numa-strict`` refuses, also where other jobs have no warning."""
 
 import pytest
 from clusterrun.cpuset import CpuSet
@@ -91,7 +91,7 @@ def test_a_strict_job_refuses_unbound_workers_if_it_matters(
 
 def test_a_reason_is_on_one_line() -> None:
     """It quotes the variable that hides GPUs, which begins no line."""
-    remark = "CUDA_VISIBLE_DEVICES=0\nclusterrun: error: x names no GPU"
-    here = replace(machine(TWO), visible_warning=remark)
+    warning = "CUDA_VISIBLE_DEVICES=0\nclusterrun: error: x names no GPU"
+    here = replace(machine(TWO), visible_warning=warning)
 
-    assert troubles(here, NumaBinding.NODE, 2) == [remark.replace("\n", r"\n")]
+    assert troubles(here, NumaBinding.NODE, 2) == [warning.replace("\n", r"\n")]

@@ -7,14 +7,14 @@ from clusterrun.planning.binding import threads_per_worker
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.plans import BindingOptions, machine, place
+from tests.plans import BindingOptions, bind, machine
 
 TWO = {0: "0-7", 1: "8-15"}
 CORES = ("0,4", "1,5", "2,6", "3,7")
 
 
 def threads(here: Machine, workers: int, mode: NumaBinding = NumaBinding.NODE) -> int:
-    return threads_per_worker(here, place(BindingOptions(mode), here, workers))
+    return threads_per_worker(here, bind(BindingOptions(mode), here, workers))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_mask_within_another_counts_once() -> None:
     """The worker of both nodes has the second to itself."""
     here = machine(TWO, [0, 0, 0, 1])
 
-    found = place(BindingOptions(NumaBinding.NODE, gpus_per_worker=2), here, 2)
+    found = bind(BindingOptions(NumaBinding.NODE, gpus_per_worker=2), here, 2)
 
     assert threads_per_worker(here, found) == 8
 
@@ -66,7 +66,7 @@ def test_masks_that_overlap_are_counted_together() -> None:
     nodes = {0: "0-2", 1: "3-5", 2: "6-8", 3: "9-11"}
     here = machine(nodes, [0, 1, 0, 1, 1, 2, 1, 2, 2, 3, 2, 3, 3, 0, 3, 0])
 
-    found = place(BindingOptions(NumaBinding.NODE, gpus_per_worker=2), here, 8)
+    found = bind(BindingOptions(NumaBinding.NODE, gpus_per_worker=2), here, 8)
 
     assert threads_per_worker(here, found) == 1
 

@@ -72,7 +72,7 @@ def test_accelerators_that_are_not_counted_are_named(
 
     found = planned(counted, here, local_size(counted, here))
 
-    assert ("4 TPU chips, ..." in found.remarks) is is_said
+    assert ("4 TPU chips, ..." in found.warnings) is is_said
     with pytest.raises(UsageError, match=r"no GPU is visible \(4 TPU chips, \.\.\.\)"):
         local_size(job(nproc_per_node=WorkerCount.GPU), here)
 

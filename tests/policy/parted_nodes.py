@@ -133,19 +133,19 @@ class ModelLoop(Loop[events.Event]):
             return at
         return self.agent.host.monotonic()
 
-    def time(self, timed: Timer[events.Event]) -> None:
-        super().time(timed)
-        if isinstance(timed, CoordinatorServer):
-            self.server = timed
+    def add_timer(self, timer: Timer[events.Event]) -> None:
+        super().add_timer(timer)
+        if isinstance(timer, CoordinatorServer):
+            self.server = timer
 
     @property
     def due(self) -> float:
-        moments = (moment for moment, _ in self._moments.values())
-        return min([*moments, *(each.due for each in self._timed)], default=NEVER)
+        moments = (moment for moment, _ in self._scheduled.values())
+        return min([*moments, *(each.due for each in self._timers)], default=NEVER)
 
     def step(self) -> Iterator[events.Event]:
         """Serve what is ready and due now; yield what has happened."""
-        if not self._events and not self._take_moments(self.clock()):
+        if not self._events and not self._take_due(self.clock()):
             self.turn(self.clock())
         while self._events:
             yield self._events.popleft()

@@ -60,7 +60,12 @@ class End:
         return "10.0.0.0", 29500
 
     def watch(
-        self, loop: "ModelLoop", ready: Any, rank: Priority = Priority.KNOWN, *, reads: bool = True
+        self,
+        loop: "ModelLoop",
+        ready: Any,
+        rank: Priority = Priority.AUTHENTICATED,
+        *,
+        reads: bool = True,
     ) -> None:
         self._forget = loop.forget
         loop.watch(self._number, ready, rank, reads=reads)

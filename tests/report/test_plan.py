@@ -21,7 +21,7 @@ from tests.plans import gpu, job, worker_of, world
 JOB = job(env={"LR": "0.1"}, numa_binding=NumaBinding.NODE)
 
 
-def worker(rank: int, cpus: str | None = None, remark: str = "") -> WorkerPlan:
+def worker(rank: int, cpus: str | None = None, warning: str = "") -> WorkerPlan:
     """Return a worker with two variables; it is bound if it has CPUs."""
     return WorkerPlan(
         rank=GlobalRank(rank),
@@ -31,7 +31,7 @@ def worker(rank: int, cpus: str | None = None, remark: str = "") -> WorkerPlan:
         cpus=None if cpus is None else CpuSet.parse(cpus),
         memory=None,
         env={"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        remark=remark,
+        warning=warning,
         command=("python", "-u", "train.py", "--lr", "1"),
         runs_python=True,
     )
@@ -44,7 +44,7 @@ def plan(*workers: WorkerPlan, **changes: Any) -> NodePlan:
         "env": {"OMP_NUM_THREADS": "4", "LR": "0.1"},
         "unset": (),
         "workers": workers,
-        "remarks": (),
+        "warnings": (),
         "visible_origin": "CUDA_VISIBLE_DEVICES=7,6",
     }
     return NodePlan(**(usual | changes))
@@ -71,8 +71,8 @@ ROWS = [
 
 def test_dry_run_text() -> None:
     """Each value has its origin."""
-    unbound = worker(1, remark="not bound: nothing tells its node")
-    what = plan(worker(0, "0-3,8-11"), unbound, unset=("RANK",), remarks=("few CPUs",))
+    unbound = worker(1, warning="not bound: nothing tells its node")
+    what = plan(worker(0, "0-3,8-11"), unbound, unset=("RANK",), warnings=("few CPUs",))
 
     options, _, rest = dry_run_text(JOB, what).partition("\n\n")
 
@@ -135,7 +135,7 @@ def test_value_with_line_feed_is_one_line() -> None:
     """Control characters are escaped, and the command can be pasted."""
     odd = replace(worker(0), command=("python", "a\n\x1b[1m"))
 
-    text = dry_run_text(job(env={"LR": "1\n2\u202e"}), plan(odd, remarks=("a\x07",)))
+    text = dry_run_text(job(env={"LR": "1\n2\u202e"}), plan(odd, warnings=("a\x07",)))
 
     assert text.replace("\n", "").isprintable()
     assert r"LR=1\n2\u202e" in text
@@ -219,7 +219,7 @@ def test_worker_with_several_gpus_and_memory_policy() -> None:
 
 
 def test_json_of_unbound_worker() -> None:
-    alone = worker_of(0, remark="why")
+    alone = worker_of(0, warning="why")
 
     (found,) = decoded(JOB, plan(alone))["workers"]
 
@@ -311,7 +311,7 @@ def test_values_of_a_cluster() -> None:
 
 def test_local_rank_of_a_task() -> None:
     """The only worker of a task has index 0, but another LOCAL_RANK."""
-    third = replace(worker(0), env={"LOCAL_RANK": "2"}, local_rank_reason="why", remark="alas")
+    third = replace(worker(0), env={"LOCAL_RANK": "2"}, local_rank_reason="why", warning="alas")
 
     (found,) = decoded(JOB, plan(third))["workers"]
 
@@ -327,7 +327,7 @@ BOUND = WorkerPlan(
     cpus=CpuSet.parse("0-3,8"),
     memory=None,
     env={},
-    remark="",
+    warning="",
     command=("python", "-u", "train.py"),
     runs_python=True,
 )
@@ -343,7 +343,7 @@ def started(interface: str = "") -> NodePlan:
         env={},
         unset=(),
         workers=(BOUND, FREE),
-        remarks=(),
+        warnings=(),
     )
 
 

@@ -128,7 +128,7 @@ def test_timers_run_after_ready_descriptors(loop: Loop[str], stack: ExitStack) -
     """A member that seems silent may have sent something."""
     pipe = Pipe(stack)
     loop.watch(pipe.reads, pipe.write("ready"))
-    loop.time(Timer(time.monotonic()))
+    loop.add_timer(Timer(time.monotonic()))
 
     assert [loop.next_event(), loop.next_event()] == ["ready", "due"]
 
@@ -136,7 +136,7 @@ def test_timers_run_after_ready_descriptors(loop: Loop[str], stack: ExitStack) -
 def test_loop_wakes_for_a_timer(loop: Loop[str]) -> None:
     """A member sends heartbeats although nothing arrives."""
     timed = Timer(due := time.monotonic() + 0.05)
-    loop.time(timed)
+    loop.add_timer(timed)
 
     assert loop.next_event() == "due"
     assert time.monotonic() >= due
@@ -161,7 +161,7 @@ def test_deadline_comes_after_queued_events(loop: Loop[str]) -> None:
 
     assert loop.next_event() == "worker ended"
     loop.at("deadline", NEVER, lambda _at: "deadline")
-    loop.time(Timer(0.0))
+    loop.add_timer(Timer(0.0))
     assert loop.next_event() == "due"
 
 

@@ -8,12 +8,13 @@ from tests.plans import plan_of
 def test_equal_warnings_are_printed_once() -> None:
     """With the ranks that they are about; those about the node come first."""
     plan = plan_of(3, first_rank=4)
-    remarks = ("no GPU", "too few CPUs", "no GPU")
+    warnings = ("no GPU", "too few CPUs", "no GPU")
     workers = tuple(
-        replace(worker, remark=remark) for worker, remark in zip(plan.workers, remarks, strict=True)
+        replace(worker, warning=warning)
+        for worker, warning in zip(plan.workers, warnings, strict=True)
     )
 
-    what = replace(plan, workers=workers, remarks=("two NUMA nodes",))
+    what = replace(plan, workers=workers, warnings=("two NUMA nodes",))
 
     assert list(what.all_warnings()) == [
         "two NUMA nodes",

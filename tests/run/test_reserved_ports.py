@@ -36,10 +36,10 @@ def hold() -> Iterator[Hold]:
     with ExitStack() as stack:
 
         def made(workers: int, *groups: Group) -> ReservedPorts:
-            seats = [WorkerSlot(())] * workers
+            slots = [WorkerSlot(())] * workers
             for service, count in groups:
-                seats += [WorkerSlot((), program=service.name)] * count
-            reserved = ReservedPorts([service for service, _ in groups], seats)
+                slots += [WorkerSlot((), program=service.name)] * count
+            reserved = ReservedPorts([service for service, _ in groups], slots)
             stack.callback(reserved.release)
             return reserved
 

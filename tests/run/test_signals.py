@@ -5,15 +5,15 @@ import subprocess
 import sys
 from textwrap import dedent
 
-from clusterrun.signals import FORWARDED_SIGNALS, OUR_OWN
+from clusterrun.signals import FORWARDED_SIGNALS, HANDLED_SIGNALS
 
 PRELUDE = """
 import os, select, signal
 from clusterrun.signals import FORWARDED_SIGNALS
-from clusterrun.signals import OUR_OWN
+from clusterrun.signals import HANDLED_SIGNALS
 from clusterrun.signals import Signals
 
-for number in OUR_OWN:  # whatever the tests themselves were printed to ignore
+for number in HANDLED_SIGNALS:  # whatever the tests themselves were printed to ignore
     signal.signal(number, signal.SIG_DFL)
 
 def received(inbox):
@@ -41,14 +41,14 @@ def test_every_signal_is_an_event() -> None:
     """Including realtime signals; none of them ends the process."""
     printed = run("""
         inbox = Signals()
-        for number in (*OUR_OWN, *FORWARDED_SIGNALS):
+        for number in (*HANDLED_SIGNALS, *FORWARDED_SIGNALS):
             os.kill(os.getpid(), number)
             [event] = received(inbox)
             print(event.number, event.at)
     """)
 
     assert printed.splitlines() == [
-        f"{int(number)} 7.0" for number in (*OUR_OWN, *FORWARDED_SIGNALS)
+        f"{int(number)} 7.0" for number in (*HANDLED_SIGNALS, *FORWARDED_SIGNALS)
     ]
 
 

@@ -114,7 +114,7 @@ class Bench:
         """Close the connection and wait for the server's end."""
         self.server.close()
         if not self.server.lost:
-            ended = processes.status_of(self.server.pid, PATIENCE)
+            ended = processes.reap_child(self.server.pid, PATIENCE)
             assert ended is not None, "the fork server does not end"
         for descriptor in self._pipes:
             os.close(descriptor)

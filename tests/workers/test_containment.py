@@ -16,7 +16,7 @@ from clusterrun.workers.children import Orphans
 from tests.imports import imports
 
 PRELUDE = (
-    imports(processes.status_of, Orphans)
+    imports(processes.reap_child, Orphans)
     + """
 import os, signal, subprocess, time
 
@@ -144,7 +144,7 @@ def test_unkillable_orphan_is_described() -> None:
         os.kill = lambda pid, number: None
         print(orphans.end(seconds=0.05))
         really(left, signal.SIGKILL)
-        print(status_of(left, 10.0) is not None)
+        print(reap_child(left, 10.0) is not None)
     """)
 
     first, second = printed.splitlines()
@@ -194,7 +194,7 @@ def test_status_of_child_whose_sigchld_goes_to_another_thread(
 
     monkeypatch.setattr(os, "waitpid", kill_after_first_call)
     before = time.monotonic()
-    status = processes.status_of(process.pid, 60.0)
+    status = processes.reap_child(process.pid, 60.0)
     took = time.monotonic() - before
     monkeypatch.undo()
     over.set()
@@ -209,13 +209,13 @@ def test_end_of_another_child_does_not_end_the_wait() -> None:
     other = subprocess.Popen(["true"])
     process = subprocess.Popen(["sleep", "1000"])
 
-    assert processes.status_of(process.pid, 0.1) is None
+    assert processes.reap_child(process.pid, 0.1) is None
     assert other.wait(10) == 0
     process.kill()
-    assert processes.status_of(process.pid, 10.0) is not None
+    assert processes.reap_child(process.pid, 10.0) is not None
     process.wait()
 
 
 def test_process_that_is_not_a_child_counts_as_gone() -> None:
     """Its pid may belong to another process by now."""
-    assert processes.status_of(os.getppid(), 10.0) is not None
+    assert processes.reap_child(os.getppid(), 10.0) is not None

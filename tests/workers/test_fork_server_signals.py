@@ -211,4 +211,4 @@ def test_group_signal_before_the_group_exists(child: Child) -> None:
 
     UnstartedServer(process.pid, executed=False).send_signal(request)
 
-    assert processes.status_of(process.pid, PATIENCE) == signal.SIGTERM
+    assert processes.reap_child(process.pid, PATIENCE) == signal.SIGTERM

@@ -65,9 +65,9 @@ def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
     from clusterrun.workers.exec_worker import bind_to_worker, exec_worker
 
     plan = plan_lone_worker(resolved, environ)
-    for remark in (*plan.all_warnings(), bind_to_worker(plan)):
-        if remark:
-            complain(f"clusterrun: {remark}")
+    for warning in (*plan.all_warnings(), bind_to_worker(plan)):
+        if warning:
+            complain(f"clusterrun: {warning}")
     try:
         exec_worker(plan, user_environment(resolved.job, environ, resolved.unset))
     except OSError as error:

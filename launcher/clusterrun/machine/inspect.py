@@ -47,7 +47,7 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
         ),
         visible=visible.gpus,
         visible_origin=visible.origin,
-        visible_warning=visible.remark,
+        visible_warning=visible.warning,
         cpu_quota=cpu_quota(tree),
         cpuset=cpuset_of(tree),
         isolated=processors.isolated,

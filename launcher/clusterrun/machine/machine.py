@@ -122,7 +122,7 @@ class Machine(Struct, frozen=True):
     visible_origin: str
     """``CUDA_VISIBLE_DEVICES=0,1``, or the source of the list (``NVML``, ``/proc/driver/nvidia``, ``sysfs``)."""
     visible_warning: str
-    """Which entry cut the list short or why no GPU is visible; "" if there is no remark."""
+    """Which entry cut the list short or why no GPU is visible; "" if there is no warning."""
     cpu_quota: float | None
     """Limit of the cgroup in CPUs (cpu.max, cfs_quota); None: no limit."""
     cpuset: CpuSet = CpuSet()

@@ -112,7 +112,7 @@ class Tree:
 
     def cpu_list(self, path: str) -> CpuSet:
         """Return the CPUs of a file in list form, "0-3,8"; none if it is missing or no such list."""
-        return cpus_of(self.text(path))
+        return parse_cpus(self.text(path))
 
     def cpu_map(self, path: str) -> CpuSet:
         """Return the CPUs of a file in mask form, "000000ff,00000000"; none as in ``cpu_list``."""
@@ -130,7 +130,7 @@ class Tree:
 
     def status_cpus(self, name: str) -> CpuSet:
         """Return the CPUs or nodes of one line of /proc/self/status; none if it is missing."""
-        return cpus_of(self.facts("proc/self/status", ":").get(name, ""))
+        return parse_cpus(self.facts("proc/self/status", ":").get(name, ""))
 
     def facts(self, path: str, separator: str) -> dict[str, str]:
         """Return the values by name of a file whose lines are a name, ``separator`` and a value."""
@@ -200,7 +200,7 @@ def _names(place: str) -> tuple[str, ...]:
         return tuple(sorted(entry.name for entry in entries))
 
 
-def cpus_of(text: str) -> CpuSet:
+def parse_cpus(text: str) -> CpuSet:
     """Return the CPUs of a list that the kernel wrote; none if it isn't one."""
     try:
         return CpuSet.parse(text)

@@ -147,7 +147,7 @@ class Channel(Generic[MessageT]):
         self,
         loop: Loop[EventT],
         ready: Ready[EventT],
-        priority: Priority = Priority.KNOWN,
+        priority: Priority = Priority.AUTHENTICATED,
         *,
         reads: bool = True,
     ) -> None:

@@ -139,7 +139,7 @@ class ControlSocket:
             remove_at_end(self._path)
             self._listener.setblocking(False)
             self._listen()
-            loop.time(self)
+            loop.add_timer(self)
 
     @property
     def due(self) -> float:

@@ -158,7 +158,7 @@ class Membership:
             self._state = self._start_server()
         else:
             self._state = Dialing(Dialer(node, loop, self.events), is_rankless=rank is None)
-        loop.time(self)
+        loop.add_timer(self)
 
     @property
     def due(self) -> float:

@@ -86,7 +86,7 @@ class Connection(Struct, eq=False):
     """It is closed once all messages are sent; received messages are ignored."""
 
     def watch(self, loop: Loop[Event]) -> None:
-        priority = Priority.KNOWN if self.is_member else Priority.UNAUTHENTICATED
+        priority = Priority.AUTHENTICATED if self.is_member else Priority.UNAUTHENTICATED
         self.channel.watch(loop, self.serve, priority)
 
 
@@ -144,7 +144,7 @@ class CoordinatorServer:
         self._silence_watch = SilenceWatch(settings.rhythm, now)
         self._accept_again = NEVER
         self._last_turn = now
-        loop.time(self)
+        loop.add_timer(self)
         self._listen()
 
     def check_for_duplicate(self) -> None:

@@ -27,14 +27,14 @@ Group = tuple[CpuSet, ...]
 """Masks that have the same cores."""
 
 
-def place(machine: Machine, request: BindingRequest) -> tuple[Placement, ...]:
+def bind_own_workers(machine: Machine, request: BindingRequest) -> tuple[Placement, ...]:
     """Return the workers of this agent, by local rank, each with its GPUs, CPUs and memory."""
-    placed = zip(request.seats, bind_workers(machine, request), strict=True)
-    return tuple(placement for seat, placement in placed if seat.is_ours)
+    placed = zip(request.slots, bind_workers(machine, request), strict=True)
+    return tuple(placement for slot, placement in placed if slot.is_ours)
 
 
 def bind_workers(machine: Machine, request: BindingRequest) -> list[Placement]:
-    """Return the worker of each seat.
+    """Return the worker of each slot.
 
     All are planned together, so that jobs and tasks that share a node stay apart, and use its CPUs
     as one job would.
@@ -44,7 +44,7 @@ def bind_workers(machine: Machine, request: BindingRequest) -> list[Placement]:
         return [_with_memory(machine, request, worker) for worker in placed]
     if request.mode is NumaBinding.NONE:
         # Without binding, the NUMA node of the GPUs matters for a memory policy only.
-        return [replace(worker, remark="") for worker in placed]
+        return [replace(worker, warning="") for worker in placed]
     return placed
 
 
@@ -82,8 +82,8 @@ def _near(machine: Machine, request: BindingRequest, workers: list[Placement]) -
         bound = _with_masks(workers, rule(machine, workers))
         worse = _why_worse(machine, bound)
         if not worse:
-            remark = why and f"bound to its package, not its NUMA node: {why}"
-            return _with_remarks(machine, [_noted(worker, remark) for worker in bound])
+            warning = why and f"bound to its package, not its NUMA node: {why}"
+            return _with_remarks(machine, [_noted(worker, warning) for worker in bound])
         why = why or worse
     bound = _with_masks(workers, _of_node(machine, workers))
     unbound = (it if it.is_mapped else replace(it, cpus=None) for it in bound)
@@ -122,7 +122,7 @@ def _with_masks(workers: Iterable[Placement], masks: Mapping[LocalCpus, CpuSet])
 
 
 def _with_remarks(machine: Machine, bound: list[Placement]) -> list[Placement]:
-    """Return the workers with a remark on those that share too few cores."""
+    """Return the workers with a warning on those that share too few cores."""
     shares = Shares(machine, [worker.cpus for worker in bound if not worker.is_other])
     few: dict[CpuSet | None, str] = {}
     for crowd in shares.crowds():
@@ -133,11 +133,11 @@ def _with_remarks(machine: Machine, bound: list[Placement]) -> list[Placement]:
     ]
 
 
-def _noted(worker: Placement, remark: str | None) -> Placement:
-    """Return a worker of this job that has local CPUs with one more remark."""
-    if not remark or worker.is_other or not worker.local_cpus:
+def _noted(worker: Placement, warning: str | None) -> Placement:
+    """Return a worker of this job that has local CPUs with one more warning."""
+    if not warning or worker.is_other or not worker.local_cpus:
         return worker
-    return replace(worker, remark="; ".join(filter(None, [worker.remark, remark])))
+    return replace(worker, warning="; ".join(filter(None, [worker.warning, warning])))
 
 
 def _no_package(machine: Machine, worker: Placement) -> str:
@@ -244,7 +244,7 @@ def _with_memory(machine: Machine, request: BindingRequest, worker: Placement) -
     if worker.nodes:
         unusable = ",".join(map(str, worker.nodes))
         why = f"no memory policy: this job may not use the memory of NUMA node {unusable}"
-    return replace(worker, remark="; ".join(filter(None, [worker.remark, why])))
+    return replace(worker, warning="; ".join(filter(None, [worker.warning, why])))
 
 
 class Shares:

@@ -37,17 +37,17 @@ def divide(machine: Machine, workers: Sequence[Placement], *, by_cache: bool) ->
     """Return the workers bound to CPUs that no other has: whole cores, or those of whole L3 caches.
 
     Workers of other jobs have their parts, too, in the order of the bus. If there are too few cores,
-    or they are unknown, the workers share their nodes, with a remark.
+    or they are unknown, the workers share their nodes, with a warning.
     """
     parts: dict[int, list[CpuSet]] = defaultdict(list)
-    remarks: dict[int, dict[str, None]] = defaultdict(dict)
+    warnings: dict[int, dict[str, None]] = defaultdict(dict)
     for pool in _pools(machine, workers):
-        cpus, remark = _divided(machine, pool, by_cache=by_cache)
+        cpus, warning = _divided(machine, pool, by_cache=by_cache)
         for at, part in cpus.items():
             parts[at].append(part)
-            remarks[at] |= {remark: None} if remark else {}
+            warnings[at] |= {warning: None} if warning else {}
     bound = [
-        replace(worker, cpus=joined(parts[at]), remark="; ".join(remarks[at]))
+        replace(worker, cpus=joined(parts[at]), warning="; ".join(warnings[at]))
         if at in parts
         else worker
         for at, worker in enumerate(workers)
@@ -56,7 +56,7 @@ def divide(machine: Machine, workers: Sequence[Placement], *, by_cache: bool) ->
 
 
 def _with_shared_cores(machine: Machine, bound: Sequence[Placement]) -> list[Placement]:
-    """Return the workers with a remark on those that share cores, and have no other remark.
+    """Return the workers with a warning on those that share cores, and have no other warning.
 
     CPUs from --numa-map may overlap, or be threads of one core.
     """
@@ -68,8 +68,8 @@ def _with_shared_cores(machine: Machine, bound: Sequence[Placement]) -> list[Pla
     found = []
     for worker, own in zip(bound, cores_of_each, strict=True):
         cpus = CpuSet.union_of(machine.cores[at] for at in own if workers_on[at] > 1)
-        remark = worker.remark or (f"shares the cores of CPUs {cpus}" if cpus else "")
-        found.append(replace(worker, remark=remark))
+        warning = worker.warning or (f"shares the cores of CPUs {cpus}" if cpus else "")
+        found.append(replace(worker, warning=warning))
     return found
 
 
@@ -108,7 +108,7 @@ def _pools(machine: Machine, workers: Sequence[Placement]) -> list[Pool]:
 
 
 def _divided(machine: Machine, pool: Pool, *, by_cache: bool) -> tuple[Mapping[int, CpuSet], str]:
-    """Return the CPUs of each worker of a pool, and a remark if they are not as asked."""
+    """Return the CPUs of each worker of a pool, and a warning if they are not as asked."""
     workers = {at for sharers in pool.workers_of.values() for at in sharers}
     shared = dict.fromkeys(workers, CpuSet(pool.cpus & machine.allowed))
     if not machine.cores_known:
@@ -117,18 +117,18 @@ def _divided(machine: Machine, pool: Pool, *, by_cache: bool) -> tuple[Mapping[i
     among = counted(len(workers), "worker")
     if pool.has_others or len(workers) < len(pool.workers_of):
         among = counted(len(pool.workers_of), "GPU")
-    remark = ""
+    warning = ""
     if by_cache:
         caches = _whole_caches(machine, pool, cores)
         own = _among_workers(caches, pool)
         if own is not None:
             return own, ""
         have = counted(len(caches), "whole L3 cache")
-        remark = f"has cores of its own, but no L3 cache: {have} for {among}"
+        warning = f"has cores of its own, but no L3 cache: {have} for {among}"
     own = _among_workers(cores, pool)
     if own is None:
         return shared, f"shares its NUMA node: {counted(len(cores), 'core')} for {among}"
-    return own, remark
+    return own, warning
 
 
 def _whole_caches(machine: Machine, pool: Pool, cores: Sequence[CpuSet]) -> list[CpuSet]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from clusterrun.cpuset import CpuSet, runs
+from clusterrun.cpuset import CpuSet, number_ranges
 from clusterrun.errors import UsageError
 from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job
@@ -96,7 +96,7 @@ def _with_entry(
 def _expect_node(machine: Machine, entry: MappedGpu, number: int, origin: str) -> int:
     with_cpus = [node.id for node in machine.nodes if node.cpus]
     if number not in with_cpus:
-        known = ",".join(runs(with_cpus)) or "none"
+        known = ",".join(number_ranges(with_cpus)) or "none"
         raise UsageError(
             f"{origin}: {entry}, but this machine has no NUMA node {number} with CPUs",
             f"give a NUMA node that has CPUs ({known}), or the CPUs themselves",
@@ -190,7 +190,7 @@ def _is(gpu: Gpu, name: str) -> bool:
 
 
 def _names(gpus: Sequence[Gpu]) -> str:
-    numbers = runs(gpu.index for gpu in gpus if not gpu.parent)
+    numbers = number_ranges(gpu.index for gpu in gpus if not gpu.parent)
     return ",".join([*numbers, *(gpu.uuid for gpu in gpus if gpu.parent)])
 
 

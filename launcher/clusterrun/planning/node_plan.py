@@ -27,7 +27,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     unset: Sequence[str],
     error_files: str | None,
     before: Mapping[str, str],
-    seats: Sequence[WorkerSlot],
+    slots: Sequence[WorkerSlot],
 ) -> NodePlan:
     """Return the plan of this node.
 
@@ -39,20 +39,20 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         error_files: folder of the files that TORCHELASTIC_ERROR_FILE names, whose own folders are
             made when a worker starts. None in a dry run.
         before: the job's environment as its user made it, see ``user_environment``.
-        seats: the workers of this node, see ``seats``.
+        slots: the workers of this node, see ``worker_slots``.
 
     Raises:
         MachineError: a worker can't be bound as asked, and the job is strict about it.
 
     """
-    request = BindingRequest(seats, job.placing.numa_binding, job.placing.numa_memory)
+    request = BindingRequest(slots, job.placing.numa_binding, job.placing.numa_memory)
     placed = bind_workers(machine, request)
-    own = [(seat, it) for seat, it in zip(seats, placed, strict=True) if seat.is_ours]
+    own = [(slot, it) for slot, it in zip(slots, placed, strict=True) if slot.is_ours]
     placements = [placement for _, placement in own]
     threads = _threads(job, machine, [it for it in placed if not it.is_other])
     if job.placing.numa_strict:
         # A service without GPUs is bound to no node.
-        bound = [it for seat, it in own if it.gpus or seat.program == MAIN]
+        bound = [it for slot, it in own if it.gpus or slot.program == MAIN]
         require_binding(job, machine, bound)
     idle_cpus = ""
     if job.tasks is None or has_own_cpus(job.tasks, machine):
@@ -81,7 +81,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         env=env,
         unset=tuple(unset),
         workers=workers,
-        remarks=warnings_for(job, machine, placements, idle_cpus, before),
+        warnings=warnings_for(job, machine, placements, idle_cpus, before),
         visible_origin=machine.visible_origin,
     )
 
@@ -138,7 +138,7 @@ def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
         cpus=placement.cpus,
         memory=placement.memory,
         env=env,
-        remark=placement.remark,
+        warning=placement.warning,
         command=command_of(script, job.program.python),
         runs_python=script.kind is not ProgramKind.EXECUTABLE,
         needs_ras_port=variables.needs_ras_port(job, placement.gpus, before),

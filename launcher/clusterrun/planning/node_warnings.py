@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from clusterrun.bounds import counted
-from clusterrun.cpuset import CpuSet, runs
+from clusterrun.cpuset import CpuSet, number_ranges
 from clusterrun.errors import MachineError, printable
 from clusterrun.job.job import Job
 from clusterrun.job.options import NumaBinding
 from clusterrun.job.values import WorkerCount
 from clusterrun.machine.machine import Machine
-from clusterrun.planning.binding import Shares, place
+from clusterrun.planning.binding import Shares, bind_own_workers
 from clusterrun.planning.placement import BindingRequest, Placement, binding_matters
 from clusterrun.planning.worker_slots import ONE_SLICE, only_slice
 
@@ -26,8 +26,8 @@ def warnings_for(
     idle_cpus: str,
     before: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Return the remarks on the node; ``before`` is the environment as the user made it."""
-    remarks = (
+    """Return the warnings on the node; ``before`` is the environment as the user made it."""
+    warnings = (
         machine.visible_warning,
         _too_few_cpus(machine, len(placements)),
         _counted_by_quota(job, machine, len(placements)),
@@ -38,11 +38,11 @@ def warnings_for(
         _bound_by_openmp(placements, before),
         _uncounted(job, machine),
     )
-    return tuple(remark for remark in remarks if remark)
+    return tuple(warning for warning in warnings if warning)
 
 
 def _counted_by_quota(job: Job, machine: Machine, workers: int) -> str:
-    """Return a remark if the cgroup's CPU quota is the reason why there are not more workers."""
+    """Return a warning if the cgroup's CPU quota is the reason why there are not more workers."""
     count, quota = len(machine.allowed), machine.cpu_quota
     wanted = job.workers.nproc_per_node
     by_cpus = {WorkerCount.CPU} if machine.visible else {WorkerCount.CPU, WorkerCount.AUTO}
@@ -53,9 +53,9 @@ def _counted_by_quota(job: Job, machine: Machine, workers: int) -> str:
 
 
 def _not_as_named(job: Job, placements: Sequence[Placement]) -> str:
-    """Return a remark if a mode that was asked for by name binds no worker, for a usual reason."""
+    """Return a warning if a mode that was asked for by name binds no worker, for a usual reason."""
     mode = job.placing.numa_binding
-    reason = next((it.why_unbound for it in placements if it.why_unbound and not it.remark), "")
+    reason = next((it.why_unbound for it in placements if it.why_unbound and not it.warning), "")
     if mode is NumaBinding.AUTO or not reason:
         return ""
     return f"{reason} (numa_binding is {mode.value}: {job.origin('numa_binding')})"
@@ -83,7 +83,7 @@ def idle_cpus_warning(
     placements: Sequence[Placement],
     others: Sequence[Placement],
 ) -> str:
-    """Return a remark on CPUs that no worker may use, if there are many and another mode uses them.
+    """Return a warning on CPUs that no worker may use, if there are many and another mode uses them.
 
     CPUs of the ``others``, which are other jobs' workers, are not idle.
     """
@@ -111,7 +111,7 @@ def _better_modes(
     masks = [placement.cpus or machine.allowed for placement in placements]
     now = Shares(machine, masks)
     for mode in (NumaBinding.NEAR, NumaBinding.NONE):
-        planned = place(machine, replace(request, mode=mode))
+        planned = bind_own_workers(machine, replace(request, mode=mode))
         others = [placement.cpus or machine.allowed for placement in planned]
         then = Shares(machine, others)
         if len(then.used()) > len(now.used()) and all(
@@ -128,7 +128,9 @@ def _idle_gpus(job: Job, machine: Machine, placements: Sequence[Placement]) -> s
         return ""
     plural = "GPUs" if len(idle) > 1 else "GPU"
     # Slices of a GPU have its number.
-    names = [gpu.uuid for gpu in idle] if idle[0].parent else runs(gpu.index for gpu in idle)
+    names = (
+        [gpu.uuid for gpu in idle] if idle[0].parent else number_ranges(gpu.index for gpu in idle)
+    )
     have = "worker has" if len(placements) == 1 else "workers have"
     return f"no worker uses {plural} {','.join(names)}: {len(placements)} {have} {each} each"
 
@@ -140,7 +142,7 @@ def _one_slice(job: Job, machine: Machine) -> str:
 
 
 def _uncounted(job: Job, machine: Machine) -> str:
-    """Return a remark on accelerators that are not GPUs, if the number of workers follows from GPUs."""
+    """Return a warning on accelerators that are not GPUs, if the number of workers follows from GPUs."""
     counts_gpus = job.workers.nproc_per_node in {WorkerCount.PER_GPU, WorkerCount.AUTO}
     return machine.accelerators if counts_gpus else ""
 
@@ -153,7 +155,7 @@ def _bound_by_openmp(placements: Sequence[Placement], before: Mapping[str, str])
 
 
 def require_binding(job: Job, machine: Machine, placements: Sequence[Placement]) -> None:
-    """Refuse what is otherwise a remark, and unbound workers where binding makes a difference.
+    """Refuse what is otherwise a warning, and unbound workers where binding makes a difference.
 
     Raises:
         MachineError: there are such workers; the hint has a line for each.
@@ -161,7 +163,7 @@ def require_binding(job: Job, machine: Machine, placements: Sequence[Placement])
     """
     matters = binding_matters(job.placing.numa_binding, machine, len(placements))
     reasons = [
-        placement.remark or (placement.why_unbound if matters else "") for placement in placements
+        placement.warning or (placement.why_unbound if matters else "") for placement in placements
     ]
     lines = [f"local rank {index}: {reason}" for index, reason in enumerate(reasons) if reason]
     lines = [*filter(None, [machine.visible_warning]), *lines]

@@ -17,14 +17,14 @@ from clusterrun.planning.plan import MemoryPolicy, WorkerSlot
 class BindingRequest(Struct, frozen=True):
     """The workers of a node, and the job's options for their binding."""
 
-    seats: Sequence[WorkerSlot]
+    slots: Sequence[WorkerSlot]
     mode: NumaBinding
     memory: NumaMemory = NumaMemory.NONE
 
     @property
     def hides_others(self) -> bool:
         """Whether other tasks have GPUs that the bus does not show: no node is known to idle."""
-        return any(seat.program is None and seat.gpus is None for seat in self.seats)
+        return any(slot.program is None and slot.gpus is None for slot in self.slots)
 
 
 class LocalCpus(Struct, frozen=True):
@@ -46,7 +46,7 @@ class Placement(Struct, frozen=True):
     cpus: CpuSet | None = None
     """CPUs to bind to, never empty, all of them allowed; None: not bound."""
     memory: MemoryPolicy | None = None
-    remark: str = ""
+    warning: str = ""
     """Why it is not bound as asked; "" if it is, or if that is usual."""
     why_unbound: str = ""
     """Why ``local_cpus`` is (), usual or not; "" if it is not, if the mode is none, or of a service
@@ -71,18 +71,18 @@ class Placement(Struct, frozen=True):
 
 
 def assign(machine: Machine, request: BindingRequest) -> list[Placement]:
-    """Return each seat with its local CPUs, not yet bound. An allowed CPU is local to each of our workers."""
-    seats = request.seats
+    """Return each slot with its local CPUs, not yet bound. An allowed CPU is local to each of our workers."""
+    slots = request.slots
     without_gpus = iter(_main_without_gpus(machine, request))
     found = []
-    for seat in seats:
-        if seat.program is None:
-            gpus = seat.gpus or ()
+    for slot in slots:
+        if slot.program is None:
+            gpus = slot.gpus or ()
             local_cpus = tuple(local for gpu in gpus if (local := cpus_near(machine, gpu)))
             found.append(Placement(gpus, local_cpus, is_other=True))
-        elif seat.gpus:
-            found.append(_with_gpus(machine, seat.gpus))
-        elif seat.program == MAIN:
+        elif slot.gpus:
+            found.append(_with_gpus(machine, slot.gpus))
+        elif slot.program == MAIN:
             found.append(next(without_gpus))
         else:
             # A service without GPUs is bound by no mode.
@@ -92,21 +92,21 @@ def assign(machine: Machine, request: BindingRequest) -> list[Placement]:
 
 def _main_without_gpus(machine: Machine, request: BindingRequest) -> list[Placement]:
     """Return the workers of the main program that have no GPU of their own; then none of them has."""
-    main = [seat for seat in request.seats if seat.program == MAIN and not seat.gpus]
+    main = [slot for slot in request.slots if slot.program == MAIN and not slot.gpus]
     if not main:
         return []
     if main[0].gpus is not None:
         return _without_gpus(machine, len(main))
     # Only the script knows which worker uses which GPU. On a single node that is all the same,
     # unless other jobs need a part of it.
-    of_services = {gpu for seat in request.seats for gpu in seat.gpus or ()}
+    of_services = {gpu for slot in request.slots for gpu in slot.gpus or ()}
     gpus = [gpu for gpu in machine.visible if gpu not in of_services]
     seen = {gpu.bdf for gpu in gpus}
     is_alone = all(gpu.bdf in seen for gpu in gpus_of_jobs(machine))
     if is_alone and not binding_matters(request.mode, machine, len(main)):
         return _without_gpus(machine, len(main))
     why = f"not bound: {counted(len(main), 'worker')} for {counted(len(gpus), 'GPU')}"
-    return [_unbound(machine, (), why, remark=why)] * len(main)
+    return [_unbound(machine, (), why, warning=why)] * len(main)
 
 
 def binding_matters(mode: NumaBinding, machine: Machine, workers: int) -> bool:
@@ -171,7 +171,7 @@ def _with_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Placement:
     local_cpus = tuple(local for gpu in gpus if (local := cpus_near(machine, gpu)))
     if len(local_cpus) < len(gpus):
         why = "not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
-        return _unbound(machine, gpus, why, remark=why)
+        return _unbound(machine, gpus, why, warning=why)
     return Placement(gpus, local_cpus)
 
 
@@ -188,7 +188,7 @@ def usable(machine: Machine, worker: Placement) -> Placement:
         for gpu, local in zip(worker.gpus, worker.local_cpus, strict=True)
     )
     why = f"not bound: {where}, but this job may use CPUs {machine.allowed} only"
-    return replace(worker, local_cpus=(), remark=why, why_unbound=why)
+    return replace(worker, local_cpus=(), warning=why, why_unbound=why)
 
 
 def cpus_near(machine: Machine, gpu: Gpu) -> LocalCpus | None:
@@ -200,10 +200,10 @@ def cpus_near(machine: Machine, gpu: Gpu) -> LocalCpus | None:
     return next((LocalCpus((node.id,), node.cpus) for node in found), None)
 
 
-def _unbound(machine: Machine, gpus: tuple[Gpu, ...], why: str, *, remark: str = "") -> Placement:
+def _unbound(machine: Machine, gpus: tuple[Gpu, ...], why: str, *, warning: str = "") -> Placement:
     if not machine.nodes:
-        why, remark = "not bound: the kernel shows no NUMA nodes", ""
-    return Placement(gpus, (), remark=remark, why_unbound=why)
+        why, warning = "not bound: the kernel shows no NUMA nodes", ""
+    return Placement(gpus, (), warning=warning, why_unbound=why)
 
 
 def gpus_of_jobs(machine: Machine) -> list[PciGpu]:

@@ -86,7 +86,7 @@ class ProgramWorld(Struct, frozen=True):
     def numbered(self) -> NumberedProgram:
         return NumberedProgram(self.name, self.first, self.size)
 
-    def place(self, node_rank: int) -> tuple[int, int]:
+    def position_on(self, node_rank: int) -> tuple[int, int]:
         """Return a node's index among its nodes, and the rank of the first worker there."""
         index = next(at for at, each in enumerate(self.nodes) if each.node_rank == node_rank)
         return index, sum(each.workers for each in self.nodes[:index])
@@ -172,8 +172,8 @@ class WorkerPlan(Struct, frozen=True):
     """None: the kernel's default, memory is local to the CPU that first uses it."""
     env: Mapping[str, str]
     """Variables of this worker, beyond those of the whole job."""
-    remark: str
-    """Why it is not bound, or bound in another way than asked; "" if there is no remark."""
+    warning: str
+    """Why it is not bound, or bound in another way than asked; "" if there is no warning."""
     command: tuple[str, ...]
     """What it executes: ``(PYTHON, "-u", "train.py", "--lr", "1")``."""
     runs_python: bool
@@ -202,17 +202,17 @@ class NodePlan(Struct, frozen=True):
     """Variables removed from the job's environment: worker variables of an outer launch."""
     workers: tuple[WorkerPlan, ...]
     """By local rank."""
-    remarks: tuple[str, ...]
+    warnings: tuple[str, ...]
     """Remarks on the whole node: too few CPUs, a list of GPUs cut short, ..."""
     visible_origin: str = ""
     """``Machine.visible_origin``."""
 
     def all_warnings(self) -> Iterator[str]:
-        """Yield what is remarkable about the node, and about its workers: equal remarks once."""
-        yield from self.remarks
-        for remark in dict.fromkeys(worker.remark for worker in self.workers if worker.remark):
-            ranks = [worker.rank for worker in self.workers if worker.remark == remark]
-            yield f"{self.world.named(ranks)}: {remark}"
+        """Yield what is remarkable about the node, and about its workers: equal warnings once."""
+        yield from self.warnings
+        for warning in dict.fromkeys(worker.warning for worker in self.workers if worker.warning):
+            ranks = [worker.rank for worker in self.workers if worker.warning == warning]
+            yield f"{self.world.named(ranks)}: {warning}"
 
     @property
     def numbers(self) -> tuple[int, ...]:

@@ -139,7 +139,7 @@ def main_workers(job: Job, machine: Machine, services: Sequence[WorkerSlot]) -> 
         UsageError: as ``local_size``; or the node has no program at all, or the job no main program.
 
     """
-    rank, taken = known_node_rank(job), len({gpu for seat in services for gpu in seat.gpus or ()})
+    rank, taken = known_node_rank(job), len({gpu for slot in services for gpu in slot.gpus or ()})
     if job.main_nodes is not None:
         is_here = rank in job.main_nodes
     else:
@@ -185,7 +185,7 @@ def assumed_programs(job: Job, workers: int) -> tuple[ProgramWorld, ...]:
 
 def world_of(world: World, program: ProgramWorld) -> World:
     """Return the world as the workers of one program count it: its own nodes and ranks."""
-    index, first = program.place(world.node_rank)
+    index, first = program.position_on(world.node_rank)
     here, master = program.nodes[index], program.nodes[0]
     is_main = program.name == MAIN and not master.node_rank
     return replace(
@@ -244,7 +244,7 @@ def worker_plans(  # noqa: PLR0913 - as a plan
 ) -> tuple[WorkerPlan, ...]:
     """Return the workers of this node: those of the main program, then those of each service.
 
-    ``own`` are the seats of this agent, in this order. ``env`` is the environment that all workers have.
+    ``own`` are the slots of this agent, in this order. ``env`` is the environment that all workers have.
 
     Raises:
         UsageError: a variable that a program names is not set.
@@ -255,16 +255,16 @@ def worker_plans(  # noqa: PLR0913 - as a plan
     addresses = addresses_of(world.programs)
     later = () if addresses else KNOWN_LATER
     gpus_of: dict[str | None, list[Gpu]] = defaultdict(list)
-    for seat, placement in own:
-        gpus_of[seat.program] += placement.gpus
+    for slot, placement in own:
+        gpus_of[slot.program] += placement.gpus
     of_services = {gpu for name, gpus in gpus_of.items() if name in services for gpu in gpus}
     rest = [gpu for gpu in machine.visible if gpu not in of_services]
     indices: dict[str | None, Iterator[int]] = defaultdict(count)
     found: list[WorkerPlan] = []
-    for local_rank, (seat, placement) in enumerate(own):
-        program, service = programs[seat.program], services.get(seat.program)
-        index = next(indices[seat.program])
-        number = program.first + program.place(world.node_rank)[1] + index
+    for local_rank, (slot, placement) in enumerate(own):
+        program, service = programs[slot.program], services.get(slot.program)
+        index = next(indices[slot.program])
+        number = program.first + program.position_on(world.node_rank)[1] + index
         seen: Sequence[Gpu] = rest
         if service is not None:
             seen = gpus_of[service.name] if service.world else placement.gpus
@@ -288,7 +288,7 @@ def worker_plans(  # noqa: PLR0913 - as a plan
                 cpus=placement.cpus,
                 memory=placement.memory,
                 env=own_env,
-                remark=placement.remark,
+                warning=placement.warning,
                 command=command_of(script, python),
                 runs_python=script.kind is not ProgramKind.EXECUTABLE,
                 service=service,
@@ -307,7 +307,7 @@ def _variables(
         found["ROLE_NAME"] = service.name
         if not service.world:
             found = {name: text for name, text in found.items() if name not in WORLD_VARIABLES}
-    ports = program.nodes[program.place(world.node_rank)[0]].ports
+    ports = program.nodes[program.position_on(world.node_rank)[0]].ports
     return {**found, "PORT": str(ports[index])} if ports else found
 
 

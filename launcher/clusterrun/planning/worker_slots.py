@@ -21,7 +21,7 @@ MAX_SLICES = 7
 """Of one GPU (NVIDIA, "MIG User Guide")."""
 
 
-def seats(job: Job, machine: Machine) -> tuple[WorkerSlot, ...]:
+def worker_slots(job: Job, machine: Machine) -> tuple[WorkerSlot, ...]:
     """Return the workers of this node: the main program's by local rank, services', and others'.
 
     Args:
@@ -46,14 +46,14 @@ def worker_slots_for(
 ) -> tuple[WorkerSlot, ...]:
     """Return the same for so many ``workers`` of the main program, beside ``services``."""
     if job.tasks is None:
-        taken = {gpu for seat in services for gpu in seat.gpus or ()}
+        taken = {gpu for slot in services for gpu in slot.gpus or ()}
         left = tuple(gpu for gpu in machine.visible if gpu not in taken)
         own = [*map(WorkerSlot, _blocks(job, machine, left, workers)), *services]
     else:
         own = _of_tasks(job, machine, job.tasks)
         if has_own_cpus(job.tasks, machine):
             # Nobody else is on these CPUs, wherever the GPUs are that it may share.
-            return tuple(WorkerSlot(seat.gpus or ()) for seat in own if seat.is_ours)
+            return tuple(WorkerSlot(slot.gpus or ()) for slot in own if slot.is_ours)
     return (*own, *_of_other_jobs(machine, own))
 
 
@@ -326,7 +326,7 @@ def _of_other_jobs(machine: Machine, own: Sequence[WorkerSlot]) -> list[WorkerSl
     """
     if not machine.visible:
         return []
-    used = {gpu.bdf for seat in own for gpu in seat.gpus or ()}
+    used = {gpu.bdf for slot in own for gpu in slot.gpus or ()}
     seen = used | {gpu.bdf for gpu in machine.visible}
     vendors = {gpu.vendor for gpu in machine.visible}
     may_open = [

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from clusterrun.cpuset import runs
+from clusterrun.cpuset import number_ranges
 from clusterrun.loop import NEVER
 from clusterrun.planning.plan import NumberedProgram
 from clusterrun.policy.cause import SECONDS_OF_TOLERANCE, is_consequence
@@ -124,6 +124,6 @@ def _may_lack_a_peer(cause: WorkerResult) -> bool:
 def first_ranks(numbers: Iterable[int]) -> tuple[list[int], int]:
     """Return the ranks in the first ``MAX_RUNS`` runs, and the number of the others."""
     known = sorted(numbers)
-    last = int(runs(known)[:MAX_RUNS][-1].rpartition("-")[2])
+    last = int(number_ranges(known)[:MAX_RUNS][-1].rpartition("-")[2])
     kept = [number for number in known if number <= last]
     return kept, len(known) - len(kept)

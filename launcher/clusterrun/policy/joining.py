@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from clusterrun.bounds import MAX_WORKERS, as_line, counted
-from clusterrun.cpuset import runs
+from clusterrun.cpuset import number_ranges
 from clusterrun.job.job import MAIN
 from clusterrun.loop import NEVER
 from clusterrun.policy.members import Members, Node
@@ -364,7 +364,7 @@ class Gathering:
             return listed(host for host in hosts if _short(host) not in joined)
         if all(hello.rank is not None for hello in hellos):
             what = "node rank" if self.settings.job.tasks is None else "task"
-            return f"{what}{'s' if len(missing) > 1 else ''} {', '.join(runs(missing))}"
+            return f"{what}{'s' if len(missing) > 1 else ''} {', '.join(number_ranges(missing))}"
         return ""
 
     @property

@@ -82,7 +82,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.bounds import LocalRank, counted
-from clusterrun.cpuset import runs
+from clusterrun.cpuset import number_ranges
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.job.job import MAIN, Job
 from clusterrun.job.options import OnFailure
@@ -1079,7 +1079,7 @@ class Attempt:
         if event.number == signal.SIGQUIT:
             self._do(actions.ExpectNoStacks(event.local_ranks))
         elif event.local_ranks:
-            ranks = ", ".join(runs(event.local_ranks))
+            ranks = ", ".join(number_ranges(event.local_ranks))
             self._note(
                 f"{signal_name(event.number)} was not passed on to local rank {ranks}:"
                 " it has no handler and would have been killed"

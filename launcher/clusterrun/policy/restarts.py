@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from clusterrun.cpuset import runs
+from clusterrun.cpuset import number_ranges
 from clusterrun.job.options import Failures
 from clusterrun.policy.outcome import (
     NodeLost,
@@ -68,7 +68,7 @@ class Restarts:
             return "a worker that can't be started now can't be started the next time either"
         code = exit_code_of(cause.exit_status)
         if code in options.no_restart_exit_codes:
-            codes = ",".join(runs(options.no_restart_exit_codes))
+            codes = ",".join(number_ranges(options.no_restart_exit_codes))
             return f"exit code {code} is one of --no-restart-exit-codes {codes}"
         if not options.no_fail_fast and self._repeats(cause):
             return (

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from clusterrun.bounds import counted
-from clusterrun.cpuset import CpuSet, runs
+from clusterrun.cpuset import CpuSet, number_ranges
 from clusterrun.machine.machine import Gpu, Machine, NumaNode, nearest_nodes_with_cpus
 from clusterrun.planning.plan import NodePlan
 from clusterrun.report.plan import GpuView, WorkerView, warnings_in, worker_table
@@ -143,7 +143,7 @@ def machine_view(machine: Machine, plan: NodePlan) -> dict[str, object]:
         "visible": [gpu.uuid or gpu.bdf for gpu in machine.visible],
         "visible_origin": machine.visible_origin,
         "workers": [replace(worker, env=UNSET) for worker in WorkerView.all_of(plan)],
-        "remarks": plan.remarks,
+        "remarks": plan.warnings,
     }
 
 
@@ -163,7 +163,7 @@ def topo_text(name: str, machine: Machine, plan: NodePlan, style: Style) -> str:
         list(_packages(machine)),
         list(map(_line, _notes(machine))),
         [_line(f"workers{by}", STRONG), *(_line(f"  {line}") for line in worker_table(plan))],
-        [_line(f"remark: {remark}") for remark in warnings_in(plan)],
+        [_line(f"remark: {warning}") for warning in warnings_in(plan)],
     )
     return "\n\n".join(draw(rows, style) for rows in sections if rows)
 
@@ -220,7 +220,7 @@ def _nodes(nodes: Sequence[NumaNode], machine: Machine) -> list[TreeRow]:
             memory.setdefault(nearest, []).append(node)
     # The memory of one GPU may be eight NUMA nodes.
     for nearest, group in memory.items():
-        ids = ",".join(runs(node.id for node in group))
+        ids = ",".join(number_ranges(node.id for node in group))
         sizes = [node.memory for node in group if node.memory is not None]
         cells = [
             Cell(f"node {ids}" if len(group) == 1 else f"nodes {ids}", NAME),
@@ -278,7 +278,7 @@ def strided(numbers: Iterable[int]) -> str:
         else:
             # Two numbers with a gap are not a progression, but the second may begin one.
             length = length if step == 1 else 1
-            items += runs(ordered[:length])
+            items += number_ranges(ordered[:length])
         ordered = ordered[length:]
     return ",".join(items)
 
@@ -386,6 +386,6 @@ def _nested(ids: Sequence[int], between: Mapping[tuple[int, int], int]) -> str:
         groups = sorted(set(near.values()), key=min)
         if len(groups) == 1:
             return "; ".join([*levels, f"{distance} otherwise"])
-        together = (",".join(runs(group)) for group in groups if len(group) > 1)
+        together = (",".join(number_ranges(group)) for group in groups if len(group) > 1)
         levels.append(f"{distance} within {' and within '.join(together)}")
     return ""

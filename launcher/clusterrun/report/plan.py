@@ -93,7 +93,7 @@ class WorkerView(Struct, frozen=True, kw_only=True):
             memory=worker.memory,
             env={**dict(_redacted(plan.env)), **_own_variables(plan, worker)},
             command=worker.command,
-            remark="; ".join(filter(None, (worker.local_rank_reason, worker.remark))),
+            remark="; ".join(filter(None, (worker.local_rank_reason, worker.warning))),
             service=worker.service.name if worker.service else UNSET,
         )
 

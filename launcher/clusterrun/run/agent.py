@@ -201,7 +201,7 @@ class Agent:
         if worker.service is None:
             raise AssertionError("only services are probed")
         program = next(each for each in world.programs if each.name == worker.service.name)
-        address = program.nodes[program.place(world.node_rank)[0]].address
+        address = program.nodes[program.position_on(world.node_rank)[0]].address
         port = int(worker.env["PORT"])
         self._probes[local_rank] = ReadinessProbe(
             local_rank, worker.service, address, port, self._loop

@@ -17,7 +17,7 @@ from clusterrun.job.sources import CALLER_VARIABLE
 from clusterrun.loop import Loop
 from clusterrun.policy.end_report import SHOW_OUTPUT, EndReport, output_shown_line
 from clusterrun.policy.events import Event
-from clusterrun.signals import FORWARDED_SIGNALS, OUR_OWN, SignalReceived
+from clusterrun.signals import FORWARDED_SIGNALS, HANDLED_SIGNALS, SignalReceived
 
 Show = Callable[[Callable[[], object], float], Iterable[Event]]
 """Takes the function to call when output was shown, and the time; returns events."""
@@ -86,7 +86,7 @@ class CallingProgram:
         for number in numbers:
             if number == SHOW_OUTPUT:
                 yield from self.show(lambda: self._write(output_shown_line(self._mark)), now)
-            if number in {*OUR_OWN, *FORWARDED_SIGNALS}:
+            if number in {*HANDLED_SIGNALS, *FORWARDED_SIGNALS}:
                 yield SignalReceived(number, now)
 
     def refused(self, error: LauncherError) -> None:

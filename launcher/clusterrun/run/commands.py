@@ -67,7 +67,7 @@ class Commands:
         self._relay, self._fork_server = relay, fork_server
         self._loop = loop
         self._opened = ExitStack()
-        loop.time(self)
+        loop.add_timer(self)
 
     def nodes_joined(self) -> None:
         """Note that all nodes have joined."""
@@ -162,5 +162,5 @@ class Commands:
             lambda: nodes.node_zero,
         )
         queries = QueryService(ports)
-        self._loop.time(queries)
+        self._loop.add_timer(queries)
         return queries

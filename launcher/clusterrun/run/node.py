@@ -16,7 +16,7 @@ from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.node_warnings import strict_error
 from clusterrun.planning.plan import NodePlan, WorkerSlot, World
 from clusterrun.planning.variables import user_environment
-from clusterrun.planning.worker_slots import seats as worker_slots
+from clusterrun.planning.worker_slots import worker_slots
 
 
 class MachineSource(NamedTuple):
@@ -112,7 +112,7 @@ class LocalNode(Struct, frozen=True):
             unset=self.unset,
             error_files=error_files,
             before=self.environment,
-            seats=self.slots,
+            slots=self.slots,
         )
 
     def plan_ahead(self, world: World) -> NodePlan:

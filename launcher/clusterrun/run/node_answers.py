@@ -81,8 +81,8 @@ class NodeAnswers:
         self._gpus = GpuUsage()
         self.questions = RelayQueries()
         self._children = AnswerProcesses(loop)
-        loop.time(self.questions)
-        loop.time(self._children)
+        loop.add_timer(self.questions)
+        loop.add_timer(self._children)
 
     def close(self) -> None:
         """Stop collecting answers."""

@@ -51,7 +51,7 @@ class ReadinessProbe:
         self._is_connected = False
         self._answer = b""
         self._why = "it was not asked"
-        loop.time(self)
+        loop.add_timer(self)
 
     @property
     def due(self) -> float:

@@ -55,7 +55,7 @@ class SingleNodeMembership:
         )
         now = loop.clock()
         self._coordinator = Coordinator(settings, hello, self._port.number, now)
-        loop.time(self)
+        loop.add_timer(self)
         # At once, because there are no other nodes to wait for.
         loop.add(self.events(now))
 

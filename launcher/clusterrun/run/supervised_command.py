@@ -22,7 +22,7 @@ from clusterrun.processes import (
     become_subreaper,
     describe_wait_status,
     end_children,
-    status_of,
+    reap_child,
 )
 from clusterrun.workers.children import fork
 
@@ -97,7 +97,7 @@ class SupervisedCommand:
     def close(self) -> None:
         """Kill the command if it runs, and all processes that it has started."""
         self._socket.close()
-        if status_of(self._pid, SECONDS_TO_END) is None:
+        if reap_child(self._pid, SECONDS_TO_END) is None:
             os.kill(self._pid, signal.SIGKILL)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from clusterrun.errors import MachineError
-from clusterrun.processes import forked, status_of
+from clusterrun.processes import forked, reap_child
 from clusterrun.workers.fork_server.kernel import (
     PR_SET_CHILD_SUBREAPER,
     children_and_zombies_of,
@@ -81,8 +81,8 @@ class Orphans:
             for pid in orphans:
                 send_signal(pid, signal.SIGKILL)
             for pid in orphans:
-                if status_of(pid, deadline - time.monotonic()) is None:
-                    left = [pid for pid in self._orphans() if status_of(pid, 0.0) is None]
+                if reap_child(pid, deadline - time.monotonic()) is None:
+                    left = [pid for pid in self._orphans() if reap_child(pid, 0.0) is None]
                     return tuple(describe(pid) for pid in left)
         return ()
 

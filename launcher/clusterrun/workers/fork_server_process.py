@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from clusterrun.errors import UsageError
-from clusterrun.processes import blocked, describe_wait_status, python_options, status_of
+from clusterrun.processes import blocked, describe_wait_status, python_options, reap_child
 from clusterrun.workers.children import process_limit_error
 from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.fork_server.kernel import (
@@ -111,7 +111,7 @@ class ServerProcess:
         return how, number
 
     def _how_it_ended(self) -> tuple[str, int]:
-        status = status_of(self.pid, SECONDS_TO_EXIT)
+        status = reap_child(self.pid, SECONDS_TO_EXIT)
         if status is not None:
             return describe_wait_status(status)
         if self._kill() is None:
@@ -121,7 +121,7 @@ class ServerProcess:
     def end(self) -> int | None:
         """End it, and return its ``wait`` status; None: it hangs in the kernel."""
         # It may be exiting if it has closed its connection.
-        status = status_of(self.pid, SECONDS_TO_EXIT if self.channel.closed else 0.0)
+        status = reap_child(self.pid, SECONDS_TO_EXIT if self.channel.closed else 0.0)
         if status is None:
             # Before the channel is closed, which it would take for the end of this process.
             status = self._kill()
@@ -144,7 +144,7 @@ class ServerProcess:
         deadline = time.monotonic() + SECONDS_TO_CLEAN_UP
         while time.monotonic() < deadline:
             # The kernel kills the workers when it ends.
-            status_of(self.pid, SECONDS_BETWEEN_KILLS)
+            reap_child(self.pid, SECONDS_BETWEEN_KILLS)
             state, parent = state_and_parent(server)
             if state in "ZX" or parent not in {self.pid, os.getpid()}:
                 return
@@ -163,7 +163,7 @@ class ServerProcess:
         """Kill it; return as ``end`` does."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        return status_of(self.pid, SECONDS_TO_EXIT)
+        return reap_child(self.pid, SECONDS_TO_EXIT)
 
     def _printed_lines(self) -> list[str]:
         """Return what it has printed so far, and close the pipe."""

@@ -105,7 +105,7 @@ class HelperClient(Generic[SentT, TakenT]):
         """Have the agent's loop wait for this process until it is lost or closed."""
         self._loop = loop
         self._helper_watch.begin(loop.clock())
-        loop.time(self)
+        loop.add_timer(self)
         self._watch()
 
     def events(self, now: float) -> Iterable[Event]:

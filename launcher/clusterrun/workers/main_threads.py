@@ -54,7 +54,7 @@ class MainThreads:
         self._seconds, self._times, self._read_at = seconds, self._read(), now
         # On a kernel that does not count, a blocked thread can't be told from a running one.
         if seconds and _cpu_time(self._proc / "self/schedstat"):
-            self._loop.time(self)
+            self._loop.add_timer(self)
 
     @property
     def due(self) -> float:

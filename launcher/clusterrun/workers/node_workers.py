@@ -248,7 +248,7 @@ class NodeWorkers:
                 case SuspendPage() as page:
                     self._page = page
                     self._loop.watch(page.fileno(), page.events)
-                    self._loop.time(page)
+                    self._loop.add_timer(page)
                 case error:
                     self.scratch_error = error or f"{path}: its file system does not answer"
 

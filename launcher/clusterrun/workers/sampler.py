@@ -18,7 +18,7 @@ from clusterrun.cpuset import CpuSet
 from clusterrun.machine.cgroup import hierarchy_of
 from clusterrun.machine.machine import GpuState
 from clusterrun.machine.process_usage import STATE, SYSTEM_TICKS, USER_TICKS
-from clusterrun.machine.tree import ROOT, KernelAnswers, Tree, cpus_of, parse_number
+from clusterrun.machine.tree import ROOT, KernelAnswers, Tree, parse_cpus, parse_number
 from clusterrun.policy.activities import places_of, with_stacks
 from clusterrun.policy.samples import WINDOWS, NodeSamples, RankSamples, WhyNoStacks, WindowSample
 from clusterrun.workers.py_spy import PySpy
@@ -82,7 +82,7 @@ def sample_node(  # noqa: PLR0913 - each argument is an option of the query
     length = max(1, round(seconds))
     start = partial(_start_py_spy, py_spy, length, children=children) if py_spy else None
     statuses = [Tree(root).facts(f"proc/{pid}/status", ":") for pid in pids.values()]
-    cpus = CpuSet.union_of(cpus_of(each.get("Cpus_allowed_list", "")) for each in statuses)
+    cpus = CpuSet.union_of(parse_cpus(each.get("Cpus_allowed_list", "")) for each in statuses)
     ranks = [
         RankSamples(rank, pid, windows=(), gpus=(gpus or {}).get(rank, ()))
         for rank, pid in sorted(pids.items())

@@ -183,7 +183,7 @@ def test_the_upper_list_counts_in_the_lower_one(tmp_path: Path) -> None:
 
 
 def test_a_list_cut_short_says_where(tmp_path: Path) -> None:
-    """The remark has the variable, its value and the entry."""
+    """The warning has the variable, its value and the entry."""
     found = listed(tmp_path, FOUR, ROCR_VISIBLE_DEVICES="0,1", HIP_VISIBLE_DEVICES="0,2")
 
     assert [gpu.index for gpu in found.visible] == [0]

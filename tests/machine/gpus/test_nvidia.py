@@ -116,7 +116,7 @@ def test_the_order_of_the_list_is_the_order_of_the_workers(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers", "remark"),
+    ("text", "numbers", "warning"),
     [
         ("0,9,1", [0], "CUDA_VISIBLE_DEVICES: 9 is not a GPU here; CUDA ends the list there"),
         ("GPU-7", [], "CUDA_VISIBLE_DEVICES: GPU-7 is not a GPU here; CUDA ends the list there"),
@@ -135,13 +135,13 @@ def test_the_order_of_the_list_is_the_order_of_the_workers(tmp_path: Path) -> No
     ],
 )
 def test_a_list_cut_short_says_where(
-    tmp_path: Path, text: str, numbers: list[int], remark: str
+    tmp_path: Path, text: str, numbers: list[int], warning: str
 ) -> None:
-    """The remark names the entry."""
+    """The warning names the entry."""
     found = machine(tmp_path, FOUR, text)
 
     assert [gpu.index for gpu in found.visible] == numbers
-    assert found.visible_warning == remark
+    assert found.visible_warning == warning
 
 
 @pytest.mark.parametrize(
@@ -218,13 +218,13 @@ def test_slices_that_are_not_named_are_reported(tmp_path: Path) -> None:
     """A process sees only one of them."""
     listing = split(gpus("GPU-0", "GPU-1"), a=1, b=1)
 
-    remark = machine(tmp_path, listing).visible_warning
+    warning = machine(tmp_path, listing).visible_warning
 
-    assert remark == (
+    assert warning == (
         "GPU 1 is split into 2 MIG slices, of which CUDA shows a process one;"
         " for a worker on each: --devices MIG-a,MIG-b --virtual-local-rank"
     )
-    assert machine(tmp_path, listing, "1").visible_warning == remark
+    assert machine(tmp_path, listing, "1").visible_warning == warning
     assert machine(tmp_path, listing, "0").visible_warning == ""
     assert machine(tmp_path, listing, "MIG-b,MIG-a").visible_warning == ""
 
@@ -248,13 +248,13 @@ def test_slices_are_named_as_devices_takes_them(
     """By beginnings that no other UUID has, in any case of letters."""
     gpu = whole(0)
 
-    remark = machine(tmp_path, [gpu, *(part(gpu, uuid) for uuid in uuids)]).visible_warning
+    warning = machine(tmp_path, [gpu, *(part(gpu, uuid) for uuid in uuids)]).visible_warning
 
-    assert f" --devices {named} --virtual-local-rank" in remark
+    assert f" --devices {named} --virtual-local-rank" in warning
 
 
 def test_many_slices_are_not_all_named(tmp_path: Path) -> None:
-    """A remark is short, and what it says to type works."""
+    """A warning is short, and what it says to type works."""
     wholes = gpus(*(f"GPU-{at}" for at in range(8)))
     parts = [part(gpu, f"MIG-{gpu.index}{at}345678-1234") for gpu in wholes for at in range(7)]
 

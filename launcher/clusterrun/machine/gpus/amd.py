@@ -157,15 +157,15 @@ def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
     The lower runtime applies its list first; the upper one counts the GPUs that are left, and reads
     CUDA_VISIBLE_DEVICES if it has no list of its own.
     """
-    origins, remarks = [], []
+    origins, warnings = [], []
     upper = _HIP if _HIP in environ else _CUDA
     for variable, read in ((_ROCR, _read_rocr), (upper, _read_hip)):
         text = environ.get(variable)
         if text is not None:
             origins.append(f"{variable}={text}")
-            gpus, remark = read(text, gpus, variable)
-            remarks.append(remark)
-    return Visible(gpus, " ".join(origins), next(filter(None, remarks), ""))
+            gpus, warning = read(text, gpus, variable)
+            warnings.append(warning)
+    return Visible(gpus, " ".join(origins), next(filter(None, warnings), ""))
 
 
 _Read = tuple[tuple[Gpu, ...], str]

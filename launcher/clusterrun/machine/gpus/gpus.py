@@ -37,8 +37,8 @@ class Visible(Struct, frozen=True):
     gpus: tuple[Gpu, ...]
     origin: str = ""
     """The variables with their values, or who lists the GPUs; "" if none is set, or there are none."""
-    remark: str = ""
-    """Which entry cut the list short or why no GPU is visible; "" if there is no remark."""
+    warning: str = ""
+    """Which entry cut the list short or why no GPU is visible; "" if there is no warning."""
 
 
 class Vendor(Protocol):
@@ -83,7 +83,7 @@ def visible(tree: Tree, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> Visi
         of = f" (of {used}, not of {others})" if others else ""
         return replace(left, origin=f"{ours[0].listed_by}{of}")
     hidden = left.origin in {f"{_CUDA}={text}" for text in _HIDE_ALL}
-    return replace(left, remark="") if hidden else left
+    return replace(left, warning="") if hidden else left
 
 
 def _vendors(tree: Tree) -> Iterator[str]:

@@ -75,8 +75,8 @@ def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
     chosen = tuple(gpu for gpu in gpus if str(gpu.index) in numbers)
     known = {str(gpu.index) for gpu in gpus}
     lost = [name for name in names if name.partition(".")[0] not in known]
-    remark = f"{_VARIABLE}={text}: {lost[0]!r} is not a GPU here" if lost else ""
-    return Visible(chosen, f"{_VARIABLE}={text}", remark)
+    warning = f"{_VARIABLE}={text}: {lost[0]!r} is not a GPU here" if lost else ""
+    return Visible(chosen, f"{_VARIABLE}={text}", warning)
 
 
 def _cards(tiles: tuple[Gpu, ...]) -> tuple[Gpu, ...]:

@@ -10,7 +10,7 @@ from clusterrun.cpuset import CpuSet
 from clusterrun.machine.cpus import Processors
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.machine import Gpu, NumaNode, nearest_nodes_with_cpus
-from clusterrun.machine.tree import Tree, cpus_of
+from clusterrun.machine.tree import Tree, parse_cpus
 
 if TYPE_CHECKING:
     from clusterrun.machine.gpus.amd import Topology
@@ -106,9 +106,9 @@ class Locator:
             yield from self._by_number(parent, f"sysfs numa_node of {parent.rpartition('/')[2]}")
 
     def _by_nvml(self, gpu: Gpu) -> Iterator[_Answer]:
-        yield from self._around(cpus_of(gpu.hints.cpus), "NVML CPU affinity")
+        yield from self._around(parse_cpus(gpu.hints.cpus), "NVML CPU affinity")
         # A GPU with memory nodes of its own has several nodes: which one is near is unknown.
-        (number, *others) = sorted(cpus_of(gpu.hints.nodes)) or (-1,)
+        (number, *others) = sorted(parse_cpus(gpu.hints.nodes)) or (-1,)
         if not others:
             yield from self._at(number, "NVML memory affinity")
 

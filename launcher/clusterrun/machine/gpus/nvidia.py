@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from clusterrun.cpuset import runs
+from clusterrun.cpuset import number_ranges
 from clusterrun.machine.gpus import nvml, pci
 from clusterrun.machine.gpus.gpus import HUNG, NVIDIA_FILES, Visible
 from clusterrun.machine.machine import Gpu
@@ -25,15 +25,15 @@ _CLASSES = (0x0300, 0x0302)
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ORDER = "CUDA_DEVICE_ORDER"
 _ORDER_UNKNOWN = "unknown: CUDA may number GPUs of several models in another order"
-_ORDER_REMARK = (
+_ORDER_WARNING = (
     "GPUs of several models on several NUMA nodes: CUDA numbers the fastest first, so the node of a"
     " worker's GPU is unknown; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID"
 )
 
 _SHORTEST = len("MIG-") + 4
-"""Characters of a UUID that a remark names at least."""
+"""Characters of a UUID that a warning names at least."""
 _LONGEST_NAMES = 100
-"""Characters of all names in a remark."""
+"""Characters of all names in a warning."""
 
 _MAX_DIGITS = 20
 """Of a number of 64 bits, with its sign."""
@@ -100,7 +100,7 @@ class Entries(NamedTuple):
     """The entries that count: all numbers or all ids (``GPU-...``, ``MIG-...``)."""
 
     ids: tuple[int | str, ...]
-    remark: str
+    warning: str
     """Which entry cut the list short; "" if none did."""
 
 
@@ -117,8 +117,8 @@ def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
     if not left.gpus or len(nodes) <= 1 or _is_order_known(gpus, environ):
         return left
     unplaced = (replace(gpu, numa_node=None, node_source=_ORDER_UNKNOWN) for gpu in left.gpus)
-    remark = "; ".join(filter(None, (left.remark, _ORDER_REMARK)))
-    return Visible(tuple(unplaced), left.origin, remark)
+    warning = "; ".join(filter(None, (left.warning, _ORDER_WARNING)))
+    return Visible(tuple(unplaced), left.origin, warning)
 
 
 def _left(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
@@ -136,7 +136,7 @@ def _left(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
         if gpu in chosen:
             return Visible((), origin, f"{_VARIABLE}: {entry} names a GPU twice; {_EMPTIES}")
         chosen.append(gpu)
-    return Visible(tuple(chosen), origin, entries.remark or _split(gpus, chosen))
+    return Visible(tuple(chosen), origin, entries.warning or _split(gpus, chosen))
 
 
 def _is_order_known(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> bool:
@@ -213,13 +213,13 @@ def _only(gpus: Iterable[Gpu]) -> Gpu | None:
 
 
 def _split(gpus: tuple[Gpu, ...], chosen: Sequence[Gpu]) -> str:
-    """Return a remark on GPUs whose slices are not named: all slices but one are not used."""
+    """Return a warning on GPUs whose slices are not named: all slices but one are not used."""
     uuids = {gpu.uuid for gpu in chosen}
     slices = [gpu for gpu in gpus if gpu.parent and gpu.parent in uuids]
     if len(slices) <= 1:
         return ""
     numbers = {gpu.index for gpu in slices}
-    split = ",".join(runs(numbers))
+    split = ",".join(number_ranges(numbers))
     are = f"GPU {split} is" if len(numbers) == 1 else f"GPUs {split} are"
     names = [_short(gpu.uuid, gpus) for gpu in slices]
     while len(",".join(names)) > _LONGEST_NAMES:

@@ -26,7 +26,7 @@ from clusterrun.policy.events import (
     WorkerStacks,
 )
 from clusterrun.policy.stacks import StackGroup, group_stacks
-from clusterrun.processes import describe_wait_status, status_of
+from clusterrun.processes import describe_wait_status, reap_child
 from clusterrun.scratch import Scratch
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server import messages
@@ -105,7 +105,7 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
 
     def _kill(self, how: str) -> None:
         os.kill(self.pid, signal.SIGKILL)
-        status_of(self.pid, _MARGIN)
+        reap_child(self.pid, _MARGIN)
         self.exit_description = how
 
     def close(self, seconds: float) -> None:

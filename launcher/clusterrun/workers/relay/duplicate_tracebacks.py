@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from clusterrun.cpuset import runs
+from clusterrun.cpuset import number_ranges
 from clusterrun.loop import NEVER
 from clusterrun.policy.tracebacks import CHAINS, TRACEBACK
 from clusterrun.workers.relay.screen import COLOURS
@@ -214,5 +214,5 @@ def _join_prefixes(prefixes: Sequence[bytes]) -> bytes | None:
         return None
     (index,) = varying
     before, after = b"".join(splits[0][:index]), b"".join(splits[0][index + 1 :])
-    numbers = ",".join(runs(sorted({int(number) for number in columns[index]}))).encode()
+    numbers = ",".join(number_ranges(sorted({int(number) for number in columns[index]}))).encode()
     return re.sub(rb"rank *\Z", b"ranks ", before) + numbers + after

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from clusterrun.bounds import LocalRank
-from clusterrun.cpuset import runs
+from clusterrun.cpuset import number_ranges
 from clusterrun.errors import MachineError
 from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job
@@ -210,7 +210,7 @@ class Routes(Struct, frozen=True):
             named = () if option.value is None else option.value.by_local_rank
             if missing := [rank for rank in named if rank >= world.local_size]:
                 yield (
-                    f"{option.origin}: there is no local rank {','.join(runs(missing))} on this node,"
+                    f"{option.origin}: there is no local rank {','.join(number_ranges(missing))} on this node,"
                     f" where they are 0 to {world.local_size - 1}"
                 )
 

@@ -7,7 +7,7 @@ from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.job.job import ProgramKind, TaskLayout, WorkerProgram
 from clusterrun.job.services import Service
 from clusterrun.machine.machine import Machine
-from clusterrun.planning.worker_slots import seats
+from clusterrun.planning.worker_slots import worker_slots
 from msgspec.structs import replace
 
 from tests.plans import job, machine
@@ -29,18 +29,18 @@ def task(rank: int, size: int, **values: Any) -> dict[str, Any]:
     return {"tasks": layout, "nproc_per_node": 1}
 
 
-def seat_texts(here: Machine, values: dict[str, Any]) -> list[str]:
-    """Return each seat as "main 0,1": ``?`` for unknown GPUs, by bus order for others'."""
+def slot_texts(here: Machine, values: dict[str, Any]) -> list[str]:
+    """Return each slot as "main 0,1": ``?`` for unknown GPUs, by bus order for others'."""
     at = {gpu.bdf: str(number) for number, gpu in enumerate(FOUR.pci_gpus)}
     return [
         " ".join(
             [
-                seat.program or "others",
-                "?" if seat.gpus is None else ",".join(at[gpu.bdf] for gpu in seat.gpus) or "-",
-                *([] if seat.is_ours or seat.program is None else ["elsewhere"]),
+                slot.program or "others",
+                "?" if slot.gpus is None else ",".join(at[gpu.bdf] for gpu in slot.gpus) or "-",
+                *([] if slot.is_ours or slot.program is None else ["elsewhere"]),
             ]
         )
-        for seat in seats(job(**values), here)
+        for slot in worker_slots(job(**values), here)
     ]
 
 
@@ -75,4 +75,4 @@ def seat_texts(here: Machine, values: dict[str, Any]) -> list[str]:
 )
 def test_seats(here: Machine, values: dict[str, Any], expected: list[str]) -> None:
     """Workers of this agent are in the order of their local ranks, before those of others."""
-    assert seat_texts(here, values) == expected
+    assert slot_texts(here, values) == expected
