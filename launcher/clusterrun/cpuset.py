@@ -1,4 +1,4 @@
-"""Sets of CPUs in the kernel's list form, "0-3,8"."""
+"""Sets of CPU numbers, and the kernel's list form of them, "0-3,8"."""
 
 import os
 from collections.abc import Iterable
@@ -6,27 +6,27 @@ from pathlib import Path
 from typing import Self
 
 MAX_CPUS = 2**16
-"""No kernel has CPUs or nodes with such numbers: a list with one is damaged, or an attack."""
+"""No kernel has CPUs or NUMA nodes above this: a list with such a number is damaged or hostile."""
 
-MAX_NAMED = 2 * MAX_CPUS
-"""CPUs that one list names, repeated ones included: the kernel's name each once."""
+MAX_LISTED = 2 * MAX_CPUS
+"""CPUs in one list, counting repeated ones. The kernel lists each CPU once."""
 
 
 class CpuSet(frozenset[int]):
-    """A set of logical CPU numbers; prints in list form, as in /sys and taskset."""
+    """A set of logical CPU numbers. ``str`` returns its list form, as in /sys and taskset."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the kernel's list form: "0-3,8", "" for none.
+        """Parse the kernel's list form: "0-3,8", or "" for the empty set.
 
         Raises:
             ValueError: the text is not such a list.
 
         """
         cpus: set[int] = set()
-        named = 0
+        listed = 0
         for part in text.strip().split(","):
             if not part.strip():
                 continue
@@ -35,8 +35,8 @@ class CpuSet(frozenset[int]):
             if low < 0 or high < low or high >= MAX_CPUS:
                 message = f"{part.strip()!r} is not a range of CPUs"
                 raise ValueError(message)
-            named += high - low + 1
-            if named > MAX_NAMED:
+            listed += high - low + 1
+            if listed > MAX_LISTED:
                 raise ValueError("it names the same CPUs again and again")
             cpus.update(range(low, high + 1))
         return cls(cpus)
@@ -53,19 +53,19 @@ class CpuSet(frozenset[int]):
 
 
 def own_cpus() -> CpuSet:
-    """Return the CPUs that this process may use, also where a sandbox refuses the call for that."""
+    """Return the CPU affinity of this process, even in a sandbox that refuses sched_getaffinity."""
     try:
         return CpuSet(os.sched_getaffinity(0))
     except OSError:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         [allowed] = [line for line in lines if line.startswith("Cpus_allowed_list:")]
-        # That list may have CPUs that do not run.
+        # Cpus_allowed_list may include offline CPUs.
         online = Path("/sys/devices/system/cpu/online").read_text(encoding="utf-8")
         return CpuSet(CpuSet.parse(allowed.partition(":")[2]) & CpuSet.parse(online))
 
 
 def number_ranges(numbers: Iterable[int]) -> list[str]:
-    """Return ``numbers`` as runs, in order: ["0-3", "8"]."""
+    """Return sorted ``numbers`` as ranges: ["0-3", "8"]."""
     found: list[list[int]] = []
     for number in sorted(numbers):
         if found and number == found[-1][1] + 1:

@@ -1,7 +1,7 @@
-"""Writes to the launcher's terminals, pipes and sockets without waiting for their readers.
+"""Non-blocking writes to the launcher's terminals, pipes, sockets and files.
 
-The user's shell and other programs share the open file descriptions of our stdout and stderr, so
-O_NONBLOCK must not be set on those: it would make *their* writes fail.
+The user's shell and other programs share the open file descriptions of our stdout and stderr.
+O_NONBLOCK must not be set on these, because it would make the other programs' writes fail.
 """
 
 import os
@@ -10,18 +10,20 @@ import socket
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
 
 HIGH_WATER_MARK = 256 << 10
-"""Bytes that wait for an output: above this, its workers' pipes are not read."""
+"""Bytes: while more than this wait for an output, the workers' pipes are not read."""
+
 LOW_WATER_MARK = HIGH_WATER_MARK // 2
-"""Bytes that wait: below this, reading goes on."""
+"""Bytes: once less than this wait, reading continues."""
 
 WriteSome = Callable[[bytearray], int]
-"""Writes a part and returns its length; raises BlockingIOError if there is no room."""
+"""Writes some of the bytes and returns how many; raises BlockingIOError if it can write none."""
 
 
 class LostOutput(Struct, frozen=True):
@@ -31,33 +33,31 @@ class LostOutput(Struct, frozen=True):
     """"log file /logs/7f3a/attempt-0/gpu-07-0/rank-3.out" or "standard output"."""
     size: int
     why: str
-    """The error, "No space left on device"; "" if only the time was too short."""
+    """The error, "No space left on device"; "" if the time was too short."""
 
 
 class LineOutput(Protocol):
-    """A place that lines are written to."""
+    """A buffered output: a log file, a terminal, a pipe."""
 
     @property
     def waiting(self) -> int:
-        """Bytes that are not written yet."""
+        """The number of bytes that are not written yet."""
         ...
 
     @property
     def failure(self) -> OSError | None:
-        """The error after which everything is dropped; None if there is none."""
+        """The error after which everything is dropped."""
         ...
 
     def loss(self) -> LostOutput | None:
-        """Return what was dropped; None if nothing was."""
+        """Return what was dropped."""
         ...
 
-    def write(self, data: bytes) -> None:
-        """Take ``data``."""
-        ...
+    def write(self, data: bytes) -> None: ...
 
 
 class DescriptorOutput:
-    """An output that must be flushed when ``descriptor`` is writable."""
+    """A buffered output. Call ``flush`` when ``descriptor`` is writable."""
 
     def __init__(self, descriptor: int, write_some: WriteSome, name: str = "") -> None:
         self.failure: OSError | None = None
@@ -81,13 +81,13 @@ class DescriptorOutput:
             self._dropped += len(data)
 
     def loss(self) -> LostOutput | None:
-        """Return what was dropped after an error; what still waits for a slow reader does not count."""
+        """Return what was dropped after an error, without what still waits for a slow reader."""
         if self.failure is None:
             return None
         return LostOutput(self._name, self._dropped, self.failure.strerror or "")
 
     def flush(self) -> None:
-        """Write what fits now; drop everything after an error: the reader or the terminal is gone."""
+        """Write what fits now. After an error drop everything: the reader or the terminal is gone."""
         try:
             while self._waiting:
                 del self._waiting[: self._write_some(self._waiting)]
@@ -100,13 +100,13 @@ class DescriptorOutput:
 
 
 def open_output(descriptor: int, name: str = "") -> DescriptorOutput:
-    """Return an output to the terminal, pipe, socket or file that ``descriptor`` refers to."""
+    """Return an output to the terminal, pipe, socket or file of ``descriptor``; ``name`` is for messages."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
-        # Opened again, it would be written from its beginning.
+        # A second open file description would write from the beginning of the file.
         return DescriptorOutput(descriptor, partial(os.write, descriptor), name)
     if stat.S_ISSOCK(mode):
-        # Sockets can't be opened again, but have a non-blocking flag for each call.
+        # Sockets can't be opened again, but send() has a non-blocking flag.
         return DescriptorOutput(descriptor, partial(_send, descriptor), name)
     own = _open_again(descriptor)
     if own is None:
@@ -130,27 +130,19 @@ def write_within(descriptor: int, data: bytes, seconds: float) -> None:
 
 
 def _open_again(descriptor: int) -> int | None:
-    """Open the same file again, non-blocking; None where that is not allowed.
+    """Open the same file again, non-blocking; return None if that is not allowed.
 
-    It is not for the terminal or pipe of another user (su, sudo): their inodes are private.
-    /dev/tty can be opened by anyone whose terminal it is.
+    After su or sudo, the terminal or pipe belongs to another user and can't be opened by its path.
+    A controlling terminal can still be opened as /dev/tty.
     """
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    for path in (f"/proc/self/fd/{descriptor}", *_terminal_of(descriptor)):
-        try:
-            return os.open(path, flags)
-        except OSError:
-            continue
-    return None
-
-
-def _terminal_of(descriptor: int) -> tuple[str, ...]:
-    try:
+    with suppress(OSError):
+        return os.open(f"/proc/self/fd/{descriptor}", flags)
+    with suppress(OSError):
+        # Fails unless this is the terminal that controls our session.
         os.tcgetpgrp(descriptor)
-    except OSError:
-        # Not a terminal, or not the one that controls our session.
-        return ()
-    return ("/dev/tty",)
+        return os.open("/dev/tty", flags)
+    return None
 
 
 def _send(descriptor: int, data: bytearray) -> int:
@@ -162,7 +154,7 @@ def _send(descriptor: int, data: bytearray) -> int:
 
 
 def _write_when_ready(descriptor: int, data: bytearray) -> int:
-    """Write no more than a pipe surely takes when it is writable at all (``man 7 pipe``)."""
+    """Write at most PIPE_BUF bytes, which a pipe that polls as writable takes without blocking (pipe(7))."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     if not poll.poll(0):

@@ -1,4 +1,4 @@
-"""TCP ports of this machine: held for the workers until they listen, and who has a busy one."""
+"""TCP ports of this machine: reserved for the workers until they listen, and who occupies one."""
 
 import errno
 import socket
@@ -10,20 +10,19 @@ from clusterrun.errors import MachineError, RendezvousError
 from clusterrun.job.declarations import Setting
 
 ANY_FREE_PORT: Setting[int | None] = Setting(None, "default")
-"""No port is set: each attempt gets a fresh one."""
+"""No port is set, so each attempt gets a free one."""
 
 
 class MasterPort:
-    """Where the workers of each attempt meet: the port that is set, or always a fresh one.
+    """MASTER_PORT of each attempt, reserved: the port that is set, or a free one for each attempt.
 
-    No program gets it that does not ask for it by number: a bound socket that does not listen keeps
-    the kernel from choosing the port, here and for any program that binds to port 0. With
-    SO_REUSEADDR on both sides torch's store can still listen there (``inet_csk_bind_conflict`` in
-    the kernel's net/ipv4/inet_connection_sock.c).
+    A bound socket that does not listen reserves the port: the kernel then gives it to no program
+    that binds to port 0 or connects. With SO_REUSEADDR on both sides, torch's store can still
+    listen there (``inet_csk_bind_conflict`` in the kernel's net/ipv4/inet_connection_sock.c).
     """
 
     def __init__(self, chosen: Setting[int | None] = ANY_FREE_PORT) -> None:
-        """Hold the port of the first attempt.
+        """Reserve the port of the first attempt.
 
         Raises:
             RendezvousError: another program listens on the port that is set.
@@ -31,36 +30,36 @@ class MasterPort:
 
         """
         self._chosen = chosen
-        self._holder = _holder(chosen)
-        self.number: int = self._holder.getsockname()[1]
+        self._socket = _reserve(chosen)
+        self.number: int = self._socket.getsockname()[1]
 
     @property
     def is_chosen(self) -> bool:
-        """Whether it is set, and the same in each attempt."""
+        """Whether the port is set, and so is the same in each attempt."""
         return self._chosen.value is not None
 
     def next(self) -> int:
-        """Return the port of the next attempt, held.
+        """Reserve and return the port of the next attempt.
 
         Raises:
             RendezvousError: a process that the last attempt left may listen on a port that is set.
 
         """
-        last = self._holder
+        last = self._socket
         if self.is_chosen:
             last.close()
-        # While the last free one is still held, so that this is another.
-        self._holder = _holder(self._chosen)
+        # A free port is reserved before the last one is released, so that it differs.
+        self._socket = _reserve(self._chosen)
         last.close()
-        self.number = self._holder.getsockname()[1]
+        self.number = self._socket.getsockname()[1]
         return self.number
 
     def release(self) -> None:
-        self._holder.close()
+        self._socket.close()
 
 
-def _holder(chosen: Setting[int | None]) -> socket.socket:
-    """Return the socket that holds a port; of free ports, jobs on one machine get different ones."""
+def _reserve(chosen: Setting[int | None]) -> socket.socket:
+    """Return a socket that reserves a port; jobs on one machine get different free ports."""
     number = chosen.value or 0
     try:
         return bind_wildcard(number)
@@ -79,8 +78,8 @@ def _holder(chosen: Setting[int | None]) -> socket.socket:
 
 
 def port_permission_error(number: int, origin: str, where: str) -> MachineError:
-    """Return the error for a port that this user may not listen at; ``where``: "this machine"."""
-    # ip(7); other modules of the kernel may refuse more.
+    """Return the error for a port that this user may not listen on; ``where``: "this machine"."""
+    # See ip(7). Security modules may refuse more.
     first = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text(encoding="ascii"))
     why = f"ports below {first} need root" if number < first else "permission denied"
     return MachineError(
@@ -90,12 +89,12 @@ def port_permission_error(number: int, origin: str, where: str) -> MachineError:
 
 
 def port_option(origin: str) -> str:
-    """Return the option that sets another port than the one from ``origin``."""
+    """Return the option with which to replace a port that was set in ``origin``."""
     return "--rdzv-endpoint" if "rdzv" in origin.lower() else "--master-port"
 
 
 def port_error_text(number: int, origin: str, where: str, error: OSError) -> str:
-    """Return why a port can't be used on a machine: "port 29500 (--master-port) is in use ..."."""
+    """Return why a port can't be used: "port 29500 (--master-port) is in use on this machine by ..."."""
     port = f"port {number} ({origin})"
     if error.errno == errno.EADDRINUSE:
         return f"{port} is in use on {where} by {owner_of_port(number)}"
@@ -103,52 +102,52 @@ def port_error_text(number: int, origin: str, where: str, error: OSError) -> str
 
 
 def bind_wildcard(number: int) -> socket.socket:
-    """Return a socket on the wildcard address of both families, with SO_REUSEADDR.
+    """Return a socket that is bound to the wildcard address of both families, with SO_REUSEADDR.
 
     Raises:
-        OSError: another program listens on port ``number``, or this user may not have it.
+        OSError: another program listens on port ``number``, or this user may not bind to it.
 
     """
     # A program that listens on the wildcard address of either family needs the port in both.
     everywhere = ("", number)
-    holder = bind_socket(socket.AF_INET6, everywhere) or bind_socket(socket.AF_INET, everywhere)
-    if holder is None:
+    bound = bind_socket(socket.AF_INET6, everywhere) or bind_socket(socket.AF_INET, everywhere)
+    if bound is None:
         raise OSError(errno.EADDRNOTAVAIL, "no address to bind to")
-    return holder
+    return bound
 
 
 def bind_socket(
     family: int, where: tuple[str, int] | tuple[str, int, int, int]
 ) -> socket.socket | None:
-    """Return a socket at an address, with SO_REUSEADDR; None if this machine has no such address.
+    """Return a socket bound to an address, with SO_REUSEADDR; None if the machine has no such address.
 
     Raises:
-        OSError: another program listens there, or this user may not have it.
+        OSError: another program listens there, or this user may not bind to it.
 
     """
     try:
-        holder = socket.socket(family, socket.SOCK_STREAM)
+        bound = socket.socket(family, socket.SOCK_STREAM)
     except OSError:
         return None
     try:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # Both families at once, as torch's store listens.
-            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        holder.bind(where)
+            # Both families at once, because torch's store listens that way.
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind(where)
     except OSError as error:
-        holder.close()
+        bound.close()
         if error.errno == errno.EADDRNOTAVAIL:
             return None
         raise
-    return holder
+    return bound
 
 
 def owner_of_port(port: int) -> str:
-    """Return the program that listens on ``port``: "python (pid 12)", or as much as is known."""
+    """Return the program that listens on ``port``, "python (pid 12)", or as much as is known."""
     import psutil
 
-    # RuntimeError: psutil could not read a line of the kernel's table.
+    # RuntimeError: psutil could not parse a line of the kernel's table.
     with suppress(OSError, RuntimeError, psutil.Error):
         for connection in psutil.net_connections("tcp"):
             listens = connection.status == psutil.CONN_LISTEN
@@ -160,11 +159,11 @@ def owner_of_port(port: int) -> str:
 
 
 def program(pid: int) -> str:
-    """Return "python (pid 12)"."""
+    """Return the name and pid of a process: "python (pid 12)"."""
     import psutil
 
     name = ""
     with suppress(psutil.Error):
         name = psutil.Process(pid).name()
-    # A program may give itself any name.
+    # A process may have set any name.
     return f"{as_name(name) or 'a program'} (pid {pid})"

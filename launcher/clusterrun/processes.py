@@ -1,10 +1,10 @@
-"""What every process of the launcher does with its descriptors, its children and its threads."""
+"""Descriptors, child processes and threads of the launcher's processes."""
 
 import gc
 import os
 
-# ``os`` has the same functions, and on Linux takes them from here. Debuggers replace those of ``os``, so
-# as to follow into child processes: not into our helpers, which close all descriptors.
+# The functions that ``os`` re-exports. Debuggers replace those of ``os`` to follow into child processes,
+# which fails in our helpers because these close all descriptors.
 import posix
 import resource
 import select
@@ -23,16 +23,16 @@ from clusterrun.signals import signal_name
 SECONDS_BETWEEN_CHECKS = 0.05
 
 SECONDS_TO_DIE = 1.0
-"""After SIGKILL: a child that hangs in the kernel, in a driver or on a file server, outlives it."""
+"""After SIGKILL. A child that hangs in the kernel, in a driver or on a file server, takes longer."""
 
 ALARM_GRACE_SECONDS = 10.0
-"""After its time a child ends itself, if nobody has: who started it may be stopped by Ctrl-Z."""
+"""A child kills itself so long after its time limit: the process that started it may be stopped (Ctrl-Z)."""
 
 MAX_KEPT = 1 << 20
-"""Bytes of an answer, and of errors, that are kept: the first ones."""
+"""Bytes of a child's answer, and of its errors, that are kept; the rest is dropped."""
 
 READS_AT_ONCE = 16
-"""Of 64 KiB: a program may print faster than it is read."""
+"""Reads of 64 KiB per call: a program may print faster than it is read."""
 
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
@@ -46,19 +46,19 @@ ResultT = TypeVar("ResultT")
 def close_all_but(keep: Collection[int]) -> None:
     """Close every open descriptor of this process that is not in ``keep``.
 
-    ``os.closerange`` would take minutes where the limit is 1,073,741,816 and Python was built
-    without close_range (conda's).
+    ``os.closerange`` would take minutes if the limit is 1,073,741,816 and Python was built
+    without close_range, as conda's is.
     """
     for entry in list(Path("/proc/self/fd").iterdir()):
         if int(entry.name) not in keep:
-            # The descriptor that listed the folder is closed already.
+            # The descriptor that listed the directory is closed already.
             with suppress(OSError):
                 os.close(int(entry.name))
 
 
 @contextmanager
 def blocked(*signals: int) -> Iterator[set[int]]:
-    """Block these signals meanwhile; yield what was blocked before."""
+    """Block signals in this thread meanwhile; yield the signals that were blocked before."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield {*mask}
@@ -67,10 +67,10 @@ def blocked(*signals: int) -> Iterator[set[int]]:
 
 
 def forked(child: Callable[[], object]) -> int:
-    """Fork a child that calls ``child`` and exits, with 1 after an exception; return its process id.
+    """Fork a child that calls ``child`` and exits, with 1 after an exception; return its pid.
 
-    The child has every signal blocked: none of the launcher's handlers may run in it, and a Ctrl-C
-    that reaches both must not be written to the launcher's wake-up pipe twice.
+    All signals are blocked in the child: the launcher's handlers must not run in it, and a Ctrl-C
+    that reaches both processes must not be written to the launcher's wake-up pipe twice.
 
     Raises:
         OSError: no process can be started.
@@ -84,27 +84,27 @@ def forked(child: Callable[[], object]) -> int:
 
 
 def python_options(options: str) -> str:
-    """Return options of one letter for a Python, ``-u``, with the one of this process for debuggers.
+    """Return one-letter Python options such as ``-u``, with ``-X frozen_modules=off`` if this process has it.
 
-    That is ``-X frozen_modules=off``. Without it, pydevd warns that it may miss breakpoints.
+    Without that option, pydevd warns that it may miss breakpoints.
     """
-    # Documented, in spite of its name. Pythons before 3.11 ignore the option.
+    # sys._xoptions is documented. Pythons before 3.11 ignore the option.
     is_asked = sys._xoptions.get("frozen_modules") == "off"  # noqa: SLF001
     return f"{options}Xfrozen_modules=off" if is_asked else options
 
 
 def is_fork_patched() -> bool:
-    """Whether something has replaced ``os.fork``, as debuggers do to follow into child processes."""
+    """Return whether ``os.fork`` was replaced, as debuggers do to follow into child processes."""
     return os.fork is not posix.fork
 
 
 def stop_tracing() -> None:
-    """Let no debugger, profiler or coverage tool of the parent call into this forked process.
+    """Detach the parent's debugger, profiler or coverage tool from this forked process.
 
-    The threads that serve it are gone, and its descriptors will be closed.
+    Their threads do not exist in the child, and their descriptors will be closed.
     """
     if sys.gettrace() is not None or sys.getprofile() is not None:
-        # The functions of C, as pydevd replaces ``sys.settrace`` by one that warns.
+        # The C functions, because pydevd replaces ``sys.settrace`` with one that warns.
         import ctypes
 
         ctypes.pythonapi.PyEval_SetTrace(None, None)
@@ -114,14 +114,14 @@ def stop_tracing() -> None:
     if hasattr(sys, "monitoring"):  # since Python 3.12
         _stop_monitoring(sys.monitoring)
     constants = sys.modules.get("_pydevd_bundle.pydevd_constants")
-    # Without this function, pydevd would trace each new thread here, as long as it has a debugger.
-    forget_debugger = getattr(constants, "set_global_debugger", None)
-    if callable(forget_debugger):
-        forget_debugger(None)
+    # pydevd traces each new thread as long as it has a global debugger.
+    set_debugger = getattr(constants, "set_global_debugger", None)
+    if callable(set_debugger):
+        set_debugger(None)
 
 
 def _stop_monitoring(monitoring: Any) -> None:
-    # Events may be set for single functions, too, as by a breakpoint: so their callbacks go.
+    # A breakpoint sets events for single functions too, so all callbacks are removed.
     events = [each for each in vars(monitoring.events).values() if each.bit_count() == 1]
     for tool in filter(monitoring.get_tool, range(6)):
         for event in events:
@@ -135,16 +135,16 @@ def _call_and_exit(child: Callable[[], object]) -> NoReturn:
         child()
         status = 0
     finally:
-        # After any exception: no traceback, and no exit handlers of the launcher.
+        # After any exception, without a traceback and without the launcher's exit handlers.
         os._exit(status)
 
 
 class TimeLimitedChild:
     """A child process that answers on a pipe, and is killed when its time is over.
 
-    It leads a process group of its own, and has none of our descriptors: no connection and no output
-    of ours stays open while it hangs. Where it can't be killed by us, it ends with the thread that
-    started it, and by its own alarm some time later.
+    It leads its own process group and inherits none of our descriptors, so none of our connections
+    and outputs stays open while it hangs. If we can't kill it, it is killed when the thread that
+    started it ends, or by its own alarm some time later.
     """
 
     def __init__(
@@ -157,24 +157,24 @@ class TimeLimitedChild:
         """Start it.
 
         Args:
-            ask: a function, which returns the answer; if it raises, the answer is b"", and nothing
-                is printed. Or a program's path and arguments, whose standard output is the answer.
-            seconds: its time.
-            environ: the program's variables.
-            now: seconds of the clock that ``answer`` is given; None: of ``time.monotonic``.
+            ask: a function that returns the answer; if it raises, the answer is b"" and nothing is
+                printed. Or a program's path and arguments; its standard output is the answer.
+            seconds: the time limit.
+            environ: the program's environment.
+            now: the current time by the clock that ``answer`` is given; None: ``time.monotonic()``.
 
         Raises:
             OSError: no process can be started.
 
         """
         self.is_late = False
-        """It was killed because its time was over."""
+        """Whether it was killed because its time was over."""
         self._until = (time.monotonic() if now is None else now) + seconds
         self._answer = bytearray()
         self._errors = bytearray()
         self._pipes: list[int] = []
         self._unread: dict[int, bytearray] = {}
-        """Pipes that have not ended, and what is read from each."""
+        """The open pipes, and what was read from each."""
         writing: list[int] = []
         try:
             for kept in [self._answer] if callable(ask) else [self._answer, self._errors]:
@@ -183,32 +183,31 @@ class TimeLimitedChild:
                 writing.append(write)
                 os.set_blocking(reading, False)
                 self._unread[reading] = kept
-            live = partial(_live_asked, ask, writing, seconds, environ or {}, os.getpid())
-            self._pid = self._group = forked(live)
+            run = partial(_run_child, ask, writing, seconds, environ or {}, os.getpid())
+            self._pid = self._group = forked(run)
         except OSError:
             self._close()
             raise
         finally:
             for descriptor in writing:
                 os.close(descriptor)
-        # Here and in the child: whichever comes first.
+        # In both processes, because either may run first.
         with suppress(OSError):
             os.setpgid(self._pid, self._pid)
 
     def fileno(self) -> int:
-        """Return the pipe of the answer; ``end`` closes it."""
+        """Return the pipe of the answer, which ``end`` closes."""
         return self._pipes[0]
 
     @property
     def errors(self) -> bytes:
-        """What a program has written to its standard error, or why it can't be executed."""
+        """What the program has written to standard error, or why it can't be executed."""
         return bytes(self._errors)
 
     def answer(self, now: float) -> bytes | None:
-        """Return the answer once it has ended; None: not yet. Never waits.
+        """Return the answer once the child has closed its pipes, None before that. Never waits.
 
-        A child that was killed leaves half an answer or none. Once its time is over it is killed, and
-        ``is_late`` is true.
+        A child whose time is over is killed: ``is_late`` is then true, and the answer may be partial.
         """
         self._read()
         if self._unread and now >= self._until:
@@ -218,12 +217,12 @@ class TimeLimitedChild:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the child itself is gone: one that hangs in the kernel outlives SIGKILL."""
+        """Whether the child has been reaped. A child that hangs in the kernel survives SIGKILL for a while."""
         self._reap(0.0)
         return not self._pid
 
     def wait(self) -> bytes:
-        """Return what ``answer`` returns in the end, and ``end`` the child."""
+        """Wait for the answer, ``end`` the child and return the answer."""
         try:
             while (answer := self.answer(now := time.monotonic())) is None:
                 waiter = select.poll()
@@ -235,7 +234,7 @@ class TimeLimitedChild:
         return answer
 
     def end(self, seconds: float = SECONDS_TO_DIE) -> None:
-        """Kill its group, if it lives, and wait for its end, ``seconds`` at most; 0.0: never."""
+        """Kill its process group, and wait at most ``seconds`` for the child to exit."""
         self._read()
         self._kill()
         self._close()
@@ -246,20 +245,19 @@ class TimeLimitedChild:
             with suppress(BlockingIOError):
                 for _ in range(READS_AT_ONCE):
                     chunk = os.read(pipe, 1 << 16)
-                    # The rest is read, too: a child must not block when the pipe is full.
+                    # What exceeds the limit is read too: the child must not block on a full pipe.
                     kept.extend(chunk[: MAX_KEPT - len(kept)])
                     if not chunk:
                         del self._unread[pipe]
                         break
 
     def _kill(self) -> None:
-        # Only while a pipe has not ended, or it is our child still: then one of the group lives.
-        # Otherwise the number may be another process's, because an agent reaps all its children.
-        group = self._group if self._unread or not self.has_ended else 0
-        if group:
-            # A program may have become another user's.
+        # While a pipe is open or the child is not reaped, the group exists. Later its number may be
+        # reused, because an agent reaps all its children.
+        if self._unread or not self.has_ended:
+            # PermissionError: the program has changed its user.
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+                os.killpg(self._group, signal.SIGKILL)
         self._unread.clear()
 
     def _close(self) -> None:
@@ -272,23 +270,23 @@ class TimeLimitedChild:
             self._pid = 0
 
 
-def _live_asked(
+def _run_child(
     ask: Callable[[], bytes] | Sequence[str],
     writing: Sequence[int],
     seconds: float,
     environ: Mapping[str, str],
     parent: int,
 ) -> None:
-    # An object of ours that is finalized here could close a descriptor with a reused number.
+    # A finalizer of one of our objects could close a descriptor whose number is reused.
     gc.disable()
     os.setpgid(0, 0)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for number, descriptor in enumerate([nowhere] * 3 if callable(ask) else [nowhere, *writing]):
+    null = os.open(os.devnull, os.O_RDWR)
+    for number, descriptor in enumerate([null] * 3 if callable(ask) else [null, *writing]):
         os.dup2(descriptor, number)
     close_all_but({0, 1, 2, *writing} if callable(ask) else {0, 1, 2})
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
-    # It goes on after exec.
+    # The timer survives exec.
     signal.setitimer(signal.ITIMER_REAL, seconds + ALARM_GRACE_SECONDS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     set_parent_death_signal(parent)
@@ -303,12 +301,12 @@ def _live_asked(
 
 
 def become_subreaper(*keep: int) -> None:
-    """Have this forked process outlive its parent, and get the orphans of all that it starts.
+    """Make this forked process survive its parent, and adopt the orphans of all that it starts.
 
-    It has the descriptors 0, 1, 2 and ``keep``. Its parent ends it by closing one; ``end_children``
-    is to be called then.
+    It keeps the descriptors 0, 1, 2 and ``keep``. Its parent tells it to end by closing one of them;
+    it must then call ``end_children``.
     """
-    # Imported only here: our own process does not need it.
+    # Not needed in the agent itself.
     import ctypes
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -320,8 +318,8 @@ def become_subreaper(*keep: int) -> None:
 
 
 def end_children() -> None:
-    """Kill all children of this process, and what becomes its child when they die."""
-    # At the start it would delay the first worker.
+    """Kill all children of this process, and the orphans that it adopts when they die."""
+    # Not at the start, because it would delay the first worker.
     import psutil
 
     while children := psutil.Process().children():
@@ -333,7 +331,7 @@ def end_children() -> None:
 
 def set_parent_death_signal(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel send a signal to this process when the thread of ``parent`` that forked it ends."""
-    # Imported only here: our own process does not need it.
+    # Not needed in the agent itself.
     import ctypes
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
@@ -342,24 +340,25 @@ def set_parent_death_signal(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def reap_child(pid: int, seconds: float) -> int | None:
-    """Reap child ``pid``, if it ends in time: not even SIGKILL ends one that hangs in the kernel.
+    """Wait at most ``seconds`` for child ``pid`` to exit, and reap it.
 
-    Returns its ``wait`` status, 0 if it was reaped before, or None if it still runs.
+    Returns its wait status, 0 if it was reaped before, or None if it still runs. A child that hangs
+    in the kernel may run on after SIGKILL.
     """
     deadline = time.monotonic() + seconds
-    # Blocked, so that the end cannot come between a look and the wait for it. A pidfd would do,
-    # but Linux before 5.3 has none, nor has the Python of conda (python-trio/trio#2855).
+    # SIGCHLD is blocked so that it can't arrive between the check and the wait. A pidfd would be
+    # simpler, but Linux before 5.3 and conda's Python lack it (python-trio/trio#2855).
     with blocked(signal.SIGCHLD):
-        while (status := _status_by_now(pid)) is None:
+        while (status := _try_reap(pid)) is None:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            # In steps: another thread, which does not block the signal, may have taken it.
+            # In steps, because a thread that does not block the signal may have received it.
             signal.sigtimedwait({signal.SIGCHLD}, min(left, SECONDS_BETWEEN_CHECKS))
     return status
 
 
-def _status_by_now(pid: int) -> int | None:
+def _try_reap(pid: int) -> int | None:
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -368,7 +367,7 @@ def _status_by_now(pid: int) -> int | None:
 
 
 def describe_wait_status(status: int) -> tuple[str, int]:
-    """Return "exited with code 1" and 0, or "was killed by SIGKILL" and 9, for a ``wait`` status."""
+    """Return "exited with code 1" and 0, or "was killed by SIGKILL" and 9, for a wait status."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return f"was killed by {signal_name(number)}", number
@@ -376,18 +375,18 @@ def describe_wait_status(status: int) -> tuple[str, int]:
 
 
 class TimeLimitedCalls:
-    """Runs work on files that may hang, ``seconds`` each at most; after one that hangs, no more."""
+    """Runs functions that may hang on a file system, each for at most ``seconds``; none after one has hung."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._hangs = False
 
     def run(self, work: Callable[[], ResultT]) -> ResultT | None:
-        """Return what ``work`` returns; None if it is not done in time. It must not raise."""
+        """Return what ``work`` returns, or None if it takes too long. It must not raise."""
         if self._hangs:
             return None
         results: list[ResultT] = []
-        # No signal ends a system call that waits for a file server, but its thread can be abandoned.
+        # No signal interrupts a system call that waits for a file server, but its thread can be abandoned.
         thread = start_thread(lambda: results.append(work()))
         if thread is None:
             return None
@@ -397,7 +396,7 @@ class TimeLimitedCalls:
 
 
 def start_thread(work: Callable[[], object]) -> threading.Thread | None:
-    """Return the thread that does ``work``; None if a limit of processes allows no thread."""
+    """Start a daemon thread; return None if the process limit allows no thread."""
     thread = threading.Thread(target=work, daemon=True)
     try:
         thread.start()
@@ -407,7 +406,7 @@ def start_thread(work: Callable[[], object]) -> threading.Thread | None:
 
 
 def boot_id() -> str:
-    """Return the kernel's id of this boot, which its containers share; "" where it is hidden."""
+    """Return the kernel's boot id, which all containers of a machine share; "" if it is hidden."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -415,7 +414,7 @@ def boot_id() -> str:
 
 
 def raise_descriptor_limit(count: int) -> int:
-    """Raise this process's limit of open files to ``count``; return how many of these it may have."""
+    """Raise the limit of open files to ``count`` if it is lower; return how many of these are allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -1,7 +1,7 @@
 """A job's scratch folder in TMPDIR, which the next job removes if this one is killed.
 
-It is for files that workers write for the launcher (TORCHELASTIC_ERROR_FILE), and for the page that
-ranks share with it (``suspend``).
+It has the files that workers write for the launcher (TORCHELASTIC_ERROR_FILE) and the page that
+ranks share with the agent (``suspend``).
 """
 
 import os
@@ -15,35 +15,35 @@ from pathlib import Path
 from clusterrun.processes import TimeLimitedCalls, boot_id
 
 SECONDS_TO_ANSWER = 1.0
-"""How long a file system may take; after that, workers get no error files."""
+"""If the file system takes longer, workers get no error files."""
 
 NAMES = 2
-"""The second one is for when others have seen the first one, and have taken it meanwhile."""
+"""Candidate names. Another user may have seen the first and made a folder of that name."""
 
 
 class Scratch:
-    """The folder of one job. Each call waits ``seconds`` at most, even if the file system hangs."""
+    """The folder of one job. Each call takes at most ``seconds``, even if the file system hangs."""
 
     def __init__(self, *paths: Path, seconds: float = SECONDS_TO_ANSWER) -> None:
-        """``paths``: where it may be; the first one that nobody else has made is used."""
+        """``paths``: candidates; the first one that no other user has made is used."""
         self.paths = paths
         self.path = paths[0]
         self.fault = ""
-        """Why there is no folder, for people; "" if there is one, or none was wanted yet."""
+        """Why there is no folder, for messages; "" if there is one, or if ``make`` was not called yet."""
         self.files = TimeLimitedCalls(seconds)
-        """Runs work on files of the folder."""
+        """For work on files of the folder."""
         self._seconds = seconds
         self._owner: int | None = None
 
     def make(self) -> bool:
-        """Make the folder, perhaps at the next path; return whether it exists.
+        """Make the folder, at the next path if necessary; return whether it exists.
 
-        It is made again if a cleaner of temporary files has removed it.
+        Call it again before each attempt: a cleaner of temporary files may have removed the folder.
         """
         return self._run(self._make)
 
     def add(self, folders: Iterable[Path]) -> bool:
-        """Make ``folders`` in the folder as it was made; return whether all exist."""
+        """Make ``folders`` inside the folder; return whether all exist."""
         return self._run(partial(self._add, tuple(folders)))
 
     def remove(self) -> None:
@@ -79,10 +79,10 @@ class Scratch:
         return ""
 
     def _is_ours(self) -> bool:
-        """Make the folder if it is missing; return False if another user has made it."""
+        """Make the folder if it is missing; return whether it is ours, not another user's."""
         with suppress(FileExistsError):
             self.path.mkdir(mode=0o700)
-            # A file server may map root to another user.
+            # Not geteuid(): a file server may map root to another user.
             self._owner = self.path.lstat().st_uid
         found = self.path.lstat()
         return stat.S_ISDIR(found.st_mode) and found.st_uid == self._owner
@@ -93,8 +93,8 @@ class Scratch:
 
 
 def remove_scratch(directory: Path) -> None:
-    """Remove ``directory`` and all in it, as far as that is possible; links are not followed."""
-    # fwalk calls itself for each level of folders.
+    """Remove ``directory`` with its contents as far as possible, without following links."""
+    # RecursionError: fwalk recurses for each level of directories.
     with suppress(OSError, RecursionError):
         for _, directories, files, descriptor in os.fwalk(directory, topdown=False):
             for name in (*files, *directories):
@@ -111,38 +111,38 @@ def _remove_entry(name: str, folder: int) -> None:
 
 
 def new_scratch_paths(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return paths for this process's folder in TMPDIR; the folder is not made.
+    """Return candidate paths in TMPDIR for this process's folder, without making it.
 
-    Its name is ``clusterrun-HOST-BOOT-PIDS-TIMES-PID-START-RANDOM``: host, boot id, PID and time
-    namespace, process id, start time, and what nobody can guess, who would make the folder first.
+    The name is ``clusterrun-HOST-BOOT-PIDNS-TIMENS-PID-START-RANDOM``: host, boot id, PID and time
+    namespace, pid, start time, and random digits, so that no other user can make the folder first.
     """
     parent = Path(environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108 - the folder is closed to others
-    name = f"{_prefix()}{os.getpid()}-{_started(os.getpid())}"
+    name = f"{_prefix()}{os.getpid()}-{_start_time(os.getpid())}"
     return tuple(parent / f"{name}-{os.urandom(8).hex()}" for _ in range(NAMES))
 
 
 def remove_leftovers(parent: Path) -> None:
     """Remove the folders in ``parent`` that killed jobs have left.
 
-    Only those whose agents this process would see if they lived: same host, boot and namespaces.
-    Containers and hosts that share TMPDIR do not remove each other's folders. A job that is just
-    starting is safe, too: its folder gets its name when it is made, and its agent lives.
+    Only folders whose agents this process could see are removed: same host, boot and namespaces. So
+    containers and hosts that share TMPDIR do not remove each other's folders. A job that is just
+    starting is safe, because its running agent is in the folder's name.
 
-    A lock is not an alternative: on NFS and FUSE, flock does not reach from one mount to another.
+    A lock would not work: on NFS and FUSE, flock does not reach from one mount to another.
     """
     if not _sees_all_processes():
         return
     prefix = _prefix()
     with suppress(OSError), os.scandir(parent) as entries:
         for name in [entry.name for entry in entries if entry.name.startswith(prefix)]:
-            # Those of earlier versions have nothing random.
-            owner = re.fullmatch(r"(\d{1,9})-(\d+)(?:-[0-9a-f]+)?", name[len(prefix) :])
-            if owner and _is_this_user_s(parent / name) and _is_dead(int(owner[1]), owner[2]):
+            # Earlier versions added no random digits.
+            agent = re.fullmatch(r"(\d{1,9})-(\d+)(?:-[0-9a-f]+)?", name[len(prefix) :])
+            if agent and _is_own(parent / name) and _is_dead(int(agent[1]), agent[2]):
                 remove_scratch(parent / name)
 
 
 def _sees_all_processes() -> bool:
-    """Return whether /proc is that of this PID namespace, and shows boot id and namespace."""
+    """Return whether /proc belongs to this PID namespace, and shows boot id and namespace."""
     try:
         is_own = str(Path("/proc/self").readlink()) == str(os.getpid())
     except OSError:
@@ -151,43 +151,43 @@ def _sees_all_processes() -> bool:
 
 
 def _prefix() -> str:
-    """Return the beginning of the names of all folders whose agents this process would see."""
+    """Return the prefix of all folder names whose agents this process could see."""
     host = os.uname().nodename.replace("/", "_")
     return f"clusterrun-{host}-{boot_id()}-{_namespace('pid')}-{_namespace('time')}-"
 
 
 def _namespace(kind: str) -> str:
-    """Return the number of this process's namespace; "" where the kernel has none."""
+    """Return the inode number of this process's namespace; "" if the kernel has none of this kind."""
     try:
         return re.sub(r"\D", "", str(Path(f"/proc/self/ns/{kind}").readlink()))
     except OSError:
         return ""
 
 
-def _is_dead(pid: int, started: str) -> bool:
+def _is_dead(pid: int, start_time: str) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
-        # Another user's process: not the agent's, unless it changed its user.
+        # Another user's process is the agent only if that changed its user.
         pass
     # A process that hides its start time may be the agent.
-    return _started(pid) not in ("", started)
+    return _start_time(pid) not in ("", start_time)
 
 
-def _started(pid: int) -> str:
-    """Return when a process started, in ticks since boot; "" if it is unknown."""
+def _start_time(pid: int) -> str:
+    """Return the start time of a process, in ticks since boot; "" if unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    # Field 22 of proc_pid_stat(5); the second is a name, which may hold spaces and parentheses.
+    # Field 22 of proc_pid_stat(5). Field 2 is a name that may contain spaces and parentheses.
     fields = text.rpartition(")")[2].split()
     return fields[22 - 3] if len(fields) > 22 - 3 else ""
 
 
-def _is_this_user_s(folder: Path) -> bool:
+def _is_own(folder: Path) -> bool:
     try:
         return folder.lstat().st_uid == os.geteuid()
     except OSError:

@@ -1,6 +1,6 @@
-"""Signals: their names, those that end the job or are forwarded; those to this process, as events.
+"""Signals: which end the job, which are forwarded; signals to this process as events.
 
-A handler only writes a byte, which the loop reads.
+Python's signal handling writes a byte to a pipe, which the loop reads.
 """
 
 import os
@@ -11,7 +11,7 @@ from types import FrameType
 from msgspec import Struct
 
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Sent to an agent, they end the job; all others do not."""
+"""The only signals that end the job when an agent receives them."""
 
 FORWARDED_SIGNALS = (
     signal.SIGUSR1,
@@ -24,7 +24,7 @@ FORWARDED_SIGNALS = (
     signal.SIGXCPU,
     *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )
-"""Forwarded to workers that handle them, apart from ``--suspend-signal``; they end nothing."""
+"""Forwarded to workers that handle them, except ``--suspend-signal``. They do not end the launcher."""
 
 HANDLED_SIGNALS = (
     signal.SIGTERM,
@@ -42,17 +42,17 @@ class SignalReceived(Struct, frozen=True):
     number: int
     at: float
     to_fork_server: bool = False
-    """The fork server received it, as the workers' parent, and forwards it to the agent."""
+    """The fork server received it, as the workers' parent, and forwarded it to the agent."""
 
 
 class ChildEnded(Struct, frozen=True):
-    """A child of the agent has ended, of its own or adopted: it is to be reaped."""
+    """A child of the agent, its own or adopted, has exited and must be reaped."""
 
     at: float
 
 
 def signal_name(number: int) -> str:
-    """Return "SIGTERM", or "signal 35" for a real-time signal, most of which have no name."""
+    """Return "SIGTERM", or "signal 35" for a real-time signal without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -62,31 +62,28 @@ def signal_name(number: int) -> str:
 class Signals:
     """All signals to this process, as a source of events.
 
-    Those ignored at the start stay so, SIGQUIT aside: a shell script's ``&`` ignores it for what it
-    would end, and here it ends nothing.
+    Signals that are ignored at the start stay ignored, except SIGQUIT: a shell script's ``&`` ignores
+    it to keep a program from being killed, and it does not kill the launcher.
     """
 
     def __init__(self) -> None:
-        """Arm the handlers; from here on no signal of ``HANDLED_SIGNALS`` or ``FORWARDED_SIGNALS`` ends us."""
+        """Install the handlers; ``HANDLED_SIGNALS`` and ``FORWARDED_SIGNALS`` no longer kill this process."""
         self._inbox, wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        # A program that blocks them while it starts another one leaves them so for all that follow.
+        # Our parent may have blocked them while it started us.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, *ENDING_SIGNALS})
-        # Even if ignored so far: the kernel would reap our children, and not say how they ended.
-        signal.signal(signal.SIGCHLD, _only_wake)
+        # Even if it was ignored: the kernel would then reap our children and drop their exit status.
+        signal.signal(signal.SIGCHLD, _do_nothing)
         for number in (*HANDLED_SIGNALS, *FORWARDED_SIGNALS):
-            # nohup and a shell's "&" ignore for us and for the workers.
+            # What nohup or a shell's "&" ignores stays ignored, in the workers too.
             if number == signal.SIGQUIT or signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _only_wake)
+                signal.signal(number, _do_nothing)
 
     def fileno(self) -> int:
         return self._inbox
 
     def events(self, now: float) -> Iterable[SignalReceived | ChildEnded]:
-        """Return what has come since.
-
-        A signal that other code has a handler for is not an event.
-        """
+        """Yield the signals received since the last call, except those that other code handles."""
         try:
             numbers = os.read(self._inbox, 4096)
         except BlockingIOError:
@@ -98,5 +95,5 @@ class Signals:
                 yield SignalReceived(number, now)
 
 
-def _only_wake(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: the byte is written by Python itself, to the wakeup descriptor."""
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    """Python itself writes the byte to the wakeup descriptor, but only if there is a handler."""

@@ -1,4 +1,4 @@
-"""Sockets of one user: in a folder closed to others, between processes of that user only."""
+"""Unix sockets between processes of one user, in a folder that is closed to other users."""
 
 import os
 import socket
@@ -12,22 +12,22 @@ SOCKET_FOLDER_HINT = (
     "set XDG_RUNTIME_DIR, for the job and for clusterrun ps and stop, to a folder that is"
     " yours alone"
 )
-"""What makes a place for sockets where there is none."""
+"""What to do if there is no folder for sockets."""
 
 
 def socket_folder_candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the folders that may have sockets of this user's; new ones go to the first private one.
+    """Return the folders that may have this user's sockets; new sockets go to the first private one.
 
-    A job and a command about it differ in TMPDIR and XDG_RUNTIME_DIR, as under Slurm, where a job
-    has a TMPDIR of its own and no login: so commands look at all places. An XDG_RUNTIME_DIR that is
-    not a login's was chosen, and there are no others.
+    A job and a command about it may have different TMPDIR and XDG_RUNTIME_DIR: under Slurm a job has
+    its own TMPDIR and no login session. So commands search all these folders. An XDG_RUNTIME_DIR
+    that is not the login session's was set on purpose, and is then the only folder.
     """
     name = f"clusterrun-{os.getuid()}"
     parents = ("/tmp", "/var/tmp", environ.get("TMPDIR") or "/tmp")  # noqa: S108 - only if private
     common = [Path(parent) / name for parent in parents]
     login = Path(f"/run/user/{os.getuid()}/clusterrun")
     runtime = environ.get("XDG_RUNTIME_DIR", "")
-    # Some containers set it, and do not have it; su leaves it as it was.
+    # In some containers it does not exist, and after su it is the other user's.
     first = [Path(runtime, "clusterrun")] if runtime and os.access(runtime, os.X_OK) else []
     if first and first != [login] and make_private_folder(first[0]):
         return tuple(first)
@@ -35,39 +35,37 @@ def socket_folder_candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def socket_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder for new sockets, made if it is missing; None: there is no private place.
+    """Return the folder for new sockets, which is made if missing; None if none is private.
 
-    No other user may write there: a program that listens at a socket there would get the job.
+    No other user may be able to write there, because commands trust whoever listens there.
     """
     return next(filter(make_private_folder, socket_folder_candidates(environ)), None)
 
 
 def socket_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the places that exist and are private."""
-    places = socket_folder_candidates(environ)
-    return tuple(
-        place for place in places if os.access(place, os.X_OK) and make_private_folder(place)
-    )
+    """Return the folders that exist and are private."""
+    folders = socket_folder_candidates(environ)
+    return tuple(each for each in folders if os.access(each, os.X_OK) and make_private_folder(each))
 
 
 def unusable_socket_folders(environ: Mapping[str, str]) -> str:
-    """Return a sentence on the places that are taken, and not by this user alone; "" if none is."""
-    strange = list(_strange(socket_folder_candidates(environ)))
-    return f"{'; '.join(strange)}: not used for the sockets of jobs" if strange else ""
+    """Return a message about folders that exist but are not private; "" if there is none."""
+    unusable = list(_unusable(socket_folder_candidates(environ)))
+    return f"{'; '.join(unusable)}: not used for the sockets of jobs" if unusable else ""
 
 
-def _strange(places: Iterable[Path]) -> Iterator[str]:
-    for place in places:
+def _unusable(folders: Iterable[Path]) -> Iterator[str]:
+    for folder in folders:
         with suppress(OSError):
-            found = place.lstat()
+            found = folder.lstat()
             if found.st_uid != os.getuid():
-                yield f"{place} belongs to user {found.st_uid}, not to you"
-            elif not make_private_folder(place):
-                yield f"{place} is not a folder that is closed to others (chmod 700)"
+                yield f"{folder} belongs to user {found.st_uid}, not to you"
+            elif not make_private_folder(folder):
+                yield f"{folder} is not a folder that is closed to others (chmod 700)"
 
 
 def make_private_folder(folder: Path) -> bool:
-    """Make a folder if it is missing; return whether it is this user's, and closed to others."""
+    """Make a folder if it is missing; return whether it is this user's and closed to others."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
@@ -78,10 +76,10 @@ def make_private_folder(folder: Path) -> bool:
 
 
 def listen_at(path: Path) -> socket.socket:
-    """Return a socket that listens at ``path``, which must not exist.
+    """Return a socket that listens at ``path``.
 
     Raises:
-        OSError: it exists, or can't be made.
+        OSError: ``path`` exists already, or can't be made.
 
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -95,7 +93,7 @@ def listen_at(path: Path) -> socket.socket:
 
 
 def remove_socket(path: Path) -> None:
-    """Remove a socket, and its folder if it was the last one there."""
+    """Remove a socket, and its folder if that is then empty."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
         path.parent.rmdir()
@@ -104,11 +102,12 @@ def remove_socket(path: Path) -> None:
 def connect_to(path: Path, seconds: float) -> socket.socket:
     """Return a connection to this user's process that listens at ``path``.
 
-    ``seconds``: the time limit of each call on the connection.
+    ``seconds`` is the time limit of each call on the connection.
 
     Raises:
-        OSError: no process listens there (ConnectionRefusedError: the one that did was killed), or
-            it is another user's (PermissionError).
+        ConnectionRefusedError: the process that listened there was killed.
+        PermissionError: another user's process listens there.
+        OSError: no process listens there.
 
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -124,14 +123,14 @@ def connect_to(path: Path, seconds: float) -> socket.socket:
 
 
 def is_peer_same_user(connection: socket.socket) -> bool:
-    """Return whether the process at the other end is this user's (unix(7), SO_PEERCRED)."""
+    """Return whether the process at the other end runs as this user (SO_PEERCRED, unix(7))."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     _pid, user, _group = struct.unpack("3i", credentials)
     return bool(user == os.geteuid())
 
 
 def _call_with_address(call: Callable[[str], object], path: Path) -> None:
-    """Bind or connect a socket to ``path``: the kernel takes 107 bytes, and TMPDIR may be longer."""
+    """Bind or connect a socket to ``path``, which may exceed the kernel's limit of 107 bytes."""
     folder = os.open(path.parent, os.O_PATH)
     try:
         call(f"/proc/self/fd/{folder}/{path.name}")
