@@ -1,4 +1,4 @@
-"""All ranks of a job stop at one step: what a training script calls.
+"""Lets all ranks of a job save and stop at the same step. Training scripts call it.
 
     from clusterrun import suspend
 
@@ -8,8 +8,8 @@
             save(step)
             suspend.ready()
 
-Without clusterrun, ``requested`` is always False and ``ready`` returns at once. This file needs
-nothing but the standard library (Python 3.8), so that a script without clusterrun can bring a copy.
+Without clusterrun, ``requested`` always returns False and ``ready`` returns at once. This file needs
+only the standard library (Python 3.8), so a project without clusterrun can include a copy.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ import warnings
 from mmap import mmap
 
 VARIABLE = "CLUSTERRUN_SUSPEND_PAGE"
-"""Set by clusterrun for each rank: the file, a colon, and the local rank."""
+"""Set by clusterrun for each rank: path of the page, a colon, local rank."""
 
 FIFO_SUFFIX = ".calls"
-"""Beside the file: a named pipe; a byte in it means that a rank has called for the first time."""
+"""Suffix of a named pipe next to the page. Each process writes one byte to it at its first call."""
 
-WORD = 8
-"""Bytes. A word is an unsigned integer in the byte order of the machine."""
+WORD_SIZE = 8
+"""Bytes. A word is an unsigned integer in native byte order."""
 
 WORDS_PER_SLOT = 8
-"""The first slot is the agent's; no two processes share a line of the cache."""
+"""The first slot is the agent's. No two processes share a cache line."""
 
 MAX_CALLERS_PER_RANK = 32
-"""Slots of each rank: a script that starts a process for each GPU by itself has as many callers."""
+"""Slots of each rank. A script may start a process for each GPU by itself, and each may call."""
 
 REQUEST_WORD = 0
-"""Of the agent: 0 (go on), ``HOLD``, or 1 + the step from which on ``requested`` returns True."""
+"""In the agent's slot: 0 (continue), ``HOLD``, or 1 + the first step at which ranks save."""
 
 EXIT_WORD = 1
-"""Of the agent: 1 once ranks that have saved may end."""
+"""In the agent's slot: 1 once ranks that have saved may exit."""
 
 STEP_WORD = 0
-"""Of a caller: 1 + the step of its last call; 0 before the first call."""
+"""In a caller's slot: 1 + the step of its last call; 0 before its first call."""
 
 SAVED_WORD = 1
-"""Of a caller: 1 once it has saved."""
+"""In a caller's slot: 1 once it has saved."""
 
 HOLD = (1 << 64) - 1
-"""A rank that calls waits until the step is agreed on."""
+"""Ranks that call wait until the agents have agreed on a step."""
 
 _SECONDS_BETWEEN_CHECKS = 0.002
 
 
 class _Page:
-    """This process's part of the file that its rank shares with the agent."""
+    """The file that the ranks of a node share with the agent, and this process's slot in it."""
 
     def __init__(self, path: str, rank: int) -> None:
         with open(path, "r+b") as file:  # noqa: PTH123 - pathlib would stay imported in the script
             self.words = memoryview(mmap(file.fileno(), 0)).cast("Q")
-        slot = rank * MAX_CALLERS_PER_RANK + _claim(f"{path}.{rank}")
+        slot = rank * MAX_CALLERS_PER_RANK + _take_slot(f"{path}.{rank}")
         self.own = (1 + slot) * WORDS_PER_SLOT
         self.step = -1
-        """Of the last call."""
+        """The step of the last call."""
         self.stops = False
-        """The last call has returned True."""
+        """Whether the last call has returned True."""
 
     def agreed_word(self) -> int:
-        """Wait while the agent holds the ranks, and return what it has written then.
+        """Wait while the agent makes ranks wait, and return the word that it writes then.
 
-        Python promises no single store for a word: it counts once two reads agree.
+        Two reads must agree, because Python does not promise to store a word atomically.
         """
         before, word = HOLD, self.words[REQUEST_WORD]
         while word == HOLD or word != before:
@@ -82,18 +82,18 @@ _is_open = False
 
 
 def requested(step: int | None = None) -> bool:
-    """Return whether this rank is to save now; True for all ranks of the job at the same step.
+    """Return whether this rank must save now; True for all ranks of the job at the same step.
 
-    Call it once for each step, on every rank. Where a script starts a process for each GPU by itself,
-    all of those call it, or the one that has started them. It costs less than a microsecond and no system call,
-    apart from the first call and while a request is being agreed on.
+    Call it once per step on every rank. If a script starts a process for each GPU by itself, either
+    all of these call it, or only the process that started them. A call takes less than a microsecond
+    and no system call, except the first call and while ranks agree on a step.
 
     Args:
-        step: the number of the step, which never decreases over the run. None: calls are counted
-            from 0; then all ranks must call it equally often.
+        step: the number of the step, which must never decrease. None: calls are counted from 0, and
+            all ranks must call it equally often.
 
     Raises:
-        ValueError: ``step`` is smaller than in the call before, or negative.
+        ValueError: ``step`` is negative, or smaller than in the call before.
 
     """
     page = _page if _is_open else _open()
@@ -104,7 +104,7 @@ def requested(step: int | None = None) -> bool:
     elif step < page.step or step < 0:
         raise ValueError(f"suspend.requested({step}): steps must not decrease ({page.step} before)")
     page.step = step
-    # First the step, then the look: the agent holds the ranks first, and reads their steps then.
+    # The step is written before the word is read: the agent writes HOLD first and then reads the steps.
     page.words[page.own] = step + 1
     if not page.words[REQUEST_WORD]:
         return False
@@ -113,13 +113,13 @@ def requested(step: int | None = None) -> bool:
 
 
 def ready() -> None:
-    """Say that this rank has saved; wait until all ranks of the job have, and end this process.
+    """Report that this rank has saved, wait until all ranks of the job have, and exit.
 
-    Returns at once if ``requested`` has not returned True, or if the job is not suspended after all
-    because a rank has ended meanwhile.
+    Returns if ``requested`` did not return True, or if the suspension is cancelled because a rank has
+    exited meanwhile.
 
     Raises:
-        SystemExit: with code 0: all ranks have saved, or the job ends for another reason.
+        SystemExit: with code 0, when all ranks have saved or the job ends for another reason.
 
     """
     page = _page
@@ -135,12 +135,12 @@ def ready() -> None:
 
 
 def _open() -> _Page | None:
-    """Open this rank's page at its first call; None without clusterrun."""
+    """Open the page at the first call; return None without clusterrun."""
     global _page, _is_open  # noqa: PLW0603 - a process is one rank
     _is_open = True
     path, _, rank = os.environ.get(VARIABLE, "").rpartition(":")
     if path:
-        # A process that this one executes is not the rank, nor one that it forks, as a data loader's.
+        # Programs that this process executes, and processes that it forks (a DataLoader's), are not the rank.
         del os.environ[VARIABLE]
         try:
             page = _Page(path, int(rank))
@@ -159,14 +159,14 @@ def _close() -> None:
     _page = None
 
 
-def _claim(path: str) -> int:
-    """Return a number that no other process of this rank has."""
+def _take_slot(path: str) -> int:
+    """Return the number of a slot that no other process of this rank has taken."""
     for number in range(MAX_CALLERS_PER_RANK):
         try:
-            claim = os.open(f"{path}.{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            lock = os.open(f"{path}.{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             continue
-        os.close(claim)
+        os.close(lock)
         return number
     raise OSError(f"{MAX_CALLERS_PER_RANK} other processes of it have called")
 

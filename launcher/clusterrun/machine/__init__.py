@@ -1,1 +1,1 @@
-"""What this node has: CPUs, NUMA nodes and GPUs, read below a root that can be a captured machine."""
+"""Reads the CPUs, NUMA nodes and GPUs of this node, or of a captured machine."""

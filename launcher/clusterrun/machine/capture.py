@@ -1,4 +1,4 @@
-"""Captured machines: all that was asked of one, as JSON; read without trust."""
+"""Captured machines: all that was read of a machine, as JSON. Captures are untrusted input."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from clusterrun.errors import UsageError
 from clusterrun.machine.tree import KernelAnswers, Tree
 
 FORMAT = 2
-"""The first were archives of files."""
+"""Format 1 was an archive of files."""
 
 MAX_SIZE = 64 * 2**20
-"""Bytes of a capture; a large machine has a million."""
+"""Bytes. The capture of a large machine has a million."""
 
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -31,58 +31,58 @@ VARIABLES = (
     "ASCEND_RT_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
 )
-"""The variables that choose GPUs; no other variable is captured."""
+"""The variables that choose GPUs. No other variables are captured."""
 
 _KEPT_LINES = {
     # Process and user ids are private.
     "proc/self/status": ("Cpus_allowed", "Mems_allowed"),
-    # So are other mounts. The mount of /proc is kept so that the file is not empty.
+    # Other mounts are private. The mount of /proc is kept so that the file is not empty.
     "proc/self/mountinfo": (" - cgroup", " / /proc "),
     # The other lines change all the time.
     "meminfo": ("MemTotal",),
 }
-"""Files, by path or name, of which only lines with one of these texts are kept."""
+"""Files, by path or name, of which only the lines with one of these texts are kept."""
 
 _KEPT_DEVICES = ("accel", "hl", "neuron", "nvidia")
-"""Files in /dev, by how their names begin: others may be names of hosts or users."""
+"""Prefixes of the names in /dev that are kept: others may contain names of hosts or users."""
 
-_PACKED = (b"\xfd7zXZ\x00", b"BZh", b"\x1f\x8b")
-"""The first bytes of .xz, .bz2 and .gz."""
+_COMPRESSED = (b"\xfd7zXZ\x00", b"BZh", b"\x1f\x8b")
+"""The first bytes of .xz, .bz2 and .gz files."""
 
 _COMMAND = "\n  clusterrun topo --capture machine.json"
 _CAPTURE_ONE = f"to capture a machine, type on it:{_COMMAND}"
 
 
 class Capture(Struct, frozen=True):
-    """What was asked of a machine, and what no file of it has."""
+    """All that was read of a machine."""
 
     format: int
     clusterrun: str
     """The version that wrote it."""
     allowed_cpus: str
-    """The affinity of the captured process, as a list."""
+    """The affinity of the captured process, in list form."""
     variables: dict[str, str]
-    """Those of ``VARIABLES`` that were set."""
+    """The ``VARIABLES`` that were set."""
     answers: KernelAnswers
 
 
 class _Head(Struct, frozen=True):
-    """What captures of all formats have."""
+    """The fields that captures of all formats have."""
 
     format: int
     clusterrun: str
 
 
 def encode_capture(tree: Tree, environ: Mapping[str, str], allowed: CpuSet) -> bytes:
-    """Return the capture of a machine as text; the same for the same machine.
+    """Return the capture of a machine as JSON; the same text for the same machine.
 
     Args:
-        tree: the machine, after all has been asked that a replay will ask.
+        tree: the machine, after everything was read that a replay will read.
         environ: the environment of the captured process.
-        allowed: the CPUs that the process may use.
+        allowed: its CPU affinity.
 
     """
-    # For the maintainers, who replay it elsewhere.
+    # For maintainers who replay the capture on another machine.
     tree.answer("architecture", lambda: os.uname().machine)
     tree.kernel()
     from importlib.metadata import version
@@ -94,23 +94,23 @@ def encode_capture(tree: Tree, environ: Mapping[str, str], allowed: CpuSet) -> b
         variables={name: environ[name] for name in VARIABLES if name in environ},
         answers=_public(tree.answers),
     )
-    # msgspec refuses the names of files that are not UTF-8.
+    # json, because msgspec rejects file names that are not UTF-8.
     return json.dumps(msgspec.to_builtins(capture), indent=1, sort_keys=True).encode() + b"\n"
 
 
 def open_capture(
     root: Path, origin: str, environ: Mapping[str, str]
 ) -> tuple[Tree, CpuSet | None, Mapping[str, str]]:
-    """Return a captured machine, the CPUs that the captured process could use, and its variables.
+    """Return a captured machine, the affinity of the captured process, and its environment.
 
     Args:
-        root: a file that clusterrun wrote, or a folder with the ``sys`` and ``proc`` of a machine:
-            then the CPUs are None, as ``proc`` may have them.
-        origin: where it was set.
-        environ: our environment; the captured one has the variables for GPUs.
+        root: a file that clusterrun wrote, or a folder with the ``sys`` and ``proc`` of a machine.
+            For a folder the affinity is None: ``proc`` may have it.
+        origin: where ``root`` was set, for messages.
+        environ: our environment. The capture's variables for GPUs replace ours.
 
     Raises:
-        UsageError: it is not a captured machine.
+        UsageError: ``root`` is not a captured machine.
 
     """
     if root.is_dir():
@@ -128,7 +128,7 @@ def open_capture(
         raise UsageError(
             f"{origin}: {root} can't be read: {error.strerror}", "give another path"
         ) from None
-    if content.startswith(_PACKED) or content[257:262] == b"ustar":
+    if content.startswith(_COMPRESSED) or content[257:262] == b"ustar":
         raise UsageError(
             f"{origin}: {root} is an archive",
             "unpack it with tar -xf, and give the folder that has sys and proc in it; for one that"
@@ -137,7 +137,7 @@ def open_capture(
     try:
         capture = _read(content)
         allowed = CpuSet.parse(capture.allowed_cpus)
-    # RecursionError: by lists in lists. Only newer versions of msgspec raise a ValueError.
+    # RecursionError: deeply nested lists. MsgspecError is a ValueError only in newer versions.
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise UsageError(
             f"{origin}: {root} is not a captured machine: {error}", _CAPTURE_ONE
@@ -161,7 +161,7 @@ def _read(content: bytes) -> Capture:
 
 
 def _public(answers: KernelAnswers) -> KernelAnswers:
-    """Return the answers without private lines, and without those that say that a file is missing."""
+    """Return the answers without private lines and names, and without those of missing files."""
     text = {path: _kept_lines(path, text) for path, text in answers.text.items()}
     names = dict(answers.names)
     if "dev" in names:

@@ -1,4 +1,4 @@
-"""The control groups of this process, versions 1 and 2: CPUs, memory, kills by the OOM killer."""
+"""The control groups of this process, version 1 and 2: CPU quota, cpuset, memory, OOM kills."""
 
 from pathlib import Path
 from typing import Self
@@ -9,22 +9,22 @@ from clusterrun.cpuset import CpuSet
 from clusterrun.machine.tree import Tree, parse_number
 
 _NO_LIMIT = 2**60
-"""Version 1 writes "no limit" as the largest multiple of a page."""
+"""Bytes. For no limit, version 1 writes the largest multiple of the page size."""
 
 
 class Hierarchy(Struct, frozen=True):
-    """Where one controller of this process is."""
+    """The control groups in which one controller has this process."""
 
     version: int
     """1 or 2."""
     groups: tuple[str, ...]
-    """Directories below the root: the process's own group first, the mount's root last."""
+    """Directories, relative to the root: the process's own group first, the root of the mount last."""
 
 
 def hierarchy_of(tree: Tree, controller: str) -> Hierarchy | None:
-    """Return the groups that ``controller`` ("memory", "cpu") has us in; None if not mounted.
+    """Return the groups of this process for ``controller`` ("memory", "cpu"); None if not mounted.
 
-    A controller is in a version 1 hierarchy or in the one of version 2, never in both.
+    A controller is in a version 1 hierarchy or in the version 2 hierarchy, never in both.
     """
     paths = _own_paths(tree)
     for mount in _mounts(tree, controller):
@@ -37,20 +37,21 @@ def hierarchy_of(tree: Tree, controller: str) -> Hierarchy | None:
 class _Mount(Struct, frozen=True):
     version: int
     controllers: tuple[str, ...]
-    """Of version 1; ("",) for version 2, as in /proc/self/cgroup."""
+    """For version 2, ("",) as in /proc/self/cgroup."""
     root: str
-    """The group that is mounted: "/", or a container's own."""
+    """The group that is mounted: "/", or in a container its own."""
     point: str
+    """The mount point."""
 
 
 def _own_paths(tree: Tree) -> dict[str, str]:
-    """Return the path of our group by controller; that of version 2 has the name ""."""
+    """Return the path of our group by controller; version 2 has the key ""."""
     paths: dict[str, str] = {}
     for line in tree.text("proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         for controller in controllers.split(","):
-            # "0::" is version 2; version 1 without a controller is "name=systemd".
+            # "0::PATH" is version 2. A version 1 hierarchy without a controller is "name=systemd".
             if controller or number == "0":
                 paths[controller] = path
     return paths
@@ -60,7 +61,7 @@ def _mounts(tree: Tree, controller: str) -> list[_Mount]:
     """Return the mounted hierarchies, version 1 first."""
     lines = tree.text("proc/self/mountinfo").splitlines()
     if not lines:
-        # A captured tree: where systemd mounts them.
+        # A captured tree without the file. systemd mounts the hierarchies here.
         first = _Mount(1, (controller,), "/", f"sys/fs/cgroup/{controller}")
         return [first, _Mount(2, ("",), "/", "sys/fs/cgroup")]
     mounts = [mount for mount in map(_mount, lines) if mount]
@@ -68,7 +69,7 @@ def _mounts(tree: Tree, controller: str) -> list[_Mount]:
 
 
 def _mount(line: str) -> _Mount | None:
-    # "32 31 0:29 ROOT POINT OPTIONS [TAGS ...] - TYPE SOURCE SUPEROPTIONS", see proc(5).
+    # proc_pid_mountinfo(5): "32 31 0:29 ROOT POINT OPTIONS [TAGS ...] - TYPE SOURCE SUPEROPTIONS".
     before, _, after = line.partition(" - ")
     fields, kind = before.split(), after.split()
     if len(fields) < 5 or len(kind) < 3:
@@ -84,7 +85,7 @@ def _mount(line: str) -> _Mount | None:
 
 def _groups(tree: Tree, mount: _Mount, path: str) -> tuple[str, ...]:
     below = _below(mount.root, path)
-    # In a container the path may be the host's, which is hidden: the mounted group is then ours.
+    # A container may see the host's path, which is not mounted. The mounted group is then ours.
     if not tree.exists(f"{mount.point}/{below}"):
         below = ""
     names = below.split("/") if below else []
@@ -101,7 +102,7 @@ def _below(root: str, path: str) -> str:
 
 
 def cpu_quota(tree: Tree) -> float | None:
-    """Return the CPU limit of our groups, in CPUs; None: no limit."""
+    """Return the lowest CPU limit of our groups, in CPUs; None if there is no limit."""
     hierarchy = hierarchy_of(tree, "cpu")
     if hierarchy is None:
         return None
@@ -116,48 +117,48 @@ def cpuset_of(tree: Tree) -> CpuSet:
     if hierarchy is None:
         return CpuSet()
     name = "cpuset.cpus" if hierarchy.version == 1 else "cpuset.cpus.effective"
-    # Of version 2, a group without the controller has those of the group around it.
+    # In version 2, a group without the controller has the CPUs of its parent.
     lists = (tree.cpu_list(f"{group}/{name}") for group in hierarchy.groups)
     return next(filter(None, lists), CpuSet())
 
 
 def _quota_1(tree: Tree, group: str) -> float | None:
-    # -1 is not a limit.
+    # A quota of -1 means no limit.
     quota = parse_number(tree.text(f"{group}/cpu.cfs_quota_us"))
     period = parse_number(tree.text(f"{group}/cpu.cfs_period_us"))
     return quota / period if quota and period else None
 
 
 def _quota_2(tree: Tree, group: str) -> float | None:
-    # "max 100000" is not a limit.
+    # "max 100000" means no limit.
     quota, period = map(parse_number, tree.text(f"{group}/cpu.max").partition(" ")[::2])
     return quota / period if quota and period else None
 
 
 class GroupMemory(Struct, frozen=True):
-    """One control group: how many processes the OOM killer ended in it, and what it may use."""
+    """The OOM kills and the memory limit of one control group."""
 
     directory: str
     """``/sys/fs/cgroup/memory/job``."""
     kills: int
     limit: int | None
-    """Bytes; None: no limit of its own."""
+    """Bytes; None if the group itself has no limit."""
 
 
 class OomCounters(Struct, frozen=True):
     """The kernel's counters at one time."""
 
     groups: tuple[GroupMemory, ...]
-    """Our own group first, then those around it.
+    """Our own group first, then its ancestors.
 
-    Version 1 counts a kill in the victim's own group only, version 2 in those around it too.
+    Version 1 counts a kill in the victim's own group only, version 2 in all its ancestors too.
     """
     machine_kills: int
-    """On the whole machine, since it started; 0 where the kernel doesn't count (before 4.13)."""
+    """On the whole machine since boot; 0 if the kernel does not count them (before 4.13)."""
 
     @classmethod
     def read(cls, root: Path) -> Self:
-        """Return the counters of this process's groups and of the machine, as far as they can be read."""
+        """Return the counters of this process's groups and of the machine, as far as they are readable."""
         tree = Tree(root)
         hierarchy = hierarchy_of(tree, "memory")
         groups = _memory_of_groups(tree, hierarchy) if hierarchy else ()
@@ -165,7 +166,7 @@ class OomCounters(Struct, frozen=True):
 
 
 def oom_kills_between(before: OomCounters, after: OomCounters) -> str:
-    """Return a sentence on the processes that the OOM killer killed in between; "" if there are none."""
+    """Return a sentence about the processes that were OOM-killed in between; "" if there are none."""
     earlier = {group.directory: group.kills for group in before.groups}
     for position, group in enumerate(after.groups):
         kills = group.kills - earlier.get(group.directory, group.kills)
@@ -173,7 +174,7 @@ def oom_kills_between(before: OomCounters, after: OomCounters) -> str:
             whose = "this cgroup" if position == 0 else "the cgroup around this one"
             return f"{_ended(kills)} of {whose} ({_limit_of(after.groups[position:])})"
     if after.groups:
-        # They count all kills of ours: other jobs and containers run on this machine, too.
+        # The groups count all our kills. The machine's counter includes other jobs and containers.
         return ""
     kills = after.machine_kills - before.machine_kills
     return f"{_ended(kills)} on this machine, perhaps not of this job" if kills > 0 else ""
@@ -204,7 +205,7 @@ def _ended(kills: int) -> str:
 
 
 def _limit_of(groups: tuple[GroupMemory, ...]) -> str:
-    """Return the lowest limit of the group and those around it, with the group that sets it."""
+    """Return the lowest limit of the group and its ancestors, with the group that sets it."""
     limits = [(group.limit, group.directory) for group in groups if group.limit is not None]
     if not limits:
         return f"no limit, {groups[0].directory}"

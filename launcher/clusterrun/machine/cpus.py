@@ -1,4 +1,4 @@
-"""The CPUs, and which of them form cores, packages, caches and NUMA nodes, from /sys."""
+"""Reads from /sys the CPUs and how they form cores, packages, L3 caches and NUMA nodes."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ _NODES = "sys/devices/system/node"
 
 
 class Processors(Struct, frozen=True):
-    """The logical CPUs of a machine, grouped as its ``Machine`` has them."""
+    """The logical CPUs of a machine. The fields are those of ``Machine``."""
 
     online: CpuSet
     allowed: CpuSet
@@ -26,16 +26,16 @@ class Processors(Struct, frozen=True):
 
 
 def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
-    """Read the CPUs; ``allowed`` is our affinity, None: the captured tree's."""
+    """Read the CPUs; ``allowed`` is our affinity, or None for that in the captured tree."""
     online = _online(tree)
     if allowed is None:
         allowed = _captured_affinity(tree, online)
-    # An affinity has only CPUs that run, even if a container's /sys does not list them as online.
+    # A CPU in the affinity is online, even if a container's /sys does not list it.
     online = CpuSet(online | allowed)
-    # The kernel moves no thread from or to an isolated CPU: those of a worker would share one.
+    # The kernel never moves a thread from or to an isolated CPU, so all threads of a worker would share one.
     unbalanced = CpuSet(online & tree.cpu_list(f"{_CPUS}/isolated"))
     if allowed <= unbalanced:
-        # Somebody has asked for just these, and knows that.
+        # The user has chosen isolated CPUs on purpose.
         isolated, excluded_cpus = CpuSet(), CpuSet(online - unbalanced)
     else:
         isolated, excluded_cpus = CpuSet(allowed & unbalanced), unbalanced
@@ -54,10 +54,10 @@ def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
 
 
 def read_nodes(tree: Tree, online: CpuSet) -> tuple[NumaNode, ...]:
-    """Return the NUMA nodes that are online, by id, with those of their CPUs that are ``online``.
+    """Return the online NUMA nodes, sorted by id, with their CPUs that are in ``online``.
 
-    Node ids are labels: they may be sparse, and ``possible`` may name nodes that do not exist.
-    A kernel without NUMA shows no node.
+    Ids may be sparse, and ``possible`` may list nodes that do not exist. A kernel without NUMA lists
+    no nodes.
     """
     ids = _ids(tree)
     memory = {number: _memory(tree, number) for number in ids}
@@ -75,7 +75,7 @@ def read_nodes(tree: Tree, online: CpuSet) -> tuple[NumaNode, ...]:
 
 
 def _online(tree: Tree) -> CpuSet:
-    """Return the CPUs that run, including those that a container hides; none if unknown."""
+    """Return the online CPUs, including those that a container hides; empty if unknown."""
     listed = tree.cpu_list(f"{_CPUS}/online")
     if listed:
         return CpuSet(listed | _hidden(tree, listed))
@@ -83,16 +83,16 @@ def _online(tree: Tree) -> CpuSet:
 
 
 def _hidden(tree: Tree, online: CpuSet) -> CpuSet:
-    """Return the CPUs that run, but that a container's /sys does not list as online.
+    """Return the CPUs that are online but not listed as online in a container's /sys.
 
-    Lxcfs (LXC, Proxmox) lists a container's own CPUs there, and leaves the lists of nodes alone.
-    Without the others, a node that other containers share would seem to be ours alone.
+    LXCFS (LXC, Proxmox) lists only the container's own CPUs as online, but all CPUs of a NUMA node.
+    Without the others, a NUMA node shared with other containers would seem to be ours alone.
     """
     of_nodes = CpuSet.union_of(_cpus_of_node(tree, number) for number in _ids(tree))
     listed = CpuSet(of_nodes - online)
     if not listed:
         return listed
-    # Old kernels, and trees that were edited, list CPUs of a node that are offline or absent.
+    # Old kernels and edited trees also list CPUs of a node that are offline or absent.
     present = tree.cpu_list(f"{_CPUS}/present") or listed
     existing = listed & present - tree.cpu_list(f"{_CPUS}/offline")
     return CpuSet(cpu for cpu in existing if tree.text(f"{_CPUS}/cpu{cpu}/online") != "0")
@@ -102,7 +102,7 @@ def _captured_affinity(tree: Tree, online: CpuSet) -> CpuSet:
     allowed = tree.status_cpus("Cpus_allowed_list")
     if allowed:
         return CpuSet(allowed & online) or online
-    # A captured container may use what its /sys lists as online.
+    # A captured container may use the CPUs that its /sys lists as online.
     return tree.cpu_list(f"{_CPUS}/online") or online
 
 
@@ -113,10 +113,10 @@ def _cores(tree: Tree, online: CpuSet) -> tuple[tuple[CpuSet, ...], bool]:
     left = set(online)
     for cpu in sorted(online):
         if cpu in left:
-            # thread_siblings is the name before Linux 5.3, and still exists.
+            # thread_siblings is the name from before Linux 5.3 and still exists.
             siblings = _listed(tree, cpu, "thread_siblings", "core_cpus")
             known = known or bool(siblings)
-            # Tables of virtual machines may overlap: a CPU belongs to the first core that lists it.
+            # In virtual machines cores may overlap. A CPU belongs to the first core that lists it.
             core = CpuSet((siblings & left) | {cpu})
             left -= core
             cores.append(core)
@@ -124,7 +124,7 @@ def _cores(tree: Tree, online: CpuSet) -> tuple[tuple[CpuSet, ...], bool]:
 
 
 def _listed(tree: Tree, cpu: int, *names: str) -> CpuSet:
-    """Return what the first of these files of a CPU's topology has: as ``NAME_list``, or as a mask."""
+    """Return the CPUs in the first of these topology files of a CPU, ``NAME_list`` or the mask ``NAME``."""
     paths = (f"{_CPUS}/cpu{cpu}/topology/{name}" for name in names)
     found = (tree.cpu_list(f"{path}_list") or tree.cpu_map(path) for path in paths)
     return next(filter(None, found), CpuSet())
@@ -139,9 +139,9 @@ def _packages(tree: Tree, cores: tuple[CpuSet, ...], online: CpuSet) -> tuple[Cp
             continue
         left -= core
         number = tree.integer(f"{_CPUS}/cpu{first}/topology/physical_package_id")
-        # -1: the firmware does not know.
+        # -1 means that the firmware does not know it.
         if number is not None and number >= 0:
-            # One CPU lists its whole package, so the files of its other cores are not read.
+            # One CPU lists its whole package, so the files of the other cores are not read.
             around = CpuSet(_listed(tree, first, "core_siblings", "package_cpus") & left)
             left -= around
             packages.setdefault(number, set()).update(core, around)
@@ -161,11 +161,11 @@ def _caches(tree: Tree, online: CpuSet) -> tuple[CpuSet, ...]:
 
 
 def _sharing_l3(tree: Tree, cpu: int) -> CpuSet:
-    """Return the CPUs that share the L3 cache of ``cpu``; none if it has none.
+    """Return the CPUs that share the L3 cache of ``cpu``; empty if it has none.
 
-    Some CPUs have none on a machine where others do: the low-power cores of Intel's Arrow Lake.
+    CPUs without an L3 cache exist beside others that have one: low-power cores of Intel's Arrow Lake.
     """
-    # The number of an index is not a level: s390 has the instructions of L2 at 3, and L3 at 4.
+    # The index is not the level: on s390, index3 is the L2 instruction cache and index4 the L3.
     for name in tree.names(f"{_CPUS}/cpu{cpu}/cache"):
         cache = f"{_CPUS}/cpu{cpu}/cache/{name}"
         if tree.text(f"{cache}/level") == "3" and tree.text(f"{cache}/type") != "Instruction":
@@ -177,7 +177,6 @@ def _sharing_l3(tree: Tree, cpu: int) -> CpuSet:
 
 def _ids(tree: Tree) -> tuple[int, ...]:
     present = set(tree.numbers(_NODES, "node"))
-    # Node lists have the form of CPU lists.
     listed = tree.cpu_list(f"{_NODES}/online")
     return tuple(sorted(present & listed if listed else present))
 
@@ -192,14 +191,14 @@ def _distances(tree: Tree, number: int, ids: tuple[int, ...]) -> dict[int, int]:
         parse_number(column) for column in tree.text(f"{_NODES}/node{number}/distance").split()
     ]
     known = [column for column in columns if column is not None]
-    # Each node that is online has a column, by id; other numbers of columns can't be matched.
+    # There is a column for each online node, by id. Other numbers of columns can't be matched.
     return dict(zip(ids, known, strict=True)) if len(ids) == len(columns) == len(known) else {}
 
 
 def _with_memory(tree: Tree, memory: Mapping[int, int | None]) -> frozenset[int]:
-    """Return the nodes with memory that our cpuset lets us use."""
+    """Return the NUMA nodes with memory that our cpuset lets us use."""
     if len(memory) == 1:
-        # The only node has all memory.
+        # The only node has all the memory.
         return frozenset(memory)
     allowed = tree.status_cpus("Mems_allowed_list") or CpuSet(memory)
     listed = tree.cpu_list(f"{_NODES}/has_memory")
@@ -209,7 +208,7 @@ def _with_memory(tree: Tree, memory: Mapping[int, int | None]) -> frozenset[int]
 
 
 def _memory(tree: Tree, number: int) -> int | None:
-    # The line reads: Node 0 MemTotal: 8386704 kB.
+    # Lines read "Node 0 MemTotal: 8386704 kB".
     facts = tree.facts(f"{_NODES}/node{number}/meminfo", ":")
     size = parse_number(facts.get(f"Node {number} MemTotal", "").removesuffix(" kB"))
     return None if size is None else size << 10

@@ -1,4 +1,4 @@
-"""What is worth knowing of a host in a bug report: its system, its limits, its shared memory."""
+"""Facts about a host for a bug report: system, limits, shared memory."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ CONTAINER_FILES = {
     "run/.containerenv": "Podman",
     "singularity": "Apptainer",
 }
-"""Files at the root by which containers are known, below the root."""
+"""Files, relative to the root, that show the kind of container."""
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - only its size is read
 
@@ -26,12 +26,13 @@ LIMITS = {
 
 
 def host_facts(tree: Tree) -> Iterator[tuple[str, str]]:
-    """Yield the facts of this host with their names; the name of the host is not among them."""
+    """Yield names and values of facts about this host, without its host name."""
     release = tree.facts("etc/os-release", "=")
     yield "system", release.get("PRETTY_NAME", "").strip('"') or "unknown"
     yield "kernel", f"{platform.release()}, {platform.machine()}"
     yield "C library", " ".join(platform.libc_ver()) or "unknown"
-    yield "container", _container(tree) or "none is known"
+    containers = [name for path, name in CONTAINER_FILES.items() if tree.exists(path)]
+    yield "container", ", ".join(containers) or "none is known"
     groups = "v2" if tree.exists("sys/fs/cgroup/cgroup.controllers") else "v1 or none"
     yield "control groups", groups
     memory = tree.facts("proc/meminfo", ":").get("MemTotal", "")
@@ -43,11 +44,6 @@ def host_facts(tree: Tree) -> Iterator[tuple[str, str]]:
     for name, number in LIMITS.items():
         soft, hard = resource.getrlimit(number)
         yield f"limit of {name}", f"{_limit(soft)} (hard: {_limit(hard)})"
-
-
-def _container(tree: Tree) -> str:
-    known = [name for path, name in CONTAINER_FILES.items() if tree.exists(path)]
-    return ", ".join(known)
 
 
 def _limit(value: int) -> str:

@@ -1,4 +1,4 @@
-"""Reading the machine: all that a plan needs to know of this node."""
+"""Reads all that a plan needs to know about a machine."""
 
 from collections.abc import Mapping
 
@@ -12,14 +12,13 @@ from clusterrun.machine.tree import Tree
 
 
 def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host: str) -> Machine:
-    """Return the machine of the tree; what it does not show stays unknown, and is never guessed.
+    """Return the machine of ``tree``. What it does not show stays unknown and is never guessed.
 
     Args:
-        tree: this machine's, or that of a captured one.
-        environ: the job's environment, for CUDA_VISIBLE_DEVICES.
-        allowed: the CPUs that this process may use; None: as the captured tree has it, else all
-            that are online.
-        host: this node's name.
+        tree: this machine, or a captured one.
+        environ: the job's environment, for CUDA_VISIBLE_DEVICES and the like.
+        allowed: this process's CPU affinity; None: that in the captured tree, else all online CPUs.
+        host: the name of the node.
 
     """
     processors = read_processors(tree, allowed)

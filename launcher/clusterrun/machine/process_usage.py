@@ -1,55 +1,55 @@
-"""What the kernel shows of a process: its state and use, and why it may not answer."""
+"""State and resource usage of a process, from /proc."""
 
 from msgspec import Struct
 
 from clusterrun.machine.tree import Tree
 
 STATE, USER_TICKS, SYSTEM_TICKS, RESIDENT_PAGES = 0, 11, 12, 21
-"""The fields of /proc/PID/stat after the command's name: proc_pid_stat(5), from field 3 on."""
+"""Indices of fields of /proc/PID/stat, counted from the one after the command's name (proc_pid_stat(5))."""
 
-FROZEN = "stopped"
-
-WORDS = {"T": FROZEN, "t": "held by a debugger", "D": "waiting in the kernel", "Z": "exited"}
-"""By the kernel's letter; a process that runs or sleeps is "running"."""
+STATES = {"T": "stopped", "t": "held by a debugger", "D": "waiting in the kernel", "Z": "exited"}
+"""By the kernel's letter. A process in another state, such as S (sleeping), is called "running"."""
 
 
 class Units(Struct, frozen=True):
-    """Of the kernel's numbers: ticks in a second, and bytes of a page."""
+    """The kernel's units."""
 
     ticks: int
+    """Ticks per second."""
     page: int
+    """Bytes."""
 
 
 class ProcessUsage(Struct, frozen=True):
-    """One process, all its threads, without its children."""
+    """One process with all its threads, without its children."""
 
     state: str
     cpu_seconds: float
     memory: int
-    """Bytes, resident."""
+    """Resident bytes."""
 
 
 def usage_of(tree: Tree, pid: int, units: Units) -> ProcessUsage | None:
-    """Return what the process uses; None if it has ended. This waits for no lock of the process."""
+    """Return the usage of a process; None if it has exited. Reading /proc/PID/stat never blocks on its locks."""
     text = tree.text(f"proc/{pid}/stat")
-    # The name may have blanks and parentheses.
+    # The name may contain spaces and parentheses.
     fields = text.rpartition(")")[2].split() if text else []
     if len(fields) <= RESIDENT_PAGES:
         return None
     ticks = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
     return ProcessUsage(
-        WORDS.get(fields[STATE], "running"),
+        STATES.get(fields[STATE], "running"),
         ticks / units.ticks,
         int(fields[RESIDENT_PAGES]) * units.page,
     )
 
 
 def why_unresponsive(tree: Tree, pid: int) -> str:
-    """Return why a process may not answer, and what to do about it; "" if it has ended."""
+    """Return why a process may not answer, and what to do about it; "" if it has exited."""
     letter = tree.text(f"proc/{pid}/stat").rpartition(")")[2].split()[:1]
     if not letter:
         return ""
     line = tree.text(f"proc/{pid}/cmdline").replace("\0", " ").strip()
-    if WORDS.get(letter[0]) == FROZEN:
+    if letter[0] == "T":
         return f"pid {pid} is stopped; kill -CONT {pid} continues it: {line}"
     return f"pid {pid} is busy: {line}"

@@ -17,7 +17,7 @@ from clusterrun.suspend import (
     REQUEST_WORD,
     SAVED_WORD,
     STEP_WORD,
-    WORD,
+    WORD_SIZE,
     WORDS_PER_SLOT,
 )
 
@@ -43,7 +43,7 @@ class SuspendPage:
         """
         self._ranks = tuple(ranks)
         slots = 1 + MAX_CALLERS_PER_RANK * (max(self._ranks, default=0) + 1)
-        size = WORD * WORDS_PER_SLOT * slots
+        size = WORD_SIZE * WORDS_PER_SLOT * slots
         # "x" follows no link. Written, not only sized: on a full file system, a store into the map
         # would kill this process.
         with path.open("xb") as file:
