@@ -13,7 +13,7 @@ import pytest
 from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
 from clusterrun.machine.capture import MAX_SIZE, encode_capture, open_capture
-from clusterrun.machine.gpus.nvml import ask as ask_nvml
+from clusterrun.machine.gpus.nvml import run_query
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Hints, Machine, PciGpu
 from clusterrun.machine.tree import KernelAnswers, Tree
@@ -101,7 +101,7 @@ def test_a_capture_has_the_kernel_of_any_machine() -> None:
 def test_gpus_that_nvml_lists_are_replayed(tmp_path: Path) -> None:
     """Models, MIG slices and nodes that only NVML knows are in its answer."""
     root = write_tree(tmp_path, two_nodes([PciDevice("0000:17:00.0", uuid="GPU-a", minor=0)]))
-    nvml = ask_nvml(lambda: (WHOLE, SLICE))
+    nvml = run_query(lambda: (WHOLE, SLICE))
     tree = Tree(root, KernelAnswers(answer={"nvml": nvml}))
 
     live = expect_the_same(tree, CpuSet(range(8)), {"CUDA_VISIBLE_DEVICES": SLICE.uuid})

@@ -24,12 +24,12 @@ def inspect(tree: Tree, environ: Mapping[str, str], allowed: CpuSet | None, host
     processors = read_processors(tree, allowed)
     nodes = read_nodes(tree, processors.online)
     locator = Locator(tree, nodes, processors)
-    ours, accelerators = tuple(map(locator.placed, gpus.list_gpus(tree))), ""
+    ours, accelerators = tuple(map(locator.with_numa_node, gpus.list_gpus(tree))), ""
     known = {gpu.bdf: gpu.numa_node for gpu in ours}
     if not ours:
-        from clusterrun.machine.gpus.accelerators import named
+        from clusterrun.machine.gpus.accelerators import accelerators_warning
 
-        accelerators = named(tree)
+        accelerators = accelerators_warning(tree)
     visible = gpus.visible(tree, ours, environ)
     return Machine(
         host=host,

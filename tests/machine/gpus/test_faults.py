@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.machine.gpus.nvml import Wrong, broken_gpus
+from clusterrun.machine.gpus.nvml import GpuProblem, broken_gpus
 
 FAKE_NVML = """
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ def test_each_fault_is_named() -> None:
 def test_a_driver_that_hangs_is_a_fault() -> None:
     """As it does on some broken GPUs."""
 
-    def hangs() -> Iterator[Wrong]:
+    def hangs() -> Iterator[GpuProblem]:
         time.sleep(60)
         yield 0, "is well"
 
@@ -51,7 +51,7 @@ def test_a_driver_that_hangs_is_a_fault() -> None:
 
 
 def test_a_machine_without_nvml_has_no_fault() -> None:
-    def fails() -> Iterator[Wrong]:
+    def fails() -> Iterator[GpuProblem]:
         raise OSError("no libnvidia-ml.so.1")
         yield
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from clusterrun.machine.gpus.nvml import ask as ask_nvml
-from clusterrun.machine.gpus.nvml import gpus_in
+from clusterrun.machine.gpus.nvml import gpus_in, run_query
 from clusterrun.machine.machine import Gpu, Hints
 from msgspec.structs import replace
 
@@ -51,7 +50,7 @@ def nvmlDeviceGetComputeInstanceId(handle): return 0
 
 
 def asked(question: Callable[[], Iterable[Any]] | None = None) -> tuple[Gpu, ...]:
-    return gpus_in(ask_nvml(question, 60.0))
+    return gpus_in(run_query(question, 60.0))
 
 
 def test_the_answer_comes_in_order() -> None:
@@ -112,7 +111,7 @@ def test_nvml_may_list_no_gpu() -> None:
 @pytest.mark.needs("root", "setpriv", "prlimit")
 def test_no_answer_if_no_process_can_be_started() -> None:
     """Other code that needs a process reports the limit."""
-    code = imports(ask_nvml) + "print([ask(lambda: ())])"
+    code = imports(run_query) + "print([run_query(lambda: ())])"
 
     done = run_as_another_user(code, processes=1)
 

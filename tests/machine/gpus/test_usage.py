@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from clusterrun.machine.gpus.nvml import (
-    SECONDS_BETWEEN_QUESTIONS,
+    SECONDS_BETWEEN_QUERIES,
     SECONDS_UNTIL_HUNG,
     SECONDS_VALID,
     GpuUsage,
@@ -81,7 +81,7 @@ def test_old_figures_are_not_shown() -> None:
     """They are as old as the question; the next one brings new figures."""
     usage = GpuUsage(lambda: [("GPU-a", GpuState(1, 2, 3, 4, 5))])
     first = answered(usage, 100.0)
-    usage.ask(100.0 + SECONDS_BETWEEN_QUESTIONS / 2)
+    usage.ask(100.0 + SECONDS_BETWEEN_QUERIES / 2)
 
     assert first == usage.latest(100.0 + SECONDS_VALID / 2)
     assert usage.latest(100.0 + SECONDS_VALID) == {}

@@ -1,1 +1,1 @@
-"""The GPUs of a machine: listed by vendor, made visible by variables, located on NUMA nodes."""
+"""Lists the GPUs of a machine by vendor, applies the variables that select some, and finds their NUMA nodes."""

@@ -1,4 +1,4 @@
-"""Accelerators that are named and not counted: nobody here knows which variables choose them."""
+"""Accelerators that clusterrun does not count as GPUs, because no variables to choose them are known."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,13 +8,13 @@ from clusterrun.machine.tree import Tree
 
 _GOOGLE = 0x1AE0
 _TPUS = frozenset({0x0027, 0x0056, 0x005E, 0x0062, 0x0063, 0x006F, 0x0076, 0x007C, 0x0083})
-"""Google's other devices on a bus are network cards (jax/_src/hardware_utils.py)."""
+"""Device ids. Google's other PCI devices are network cards (jax/_src/hardware_utils.py)."""
 
 
-def named(tree: Tree) -> str:
-    """Return which there are and what to type, ``4 TPU chips, which ...``; "" for none.
+def accelerators_warning(tree: Tree) -> str:
+    """Return which accelerators there are and what to do, ``4 TPU chips, which ...``; "" for none.
 
-    A machine without any costs a few looks for files: none is read.
+    On a machine without any, only the existence of a few files is checked.
     """
     for name, count, advice in _KINDS:
         if found := count(tree):
@@ -24,7 +24,7 @@ def named(tree: Tree) -> str:
 
 
 def _driven(tree: Tree, driver: str, files: tuple[tuple[str, str], ...]) -> int:
-    """Return the number of a driver's devices, of which a container has files for its own only."""
+    """Return the number of a driver's devices; in a container, those that have device files."""
     if not pci.has_driver(tree, driver):
         return 0
     if tree.exists("dev"):
@@ -33,7 +33,7 @@ def _driven(tree: Tree, driver: str, files: tuple[tuple[str, str], ...]) -> int:
 
 
 def _tpus(tree: Tree) -> int:
-    # Their driver is one of the kernel's own: a virtual machine's, or none that the bus shows.
+    # The driver shows nothing: it is one for virtual machines, or is not on the bus.
     if tree.exists("dev") and not (tree.exists("dev/accel0") or tree.numbers("dev/vfio")):
         return 0
     return sum(
@@ -48,7 +48,7 @@ _KINDS: tuple[tuple[str, Callable[[Tree], int], str], ...] = (
         partial(_driven, driver="habanalabs", files=(("dev/accel", "accel"), ("dev", "hl"))),
         "for a worker on each, give --nproc-per-node {}",
     ),
-    # Each has two to eight cores; how many is in no file.
+    # Each has two to eight cores, but no file has their number.
     (
         "AWS Neuron devices",
         partial(_driven, driver="neuron-driver", files=(("dev", "neuron"),)),

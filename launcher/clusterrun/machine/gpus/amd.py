@@ -1,6 +1,6 @@
 """AMD's GPUs, in the order of KFD (the compute part of the driver), which is ROCm's order.
 
-ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are each read as its runtime reads it.
+ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are parsed as ROCr and HIP parse them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ _CUDA = "CUDA_VISIBLE_DEVICES"
 
 
 class _Node(NamedTuple):
-    """A node of KFD's topology: a CPU, a GPU, a part of one, or both in one."""
+    """A node of KFD's topology: a CPU, a GPU, a partition of a GPU, or a CPU with a GPU."""
 
     number: int
     properties: Mapping[str, int]
-    """Empty if this process may not read them: a container's device rules hide the GPU."""
+    """Empty if this process may not read them, because a container's device rules hide the GPU."""
 
     @property
     def is_gpu(self) -> bool:
@@ -39,18 +39,18 @@ class _Node(NamedTuple):
 
 
 def gpus(tree: Tree) -> tuple[Gpu, ...]:
-    """Return the GPUs, each partition of one as a GPU of its own (docs/binding.md S1)."""
-    # A graphics chip that can't compute has this driver, too, but no /dev/kfd.
+    """Return the GPUs; each partition of one is a GPU (docs/binding.md S1)."""
+    # A graphics chip that can't compute has the same driver, but no /dev/kfd.
     if tree.exists("dev") and not tree.exists("dev/kfd"):
         return ()
-    # If KFD lists GPUs, no other source is used.
+    # KFD's list is complete, so no other source is used.
     if tree.exists(_NODES):
         return _by_kfd(tree)
     return pci.gpus_at(tree, _VENDOR, pci.driven_by(tree, _DRIVER, _CLASSES))
 
 
 def addresses(tree: Tree) -> set[str]:
-    """Return the addresses of all GPUs that can compute, including those that we may not open."""
+    """Return the PCI addresses of all GPUs that can compute, including those that we may not open."""
     nodes = list(_nodes(tree))
     if nodes and all(node.properties for node in nodes):
         return {_address(node) for node in nodes if node.is_gpu}
@@ -60,7 +60,7 @@ def addresses(tree: Tree) -> set[str]:
 
 
 class Topology:
-    """KFD's nodes with CPUs and the links to them; each table is parsed once."""
+    """KFD's nodes with CPUs, and the links to them."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -71,14 +71,11 @@ class Topology:
         return len(self._with_cpus)
 
     def nearest_cpus(self, kfd_node: int) -> int | None:
-        """Return which of the nodes with CPUs is linked to a GPU with the least weight.
-
-        Args:
-            kfd_node: the GPU's number among KFD's nodes.
+        """Return the node with CPUs whose link to the GPU at ``kfd_node`` has the least weight.
 
         Returns:
-            The index among KFD's nodes with CPUs, which are the NUMA nodes with CPUs by id; None if
-            two are equally near, or none is linked.
+            Its index among KFD's nodes with CPUs, which are the NUMA nodes with CPUs in order of their
+            ids; None if several are equally near, or none is linked.
 
         """
         if kfd_node in self._with_cpus:
@@ -88,7 +85,7 @@ class Topology:
         return self._with_cpus.index(nearest[0]) if len(nearest) == 1 else None
 
     def _weights(self, kfd_node: int) -> dict[int, int]:
-        """Return the least weight of the links to each node with CPUs."""
+        """Return the least weight of the links from a node to each node with CPUs."""
         links = f"{_NODES}/{kfd_node}/io_links"
         weights: dict[int, int] = {}
         for name in self._tree.names(links):
@@ -110,7 +107,7 @@ def _gpu(tree: Tree, index: int, node: _Node) -> Gpu:
     return Gpu(
         index,
         bdf,
-        # ROCm's form; a GPU without a unique number has no UUID either.
+        # ROCm's form. A GPU without a unique id has no UUID.
         f"GPU-{unique:016x}" if unique else "",
         vendor=_VENDOR,
         model=_model(tree, bdf, node),
@@ -121,7 +118,7 @@ def _gpu(tree: Tree, index: int, node: _Node) -> Gpu:
 
 def _address(node: _Node) -> str:
     location = node.properties.get("location_id", 0)
-    # A partition stores its number in the function; the GPU is function 0.
+    # The function is the number of a partition; the GPU itself is function 0.
     return pci.address_of(
         node.properties.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 0x1F, 0
     )
@@ -131,7 +128,7 @@ def _model(tree: Tree, bdf: str, node: _Node) -> str:
     directory = pci.directory_of(tree, bdf)
     name = tree.text(f"{directory}/product_name") if directory else ""
     version = node.properties.get("gfx_target_version", 0)
-    # 90010 is what compilers call gfx90a.
+    # Compilers call 90010 gfx90a.
     architecture = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
     return name or (architecture if version else "")
 
@@ -152,10 +149,10 @@ def _properties(tree: Tree, directory: str) -> dict[str, int]:
 
 
 def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
-    """Return which GPUs the job's environment leaves.
+    """Return the GPUs that the job's environment selects.
 
-    The lower runtime applies its list first; the upper one counts the GPUs that are left, and reads
-    CUDA_VISIBLE_DEVICES if it has no list of its own.
+    ROCr applies its variable first. HIP, on top of it, numbers the remaining GPUs, and reads
+    CUDA_VISIBLE_DEVICES if its own variable is not set.
     """
     origins, warnings = [], []
     upper = _HIP if _HIP in environ else _CUDA
@@ -172,13 +169,13 @@ _Read = tuple[tuple[Gpu, ...], str]
 
 
 def _read_rocr(text: str, gpus: Sequence[Gpu], variable: str) -> _Read:
-    # As RvdFilter of ROCR-Runtime: numbers of any base, UUIDs in any case; a wrong or repeated entry
-    # ends the list.
+    # As RvdFilter of ROCR-Runtime: numbers in any base, UUIDs in any case. An invalid or repeated
+    # entry ends the list.
     chosen: list[Gpu] = []
     for entry in text.split(",") if text else ():
         gpu = _by_rocr(entry.strip().upper(), gpus)
         if gpu is None or gpu in chosen:
-            return tuple(chosen), _cut(variable, text, entry, "ROCm")
+            return tuple(chosen), _list_ends(variable, text, entry, "ROCm")
         chosen.append(gpu)
     return tuple(chosen), ""
 
@@ -188,7 +185,7 @@ def _by_rocr(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
         found = [gpu for gpu in gpus if gpu.uuid.upper().startswith(entry)]
         return found[0] if len(entry) >= len("GPU-0") and len(found) == 1 else None
     try:
-        # strtol takes "010" for eight, where Python takes it for an error.
+        # strtol parses "010" as eight, Python as an error.
         number = int(entry, 8 if entry.startswith("0") and entry.isdecimal() else 0)
     except ValueError:
         return None
@@ -196,14 +193,14 @@ def _by_rocr(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
 
 
 def _read_hip(text: str, gpus: Sequence[Gpu], variable: str) -> _Read:
-    # As HIP's device.cpp: numbers as they are printed, any part of a UUID; a wrong entry ends the
-    # list, a repeated one counts once.
+    # As HIP's device.cpp: decimal numbers, any part of a UUID. An invalid entry ends the list, a
+    # repeated one counts once.
     chosen: list[Gpu] = []
     for entry in text.split(",") if text else ():
         gpu = _by_hip(entry, gpus)
         if gpu is None:
             purpose = entry == "-1"
-            return tuple(chosen), "" if purpose else _cut(variable, text, entry, "HIP")
+            return tuple(chosen), "" if purpose else _list_ends(variable, text, entry, "HIP")
         if gpu not in chosen:
             chosen.append(gpu)
     return tuple(chosen), ""
@@ -215,7 +212,7 @@ def _by_hip(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
     return next((gpu for at, gpu in enumerate(gpus) if entry == str(at)), None)
 
 
-def _cut(variable: str, text: str, entry: str, reader: str) -> str:
+def _list_ends(variable: str, text: str, entry: str, reader: str) -> str:
     return (
         f"{variable}={text}: {entry!r} is not a GPU here, or is listed twice; {reader} ends"
         " the list there"

@@ -1,6 +1,6 @@
-"""Huawei's Ascend NPUs, which count as GPUs, by their device files and bus addresses.
+"""Huawei's Ascend NPUs, which count as GPUs.
 
-ASCEND_RT_VISIBLE_DEVICES is read as Huawei's CANN reads it.
+ASCEND_RT_VISIBLE_DEVICES is parsed as Huawei's CANN parses it.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ _VARIABLE = "ASCEND_RT_VISIBLE_DEVICES"
 
 
 def gpus(tree: Tree) -> tuple[Gpu, ...]:
-    """Return the NPUs that we may open, in the order of the bus.
+    """Return the NPUs that we may open, in bus order.
 
-    The driver numbers them in that order: /dev/davinci3 is the fourth. A container counts its own.
+    The driver numbers all NPUs in bus order: /dev/davinci3 is the fourth. A container numbers its own.
     """
     ours = [
         (bdf, directory)
@@ -31,12 +31,12 @@ def gpus(tree: Tree) -> tuple[Gpu, ...]:
 
 
 def addresses(tree: Tree) -> set[str]:
-    """Return the addresses of all NPUs, including those that we may not open."""
+    """Return the PCI addresses of all NPUs, including those that we may not open."""
     return {bdf for bdf, _ in pci.driven_by(tree, _DRIVER, _CLASSES)}
 
 
 def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
-    """Return which NPUs the job's environment leaves: numbers, up to the first that is not one."""
+    """Return the NPUs that the job's environment selects, by number, up to the first invalid entry."""
     text = environ.get(_VARIABLE)
     if text is None:
         return Visible(gpus)

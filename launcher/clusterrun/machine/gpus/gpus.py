@@ -1,4 +1,4 @@
-"""The GPUs of a machine: those we may open, those on the bus, those that variables leave (docs/binding.md S1, S2)."""
+"""The GPUs that we may open, those on the bus, and those that variables select (docs/binding.md S1, S2)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
@@ -11,12 +11,13 @@ from clusterrun.machine.machine import Gpu
 from clusterrun.machine.tree import Tree
 
 HUNG = "hung"
-"""Stands for an answer of NVML that is late: opening any GPU may hang."""
+"""In place of NVML's answer if that takes too long: opening any GPU may hang."""
 
 NVIDIA_FILES = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
-"""If one of these exists, NVML may list GPUs; the last is the only file that WSL 2 has for a GPU."""
-_CLASSES_OF_GPUS_ALONE = (0x0302, 0x0380, 0x1200)
-"""Classes that no management controller has: 3D controller, other display, processing accelerator."""
+"""If one of these exists, NVML may list GPUs. WSL 2 has only the last."""
+
+_GPU_CLASSES = (0x0302, 0x0380, 0x1200)
+"""3D controller, other display, processing accelerator: no management controller has these classes."""
 
 _CUDA = "CUDA_VISIBLE_DEVICES"
 
@@ -25,20 +26,20 @@ _OWN_VARIABLES: Mapping[str, Sequence[str]] = {
     "intel": ("ZE_AFFINITY_MASK",),
     "huawei": ("ASCEND_RT_VISIBLE_DEVICES",),
 }
-"""A user who sets one wants this vendor's GPUs; AMD's runtime reads CUDA's variable, too."""
+"""A user who sets one wants this vendor's GPUs. AMD's runtime also reads CUDA_VISIBLE_DEVICES."""
 
 _HIDE_ALL = ("", "-1", "NoDevFiles")
 """Values that people and tools set to hide all GPUs."""
 
 
 class Visible(Struct, frozen=True):
-    """The GPUs that the variables leave, in the order in which a process sees them."""
+    """The GPUs that the variables select, in the order in which a process sees them."""
 
     gpus: tuple[Gpu, ...]
     origin: str = ""
-    """The variables with their values, or who lists the GPUs; "" if none is set, or there are none."""
+    """The variables with their values, or the source of the list of GPUs; "" if there is neither."""
     warning: str = ""
-    """Which entry cut the list short or why no GPU is visible; "" if there is no warning."""
+    """Which entry ended the list early, or why no GPU is visible; "" if there is no warning."""
 
 
 class Vendor(Protocol):
@@ -48,29 +49,29 @@ class Vendor(Protocol):
         """Return the GPUs that this process may open, in the vendor's order."""
 
     def addresses(self, tree: Tree) -> set[str]:
-        """Return the normalised addresses of all on the bus."""
+        """Return the normalised PCI addresses of all its GPUs on the bus."""
 
     def choose(self, gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
-        """Return what the vendor's variables leave; ``origin`` is "" if none is set."""
+        """Apply the vendor's variables; ``origin`` is "" if none is set."""
 
 
 def list_gpus(tree: Tree) -> tuple[Gpu, ...]:
-    """Return the GPUs that this process may open, one vendor's after the other's."""
+    """Return the GPUs that this process may open, vendor by vendor."""
     gpus = tuple(gpu for name in _vendors(tree) for gpu in _module(name).gpus(tree))
     return gpus or _by_class(tree)
 
 
 def addresses(tree: Tree, gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """Return the addresses of all GPUs on the bus in its order, hidden ones among them."""
+    """Return the PCI addresses of all GPUs in bus order, including hidden ones."""
     on_bus = {address for name in _vendors(tree) for address in _module(name).addresses(tree)}
     return tuple(sorted((on_bus | {gpu.bdf for gpu in gpus}) - {""}, key=pci.in_bus_order))
 
 
 def visible(tree: Tree, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> Visible:
-    """Return which of the ``gpus`` of ``tree`` the job's environment leaves, and in which order.
+    """Return the GPUs that the job's environment selects, in its order.
 
-    On a machine with GPUs of several vendors a job uses the vendor whose own variable is set, else
-    the first: which vendor its torch is built for is unknown without importing it.
+    On a machine with GPUs of several vendors, a job uses the vendor whose own variable is set, else
+    the first. (Which vendor its torch is built for is unknown without importing torch.)
     """
     if not gpus:
         return _without_gpus(tree, environ)
@@ -87,10 +88,7 @@ def visible(tree: Tree, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> Visi
 
 
 def _vendors(tree: Tree) -> Iterator[str]:
-    """Yield the vendors whose driver may be present.
-
-    The first is used if a machine has several and no variable chooses one.
-    """
+    """Yield the vendors whose driver may be present; by default the first one with GPUs is used."""
     if any(map(tree.exists, NVIDIA_FILES)) or pci.has_driver(tree, "nvidia"):
         yield "nvidia"
     if tree.exists("sys/class/kfd") or pci.has_driver(tree, "amdgpu"):
@@ -102,7 +100,7 @@ def _vendors(tree: Tree) -> Iterator[str]:
 
 
 def _module(vendor: str) -> Vendor:
-    # Each is imported only where it is used: a start of a job pays for it.
+    # Only the modules in use are imported, because each import delays the start of a job.
     match vendor:
         case "amd":
             from clusterrun.machine.gpus import amd
@@ -123,7 +121,7 @@ def _module(vendor: str) -> Vendor:
 
 
 def _is_named(vendor: str, environ: Mapping[str, str]) -> bool:
-    # With CUDA's variable set as well, the vendor is not clear: the first is used.
+    # If CUDA's variable is set as well, the vendor is unclear, and the first is used.
     return _CUDA not in environ and any(name in environ for name in _OWN_VARIABLES.get(vendor, ()))
 
 
@@ -138,14 +136,13 @@ def _without_gpus(tree: Tree, environ: Mapping[str, str]) -> Visible:
 
 
 def _by_class(tree: Tree) -> tuple[Gpu, ...]:
-    # A kernel always shows the vendor; a captured tree without it has no drivers either.
+    # A kernel always shows the vendor. A captured tree may lack vendors and drivers.
     if tree.kernel():
         return ()
     found = [
         address
         for address, path in pci.device_directories(tree).items()
-        if not tree.exists(f"{path}/vendor")
-        and pci.device_class(tree, path) in _CLASSES_OF_GPUS_ALONE
+        if not tree.exists(f"{path}/vendor") and pci.device_class(tree, path) in _GPU_CLASSES
     ]
     in_order = sorted(found, key=pci.in_bus_order)
     return tuple(Gpu(index, bdf, listed_by="sysfs") for index, bdf in enumerate(in_order))

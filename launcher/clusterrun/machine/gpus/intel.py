@@ -1,6 +1,6 @@
-"""Intel's GPUs, by their render nodes; without graphics that are built into a processor.
+"""Intel's GPUs, by their render nodes, without integrated graphics.
 
-ZE_AFFINITY_MASK is read as Intel's Level Zero reads it.
+ZE_AFFINITY_MASK is parsed as Intel's Level Zero parses it.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ _VENDOR = "intel"
 
 _DRIVERS = ("i915", "xe")
 _CLASSES = (0x0300, 0x0302, 0x0380)
-_BUILT_IN = "0000:00:02.0"
-"""Where Intel's processors have had their graphics since 2004."""
+_INTEGRATED = "0000:00:02.0"
+"""The address of integrated graphics in Intel's processors since 2004."""
 
 _VARIABLE = "ZE_AFFINITY_MASK"
 _HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
 
 
 def gpus(tree: Tree) -> tuple[Gpu, ...]:
-    """Return the GPUs that we may open in bus order, each tile of one as a GPU of its own."""
+    """Return the GPUs that we may open, in bus order; each tile of one is a GPU."""
     tiles = [
         tile
         for tile in _by_address(tree)
@@ -35,14 +35,14 @@ def gpus(tree: Tree) -> tuple[Gpu, ...]:
 
 
 def addresses(tree: Tree) -> set[str]:
-    """Return the addresses of all GPUs, including those that we may not open."""
+    """Return the PCI addresses of all GPUs, including those that we may not open."""
     return {bdf for bdf, _ in _by_address(tree)}
 
 
 def _by_address(tree: Tree) -> list[tuple[str, str]]:
     found = [gpu for driver in _DRIVERS for gpu in pci.driven_by(tree, driver, _CLASSES)]
-    apart = [(bdf, directory) for bdf, directory in found if bdf != _BUILT_IN]
-    return sorted(apart, key=lambda pair: pci.in_bus_order(pair[0]))
+    discrete = [(bdf, directory) for bdf, directory in found if bdf != _INTEGRATED]
+    return sorted(discrete, key=lambda pair: pci.in_bus_order(pair[0]))
 
 
 def _may_open(tree: Tree, directory: str) -> bool:
@@ -53,17 +53,17 @@ def _may_open(tree: Tree, directory: str) -> bool:
 
 
 def _count_tiles(tree: Tree, directory: str) -> int:
-    # xe has a directory for each tile, i915 (out of tree, for Data Center Max) a "gt" for each.
+    # xe has a directory "tile" for each tile; i915 (out of tree, for Data Center Max) has "gt".
     cards = [name for name in tree.names(f"{directory}/drm") if name.startswith("card")]
     parts = tree.numbers(f"{directory}/drm/{cards[0]}/gt", "gt") if cards else ()
     return max(1, len(tree.numbers(directory, "tile")), len(parts))
 
 
 def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
-    """Return which GPUs the job's environment leaves, in the order of the bus whatever the mask's.
+    """Return the GPUs that the job's environment selects, in bus order whatever the order of the mask.
 
-    A tile is a device of its own, unless ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE makes each card one.
-    ``1.0``, a tile of a device, leaves that device; entries that name none are ignored.
+    Each tile is a device, unless ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE makes each card one device.
+    ``1.0``, a tile of a device, selects the whole device; entries without a device are ignored.
     """
     if environ.get(_HIERARCHY) == "COMPOSITE":
         gpus = _cards(gpus)
@@ -74,8 +74,8 @@ def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
     numbers = {name.partition(".")[0] for name in names}
     chosen = tuple(gpu for gpu in gpus if str(gpu.index) in numbers)
     known = {str(gpu.index) for gpu in gpus}
-    lost = [name for name in names if name.partition(".")[0] not in known]
-    warning = f"{_VARIABLE}={text}: {lost[0]!r} is not a GPU here" if lost else ""
+    unknown = [name for name in names if name.partition(".")[0] not in known]
+    warning = f"{_VARIABLE}={text}: {unknown[0]!r} is not a GPU here" if unknown else ""
     return Visible(chosen, f"{_VARIABLE}={text}", warning)
 
 

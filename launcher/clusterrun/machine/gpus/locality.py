@@ -1,4 +1,4 @@
-"""The NUMA node that a GPU is local to, and the source of that (docs/binding.md S3)."""
+"""Finds the NUMA node that a GPU is local to (docs/binding.md S3)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -16,35 +16,34 @@ if TYPE_CHECKING:
     from clusterrun.machine.gpus.amd import Topology
 
 _Answer = tuple[frozenset[int], str]
-"""The nodes with CPUs that one source has for a GPU, several if they are equally near; the source."""
+"""The local NUMA nodes with CPUs from one source, several if they are equally near; the source."""
 
 
 class Locality(NamedTuple):
-    """A node that has CPUs, or None, and the source of that."""
+    """A NUMA node with CPUs, None if unknown, and the source."""
 
     node: int | None
     source: str
 
 
 class Locator:
-    """Finds the node of a GPU by the first source that has it (docs/binding.md S3.2 to S3.8)."""
+    """Finds the NUMA node of a GPU by the first source that has it (docs/binding.md S3.2 to S3.8)."""
 
     def __init__(self, tree: Tree, nodes: Sequence[NumaNode], processors: Processors) -> None:
         self._tree = tree
         self._nodes: Mapping[int, NumaNode] = {node.id: node for node in nodes}
         self._processors = processors
 
-    def placed(self, gpu: Gpu) -> Gpu:
-        """Return the GPU with its node."""
+    def with_numa_node(self, gpu: Gpu) -> Gpu:
         node, source = self._first_of(self._answers(gpu))
         return replace(gpu, numa_node=node, node_source=source)
 
     def locate_address(self, bdf: str) -> Locality:
-        """Return the node of a GPU of which only the normalised address is known."""
+        """Return the NUMA node of a GPU of which only the normalised PCI address is known."""
         return self._first_of(self._by_bus(bdf))
 
     def _first_of(self, answers: Iterator[_Answer]) -> Locality:
-        """Return the first answer's node; if it has several, the one that a later answer has, too."""
+        """Return the first answer's node; if it has several, the one that a later answer also has."""
         first = next(answers, None)
         if first is None:
             return self._by_single_node()
@@ -55,7 +54,7 @@ class Locator:
         return Locality(min(nodes), source)
 
     def _answers(self, gpu: Gpu) -> Iterator[_Answer]:
-        # NVML and KFD see the whole machine, and /sys is what a container shows.
+        # /sys first, because it shows what the container has; NVML and KFD see the whole machine.
         yield from self._by_bus(gpu.bdf)
         yield from self._by_nvml(gpu)
         yield from self._by_kfd(gpu.hints.kfd_node)
@@ -68,7 +67,7 @@ class Locator:
             yield from self._by_ancestors(directory)
 
     def _by_number(self, directory: str, source: str) -> Iterator[_Answer]:
-        # -1 is "unknown", and so is a node that is not online: never take node 0 instead.
+        # -1 means unknown, and so does an offline node. Neither means node 0.
         number = self._tree.integer(f"{directory}/numa_node")
         if number is not None:
             yield from self._at(number, source)
@@ -88,13 +87,13 @@ class Locator:
         ):
             local = read(f"{directory}/{name}")
             if local:
-                # If the two differ the list is right, even if no node has these CPUs.
+                # If the two files differ, the list is right, even if no node has these CPUs.
                 yield from self._around(local, f"sysfs {name}")
                 return
 
     def _around(self, local: CpuSet, source: str) -> Iterator[_Answer]:
         cpus = local & self._processors.online
-        # The kernel lists all CPUs for a device whose place it does not know.
+        # The kernel lists all CPUs if it does not know a device's location.
         is_known = cpus and cpus != self._processors.online
         around = [node for node in self._nodes.values() if is_known and cpus <= node.cpus]
         if around:
@@ -107,7 +106,7 @@ class Locator:
 
     def _by_nvml(self, gpu: Gpu) -> Iterator[_Answer]:
         yield from self._around(parse_cpus(gpu.hints.cpus), "NVML CPU affinity")
-        # A GPU with memory nodes of its own has several nodes: which one is near is unknown.
+        # A GPU with NUMA nodes for its own memory lists several, and which of them is near is unknown.
         (number, *others) = sorted(parse_cpus(gpu.hints.nodes)) or (-1,)
         if not others:
             yield from self._at(number, "NVML memory affinity")
@@ -116,10 +115,10 @@ class Locator:
         if kfd_node is None:
             return
         with_cpus = sorted(node.id for node in self._nodes.values() if node.cpus)
-        place = self._kfd.nearest_cpus(kfd_node)
-        # KFD has only the order of NUMA nodes, not their ids: useless if their number differs.
-        if place is not None and self._kfd.count_with_cpus == len(with_cpus):
-            yield frozenset({with_cpus[place]}), "KFD io_links"
+        index = self._kfd.nearest_cpus(kfd_node)
+        # KFD has only the order of NUMA nodes, not their ids, so their number must be the same.
+        if index is not None and self._kfd.count_with_cpus == len(with_cpus):
+            yield frozenset({with_cpus[index]}), "KFD io_links"
 
     @cached_property
     def _kfd(self) -> "Topology":
@@ -130,7 +129,7 @@ class Locator:
     def _by_single_node(self) -> Locality:
         allowed = self._processors.allowed
         usable = [node for node in self._nodes.values() if node.cpus & allowed]
-        # Binding to the only node would take away the CPUs that no node lists.
+        # If some CPUs belong to no node, binding to the only node would lose these.
         if len(usable) == 1 and allowed <= usable[0].cpus:
             return Locality(usable[0].id, "single node")
         return Locality(None, "unknown")

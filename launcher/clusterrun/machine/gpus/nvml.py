@@ -1,16 +1,15 @@
-"""What NVML says of NVIDIA's GPUs: which there are, what they do, and which are broken or slow.
+"""Queries NVML for NVIDIA's GPUs, their usage, and which of them are broken or slow.
 
-A child asks it, which can be killed: the library hangs on a broken GPU. Its answer is JSON, of which
-half is not an answer.
+The library hangs on a broken GPU, so a child process queries it, which can be killed. The child
+answers in JSON, so a partial answer is not mistaken for a whole one.
 
-The driver writes an Xid to the kernel's log, which only root may read. Of those that name broken
-hardware something stays that NVML tells everybody: the GPU is lost (Xid 79), it needs a reset, or
-it has memory to replace (Xid 48, 63, 64, 94, 95; NVIDIA, "GPU Memory Error Management"). Those
-that a program causes by itself, such as Xid 13 and 31, leave nothing behind, and do not count.
+The driver reports errors as Xids in the kernel's log, which only root may read. Those for broken
+hardware leave a state that every user can query: the GPU is lost (Xid 79), it needs a reset, or it has
+memory to replace (Xid 48, 63, 64, 94, 95; NVIDIA, "GPU Memory Error Management"). Xids that a program
+causes, such as 13 and 31, leave no such state and are not reported.
 
-A GPU at its power limit, or one without work, has lower clocks: that is its usual state, and no
-slowdown. The speed of a PCIe link falls while it is idle: what card and slot could have is compared,
-not what they have now.
+Lower clocks at the power limit or without work are normal, not a slowdown. A PCIe link slows down
+while it is idle, so the maximum speeds of card and slot are compared, not the current ones.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,14 +34,14 @@ SECONDS_TO_LIST = 10.0
 SECONDS_TO_CHECK = 5.0
 """NVML needs a second where no other process keeps the driver initialised."""
 
-SECONDS_BETWEEN_QUESTIONS = 5.0
-"""A child that imports pynvml and opens the driver costs some hundredths of a second."""
+SECONDS_BETWEEN_QUERIES = 5.0
+"""A child that imports pynvml and opens the driver takes some hundredths of a second of CPU time."""
 
 SECONDS_VALID = 8.0
-"""A look shows no older figures."""
+"""Older measurements are not shown."""
 
 SECONDS_UNTIL_HUNG = 60.0
-"""A child that asks for figures is killed then; it might outlive that, and so would the next."""
+"""A child that measures usage is killed after this. If it survives that, no other is started."""
 
 SLOWDOWNS = {
     0x8 | 0x40: "is throttled by its hardware: heat or power",
@@ -53,32 +52,32 @@ SLOWDOWNS = {
 HwThermalSlowdown; SwThermalSlowdown; HwPowerBrakeSlowdown)."""
 
 _WORDS = 64
-"""Room for 4096 CPUs or nodes: as many as Linux can have."""
+"""64-bit words of an affinity mask: 4096 CPUs or NUMA nodes, the most that Linux can have."""
 
 _Handle = Any
 """A C pointer of pynvml."""
 
 RowT = TypeVar("RowT")
-Question = Callable[[], Iterable[RowT]]
-"""Is called in the child, and yields rows that msgspec can encode; may raise anything, and hang."""
+NvmlQuery = Callable[[], Iterable[RowT]]
+"""Runs in the child and yields rows that msgspec can encode. It may raise anything, and may hang."""
 
-Wrong = tuple[int, str]
+GpuProblem = tuple[int, str]
 """The number of a GPU, and what is wrong with it."""
 
 
-def ask(question: Question[Any] | None = None, seconds: float = SECONDS_TO_LIST) -> str:
-    """Return NVML's answer as JSON.
+def run_query(query: NvmlQuery[Any] | None = None, seconds: float = SECONDS_TO_LIST) -> str:
+    """Run a query in a child, which is killed after ``seconds``, and return its rows as JSON.
 
     Args:
-        question: what the child asks; None: which GPUs there are.
-        seconds: after which the child is killed.
+        query: None for ``query_gpus``.
+        seconds: the time limit.
 
     Returns:
         "" if NVML is missing or fails, or no process can be started; ``HUNG`` if it takes too long.
 
     """
     try:
-        child = TimeLimitedChild(partial(_encoded, question or query_gpus), seconds)
+        child = TimeLimitedChild(partial(_encoded, query or query_gpus), seconds)
     except OSError:
         return ""
     answer = child.wait()
@@ -86,10 +85,10 @@ def ask(question: Question[Any] | None = None, seconds: float = SECONDS_TO_LIST)
 
 
 def gpus_in(answer: str) -> tuple[Gpu, ...]:
-    """Return the whole GPUs in NVML's order, which numbers them, and after them their slices."""
+    """Return the GPUs of an answer: whole GPUs in NVML's order, then the slices."""
     gpus = _decoded(answer, list[Gpu]) or []
     wholes = {gpu.uuid for gpu in gpus if not gpu.parent}
-    # In an edited answer a slice may belong to no GPU.
+    # In an edited capture, a slice may belong to no GPU.
     known = (
         replace(gpu, bdf=pci.normalised(gpu.bdf) or "")
         for gpu in gpus
@@ -98,87 +97,87 @@ def gpus_in(answer: str) -> tuple[Gpu, ...]:
     return tuple(sorted(known, key=lambda gpu: bool(gpu.parent)))
 
 
-def broken_gpus(question: Question[Wrong] | None = None, seconds: float = SECONDS_TO_CHECK) -> str:
-    """Return what is wrong with this machine's NVIDIA GPUs, such as ``GPU 3 is lost``; "" for nothing.
+def broken_gpus(
+    query: NvmlQuery[GpuProblem] | None = None, seconds: float = SECONDS_TO_CHECK
+) -> str:
+    """Return which NVIDIA GPUs are broken and how, such as ``GPU 3 is lost``; "" for none.
 
-    ``seconds`` is the time, after which NVML itself is what is wrong.
+    NVML itself counts as broken if it takes more than ``seconds``.
     """
-    answer = ask(question or query_faults, seconds)
-    return f"NVML does not answer within {seconds:g} s" if answer == HUNG else _named(answer)
+    answer = run_query(query or query_faults, seconds)
+    return f"NVML does not answer within {seconds:g} s" if answer == HUNG else _as_text(answer)
 
 
-def slow_gpus(question: Question[Wrong] | None = None, seconds: float = SECONDS_TO_CHECK) -> str:
-    """Return which NVIDIA GPUs are slowed down, such as ``GPU 3 is ...``; "" for none."""
-    return _named(ask(question or query_slowdowns, seconds))
+def slow_gpus(query: NvmlQuery[GpuProblem] | None = None, seconds: float = SECONDS_TO_CHECK) -> str:
+    """Return which NVIDIA GPUs are slowed down and why, such as ``GPU 3 is ...``; "" for none."""
+    return _as_text(run_query(query or query_slowdowns, seconds))
 
 
 class GpuUsage:
-    """The figures of all GPUs that this process may open, which a user's look asks for.
+    """Measures all GPUs that this process may open, on request.
 
-    It is never waited for: the next look shows its answer.
+    Nothing waits for a measurement: the next request shows it.
     """
 
-    def __init__(self, question: Question[tuple[str, GpuState]] | None = None) -> None:
-        """Take what a child asks; None: NVML."""
-        self._question = question or query_usage
+    def __init__(self, query: NvmlQuery[tuple[str, GpuState]] | None = None) -> None:
+        """``query``: None for ``query_usage``."""
+        self._query = query or query_usage
         self._child: TimeLimitedChild | None = None
-        self._asks = False
-        """Whether the child has not answered; one that outlives its end never does: it is the last."""
+        self._is_running = False
+        """Whether the child has not answered. It stays True if the child survives SIGKILL."""
         self._known: Mapping[str, GpuState] = {}
         self._known_since = 0.0
-        self._asked_at = -SECONDS_BETWEEN_QUESTIONS
+        self._started_at = -SECONDS_BETWEEN_QUERIES
 
     def ask(self, now: float) -> None:
-        """Start a child, unless one has just asked, or still asks."""
+        """Start a measurement, unless one is running or has just been started."""
         self._read(now)
-        if self._asks or now < self._asked_at + SECONDS_BETWEEN_QUESTIONS:
+        if self._is_running or now < self._started_at + SECONDS_BETWEEN_QUERIES:
             return
         if self._child:
             self._child.end(0.0)
             self._child = None
         with suppress(OSError):
-            question = partial(_encoded, self._question)
-            self._child = TimeLimitedChild(question, SECONDS_UNTIL_HUNG, now=now)
-            self._asks, self._asked_at = True, now
+            query = partial(_encoded, self._query)
+            self._child = TimeLimitedChild(query, SECONDS_UNTIL_HUNG, now=now)
+            self._is_running, self._started_at = True, now
 
     def latest(self, now: float) -> Mapping[str, GpuState]:
-        """Return the figures by UUID: none before the first answer, nor if the last one is old."""
+        """Return the last measurement by UUID; {} before the first one, or if the last one is old."""
         self._read(now)
         return self._known if now - self._known_since < SECONDS_VALID else {}
 
     def close(self) -> None:
-        """End the child, if there is one."""
         if self._child:
             self._child.end()
             self._child = None
 
     def _read(self, now: float) -> None:
-
         child = self._child
-        if child is None or not self._asks:
+        if child is None or not self._is_running:
             return
         answer = child.answer(now)
         if answer is None or (child.is_late and not child.has_ended):
             return
-        self._asks = False
+        self._is_running = False
         self._known = dict(_decoded(answer, list[tuple[str, GpuState]]) or ())
-        self._known_since = self._asked_at
+        self._known_since = self._started_at
 
 
-def _encoded(question: Question[Any]) -> bytes:
-    return json.encode(list(question()))
+def _encoded(query: NvmlQuery[Any]) -> bytes:
+    return json.encode(list(query()))
 
 
 def _decoded(answer: str | bytes, kind: type[RowT]) -> RowT | None:
     try:
         return json.decode(answer, type=kind)
-    # ValueError: an edited answer may have half of a character.
+    # ValueError: an edited capture may contain half a character.
     except (MsgspecError, ValueError):
         return None
 
 
-def _named(answer: str) -> str:
-    rows = _decoded(answer, list[Wrong]) or ()
+def _as_text(answer: str) -> str:
+    rows = _decoded(answer, list[GpuProblem]) or ()
     return ", ".join(f"GPU {index} {words}" for index, words in rows)
 
 
@@ -186,9 +185,9 @@ def query_gpus() -> Iterator[Gpu]:
     """Yield the GPUs, each followed by its slices."""
     import pynvml
 
-    # CUDA does not count one that is lost, or hidden from this container, either.
+    # GPUs that are lost or hidden from this container are not numbered: CUDA does not number them either.
     for number, (_, handle, uuid) in enumerate(_handles(pynvml)):
-        nvml = _Facts(pynvml, handle)
+        nvml = _Device(pynvml, handle)
         info = nvml.get("nvmlDeviceGetPciInfo")
         gpu = Gpu(
             number,
@@ -198,20 +197,20 @@ def query_gpus() -> Iterator[Gpu]:
             model=_text(nvml.get("nvmlDeviceGetName") or ""),
             listed_by="NVML",
             hints=Hints(
-                nvml.near("nvmlDeviceGetCpuAffinityWithinScope"),
-                nvml.near("nvmlDeviceGetMemoryAffinity"),
+                nvml.affinity("nvmlDeviceGetCpuAffinityWithinScope"),
+                nvml.affinity("nvmlDeviceGetMemoryAffinity"),
             ),
         )
         yield gpu
         yield from _slices(nvml, gpu)
 
 
-def _slices(nvml: "_Facts", gpu: Gpu) -> Iterator[Gpu]:
+def _slices(nvml: "_Device", gpu: Gpu) -> Iterator[Gpu]:
     enabled, _ = nvml.get("nvmlDeviceGetMigMode") or (0, 0)
-    for place in range(nvml.get("nvmlDeviceGetMaxMigDeviceCount") or 0 if enabled else 0):
-        part = _Facts(nvml.pynvml, nvml.get("nvmlDeviceGetMigDeviceHandleByIndex", place))
+    for index in range(nvml.get("nvmlDeviceGetMaxMigDeviceCount") or 0 if enabled else 0):
+        part = _Device(nvml.pynvml, nvml.get("nvmlDeviceGetMigDeviceHandleByIndex", index))
         uuid = None if part.handle is None else part.get("nvmlDeviceGetUUID")
-        # Places may have no slice, and a container may use only some of them.
+        # An index may have no slice, or one that this container may not use.
         if uuid:
             instances = ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId")
             yield replace(
@@ -224,12 +223,12 @@ def _slices(nvml: "_Facts", gpu: Gpu) -> Iterator[Gpu]:
 
 
 def query_usage() -> Iterator[tuple[str, GpuState]]:
-    """Yield each GPU's UUID and figures."""
+    """Yield the UUID and state of each GPU."""
     import pynvml
 
     for _, handle, uuid in _handles(pynvml):
-        nvml = _Facts(pynvml, handle)
-        # One that is split into slices has no use of its own; some have no sensor.
+        nvml = _Device(pynvml, handle)
+        # A GPU that is split into slices has no utilization, and some GPUs have no sensors.
         rates = nvml.get("nvmlDeviceGetUtilizationRates")
         memory = _memory(nvml)
         milliwatts = nvml.get("nvmlDeviceGetPowerUsage")
@@ -247,14 +246,14 @@ def query_usage() -> Iterator[tuple[str, GpuState]]:
         )
 
 
-def _memory(nvml: "_Facts") -> Any:  # as pynvml has it
-    # Version 1 counts what the driver reserves as used: some hundred MiB of an idle GPU.
+def _memory(nvml: "_Device") -> Any:  # as pynvml has it
+    # Version 1 counts the driver's reservation as used: some hundred MiB on an idle GPU.
     version = getattr(nvml.pynvml, "nvmlMemory_v2", None)
     second = version and nvml.get("nvmlDeviceGetMemoryInfo", version)
     return second or nvml.get("nvmlDeviceGetMemoryInfo")
 
 
-def query_faults() -> Iterator[Wrong]:
+def query_faults() -> Iterator[GpuProblem]:
     """Yield the faults of all GPUs that this process may open."""
     import pynvml
 
@@ -262,7 +261,7 @@ def query_faults() -> Iterator[Wrong]:
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            # A lost GPU may still have a handle.
+            # This fails for a lost GPU that still has a handle.
             pynvml.nvmlDeviceGetUUID(handle)
         except pynvml.NVMLError as error:
             lost = {
@@ -273,16 +272,16 @@ def query_faults() -> Iterator[Wrong]:
                 yield index, lost[error.value]
             continue
         for read in (_pages, _rows, _recovery):
-            yield from _wrong(pynvml, index, handle, read)
+            yield from _problems(pynvml, index, handle, read)
 
 
-def query_slowdowns() -> Iterator[Wrong]:
+def query_slowdowns() -> Iterator[GpuProblem]:
     """Yield the slowdowns of all GPUs that this process may open."""
     import pynvml
 
     for index, handle, _ in _handles(pynvml):
         for read in (_clocks, _memory_errors, _link):
-            yield from _wrong(pynvml, index, handle, read)
+            yield from _problems(pynvml, index, handle, read)
 
 
 def _handles(pynvml: "ModuleType") -> Iterator[tuple[int, _Handle, str]]:
@@ -297,26 +296,27 @@ def _handles(pynvml: "ModuleType") -> Iterator[tuple[int, _Handle, str]]:
         yield index, handle, uuid
 
 
-class _Facts:
-    """One GPU's facts; None is one that it, its driver or this container does not support."""
+class _Device:
+    """One GPU or slice."""
 
     def __init__(self, pynvml: "ModuleType", handle: _Handle) -> None:
         self.pynvml = pynvml
         self.handle = handle
 
     def get(self, function: str, *args: Any) -> Any:  # as pynvml has it
+        """Call a function of NVML; return None if GPU, driver or container do not support it."""
         try:
             return getattr(self.pynvml, function)(self.handle, *args)
         except self.pynvml.NVMLError:
             return None
 
-    def near(self, function: str) -> str:
-        """Return the CPUs or nodes of an affinity, in list form."""
+    def affinity(self, function: str) -> str:
+        """Return the CPUs or NUMA nodes of an affinity, in list form."""
         words = self.get(function, _WORDS, self.pynvml.NVML_AFFINITY_SCOPE_NODE) or ()
         return str(
             CpuSet(
-                64 * place + bit
-                for place, word in enumerate(words)
+                64 * index + bit
+                for index, word in enumerate(words)
                 for bit in range(64)
                 if word >> bit & 1
             )
@@ -324,7 +324,7 @@ class _Facts:
 
 
 def _text(answer: str | bytes) -> str:
-    # Old versions of pynvml answer in bytes.
+    # Old versions of pynvml return bytes.
     text = answer.decode(errors="replace") if isinstance(answer, bytes) else answer
     return " ".join(text.split())
 
@@ -333,13 +333,13 @@ def _count(figure: float | None) -> int | None:
     return None if figure is None else max(0, round(figure))
 
 
-def _wrong(
+def _problems(
     pynvml: "ModuleType",
     index: int,
     handle: _Handle,
     read: Callable[["ModuleType", _Handle], Iterator[str]],
-) -> Iterator[Wrong]:
-    # This GPU, this driver or this pynvml may not be able to tell.
+) -> Iterator[GpuProblem]:
+    # GPU, driver or pynvml may not support the function.
     with suppress(pynvml.NVMLError, AttributeError):
         yield from ((index, words) for words in read(pynvml, handle))
 
@@ -357,7 +357,7 @@ def _rows(pynvml: "ModuleType", handle: _Handle) -> Iterator[str]:
 
 def _recovery(pynvml: "ModuleType", handle: _Handle) -> Iterator[str]:
     [field] = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
-    # The driver asks for a reset or a reboot; 0 is "no action".
+    # Anything but 0 ("no action") is a reset or a reboot.
     if field.nvmlReturn == pynvml.NVML_SUCCESS and field.value.uiVal != 0:
         yield "needs a reset"
 

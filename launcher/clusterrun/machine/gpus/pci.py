@@ -1,4 +1,4 @@
-"""PCI addresses and devices in /sys/bus/pci."""
+"""PCI addresses, and devices in /sys/bus/pci."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -12,9 +12,9 @@ _DRIVERS = "sys/bus/pci/drivers"
 
 
 def normalised(address: str) -> str | None:
-    """Return a PCI address in one form, ``0000:17:00.0``; None if it isn't one.
+    """Return a PCI address in the form ``0000:17:00.0``; None if it is malformed.
 
-    Addresses match by value: NVML writes eight digits of domain, /sys four or more.
+    NVML writes eight digits of the domain, /sys four or more.
     """
     found = re.fullmatch(_ADDRESS, address.strip().lower())
     if not found:
@@ -32,29 +32,28 @@ def in_bus_order(address: str) -> tuple[int, ...]:
 
 
 def directory_of(tree: Tree, address: str) -> str | None:
-    """Return the directory of the device with the normalised ``address``; None if it has none."""
+    """Return the directory of the device with a normalised address; None if there is none."""
     usual = f"{_DEVICES}/{address}"
-    # /sys writes addresses in this form; trees of other tools may not.
+    # /sys uses the normalised form; trees from other tools may not.
     return usual if tree.exists(usual) else device_directories(tree).get(address)
 
 
 def device_directories(tree: Tree) -> dict[str, str]:
-    """Return the directory of each PCI device, by normalised address."""
+    """Return the directories of all PCI devices, by normalised address."""
     named = ((normalised(name), name) for name in tree.names(_DEVICES))
     return {address: f"{_DEVICES}/{name}" for address, name in named if address}
 
 
 def has_driver(tree: Tree, driver: str) -> bool:
-    """Return whether the kernel has ``driver``."""
     if tree.exists(_DRIVERS):
         return tree.exists(f"{_DRIVERS}/{driver}")
     return any(served_by(tree, driver))
 
 
 def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> list[tuple[str, str]]:
-    """Return address and directory of the devices of these ``classes`` that ``driver`` serves.
+    """Return address and directory of a driver's devices of some classes, in bus order.
 
-    They are in bus order. A virtual function is a part of another device, and is left out.
+    Virtual functions are excluded, because they are parts of other devices.
     """
     found = [
         (address, directory)
@@ -67,7 +66,7 @@ def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> list[tuple[s
 
 
 def gpus_at(tree: Tree, vendor: str, found: Iterable[tuple[str, str]]) -> tuple[Gpu, ...]:
-    """Return the GPUs with these addresses and directories, numbered in their order."""
+    """Return GPUs with these addresses and directories, numbered in this order."""
     return tuple(
         Gpu(index, address, vendor=vendor, model=model_numbers(tree, directory), listed_by="sysfs")
         for index, (address, directory) in enumerate(found)
@@ -75,22 +74,22 @@ def gpus_at(tree: Tree, vendor: str, found: Iterable[tuple[str, str]]) -> tuple[
 
 
 def served_by(tree: Tree, driver: str) -> list[str]:
-    """Return the directories of the devices that a driver has, and of its other files."""
+    """Return the paths of a driver's devices, and of the other files in its directory."""
     folder = f"{_DRIVERS}/{driver}"
     if tree.exists(_DRIVERS):
         return [f"{folder}/{name}" for name in tree.names(folder)]
-    # hwloc-gather-topology keeps devices without the folder of drivers that their links lead to.
+    # hwloc-gather-topology captures devices without the directory of drivers.
     devices = device_directories(tree).values()
     return [device for device in devices if tree.real(f"{device}/driver") == folder]
 
 
 def device_class(tree: Tree, directory: str) -> int | None:
-    """Return class and subclass of a device: 0x0302 for a 3D controller; None if unknown."""
+    """Return class and subclass of a device, such as 0x0302 for a 3D controller; None if unknown."""
     number = tree.integer(f"{directory}/class")
     return None if number is None else number >> 8
 
 
 def model_numbers(tree: Tree, directory: str) -> str:
-    """Return vendor and device id as lspci writes them, ``10de:20b0``; "" if unknown."""
+    """Return vendor and device id in the form of lspci, ``10de:20b0``; "" if unknown."""
     vendor, device = tree.integer(f"{directory}/vendor"), tree.integer(f"{directory}/device")
     return "" if vendor is None or device is None else f"{vendor:04x}:{device:04x}"
