@@ -1,1 +1,1 @@
-"""The plan of a node: ranks, binding and variables, by pure functions."""
+"""Pure functions that plan a node: its workers' ranks, GPUs, CPUs and environment variables."""

@@ -1,4 +1,4 @@
-"""The CPUs and the memory of each worker of a node (docs/binding.md S4 to S6), by pure functions."""
+"""Chooses the CPUs and the memory of each worker of a node (docs/binding.md S4 to S6)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,26 +24,26 @@ from clusterrun.planning.placement import (
 from clusterrun.planning.plan import MemoryPolicy
 
 Group = tuple[CpuSet, ...]
-"""Masks that have the same cores."""
+"""The masks that include some core; cores with the same masks are interchangeable."""
 
 
 def bind_own_workers(machine: Machine, request: BindingRequest) -> tuple[Placement, ...]:
-    """Return the workers of this agent, by local rank, each with its GPUs, CPUs and memory."""
+    """Return this agent's workers with their GPUs, CPUs and memory, by local rank."""
     placed = zip(request.slots, bind_workers(machine, request), strict=True)
     return tuple(placement for slot, placement in placed if slot.is_ours)
 
 
 def bind_workers(machine: Machine, request: BindingRequest) -> list[Placement]:
-    """Return the worker of each slot.
+    """Return the worker of each slot with its GPUs, CPUs and memory.
 
-    All are planned together, so that jobs and tasks that share a node stay apart, and use its CPUs
-    as one job would.
+    Other jobs' and tasks' workers are planned too, so that all of them divide the node's CPUs as one
+    job would.
     """
     placed = _bound(machine, request, assign(machine, request))
     if request.memory is not NumaMemory.NONE:
         return [_with_memory(machine, request, worker) for worker in placed]
     if request.mode is NumaBinding.NONE:
-        # Without binding, the NUMA node of the GPUs matters for a memory policy only.
+        # Without binding, the GPUs' NUMA node matters only for a memory policy.
         return [replace(worker, warning="") for worker in placed]
     return placed
 
@@ -59,22 +59,22 @@ def _bound(machine: Machine, request: BindingRequest, workers: list[Placement]) 
             bound = _with_masks(workers, _of_node(machine, workers))
         case NumaBinding.SOCKET:
             bound = _with_masks(workers, _of_socket(machine, workers))
-            bound = [_noted(worker, _no_package(machine, worker)) for worker in bound]
+            bound = [_add_warning(worker, _no_package(machine, worker)) for worker in bound]
         case NumaBinding.EXCLUSIVE | NumaBinding.CORE_COMPLEX:
-            # Few jobs ask for CPUs of their own.
+            # Few jobs use these modes.
             from clusterrun.planning.exclusive import divide
 
             by_cache = request.mode is NumaBinding.CORE_COMPLEX
             return divide(machine, workers, by_cache=by_cache)
         case _:
             assert_never(request.mode)
-    return _with_remarks(machine, bound)
+    return _with_warnings(machine, bound)
 
 
 def _near(machine: Machine, request: BindingRequest, workers: list[Placement]) -> list[Placement]:
-    """Return all workers bound by one rule: the narrowest one that makes none worse (decision 8).
+    """Return all workers bound by one rule: the narrowest that makes no worker worse off (decision 8).
 
-    That is near, or the package, or no binding. CPUs from --numa-map stay as they are.
+    The rules are near, the package, and no binding. CPUs from --numa-map are never changed.
     """
     workers = [usable(machine, it) if it.is_mapped else it for it in workers]
     why = ""
@@ -83,58 +83,55 @@ def _near(machine: Machine, request: BindingRequest, workers: list[Placement]) -
         worse = _why_worse(machine, bound)
         if not worse:
             warning = why and f"bound to its package, not its NUMA node: {why}"
-            return _with_remarks(machine, [_noted(worker, warning) for worker in bound])
+            return _with_warnings(machine, [_add_warning(worker, warning) for worker in bound])
         why = why or worse
     bound = _with_masks(workers, _of_node(machine, workers))
     unbound = (it if it.is_mapped else replace(it, cpus=None) for it in bound)
-    return _with_remarks(machine, [_noted(worker, f"not bound: {why}") for worker in unbound])
+    return _with_warnings(machine, [_add_warning(it, f"not bound: {why}") for it in unbound])
 
 
 def _why_worse(machine: Machine, bound: Sequence[Placement]) -> str:
-    """Return why one of the workers is better off without binding; "" if none is."""
+    """Return why some worker is better off without binding; "" if none is."""
     own = [worker for worker in bound if not worker.is_other and not worker.is_mapped]
-    if away := {node for worker in own if not worker.cpus for node in worker.nodes}:
-        nodes = ",".join(map(str, sorted(away)))
+    if unusable := {node for worker in own if not worker.cpus for node in worker.nodes}:
+        nodes = ",".join(map(str, sorted(unusable)))
         where = (
             f"GPUs are local to NUMA nodes {nodes}"
-            if len(away) > 1
+            if len(unusable) > 1
             else f"a GPU is local to NUMA node {nodes}"
         )
         return f"{where}, but this job may use CPUs {machine.allowed} only"
     masks = [worker.cpus for worker in own]
     others = [worker.cpus for worker in bound if worker.is_other]
-    ours = Shares(machine, masks)
-    for crowd in ours.crowds():
-        return ours.sentence(crowd, is_bound=False)
-    together = Shares(machine, masks, others)
-    for crowd in together.crowds():
+    shares = CoreShares(machine, masks)
+    for crowd in shares.crowds():
+        return shares.sentence(crowd, is_bound=False)
+    shares = CoreShares(machine, masks, others)
+    for crowd in shares.crowds():
         counting = "(a GPU of others counts as a worker)"
-        return f"{together.sentence(crowd, is_bound=False)} {counting}"
+        return f"{shares.sentence(crowd, is_bound=False)} {counting}"
     return ""
 
 
 def _with_masks(workers: Iterable[Placement], masks: Mapping[LocalCpus, CpuSet]) -> list[Placement]:
-    """Return the workers bound to the masks of their local CPUs."""
+    """Return the workers, each bound to the union of the masks of its local CPUs."""
     return [
         replace(worker, cpus=joined([masks[local] for local in worker.local_cpus]) or None)
         for worker in workers
     ]
 
 
-def _with_remarks(machine: Machine, bound: list[Placement]) -> list[Placement]:
-    """Return the workers with a warning on those that share too few cores."""
-    shares = Shares(machine, [worker.cpus for worker in bound if not worker.is_other])
-    few: dict[CpuSet | None, str] = {}
+def _with_warnings(machine: Machine, bound: list[Placement]) -> list[Placement]:
+    """Return the workers with a warning for those that share too few cores."""
+    shares = CoreShares(machine, [worker.cpus for worker in bound if not worker.is_other])
+    few: dict[CpuSet, str] = {}
     for crowd in shares.crowds():
         few |= dict.fromkeys(crowd, shares.sentence(crowd, is_bound=True))
-    return [
-        worker if worker.is_other or worker.cpus is None else _noted(worker, few.get(worker.cpus))
-        for worker in bound
-    ]
+    return [_add_warning(it, few.get(it.cpus)) if it.cpus else it for it in bound]
 
 
-def _noted(worker: Placement, warning: str | None) -> Placement:
-    """Return a worker of this job that has local CPUs with one more warning."""
+def _add_warning(worker: Placement, warning: str | None) -> Placement:
+    """Add a warning to a worker of this job that has local CPUs."""
     if not warning or worker.is_other or not worker.local_cpus:
         return worker
     return replace(worker, warning="; ".join(filter(None, [worker.warning, warning])))
@@ -149,7 +146,7 @@ def _no_package(machine: Machine, worker: Placement) -> str:
 
 
 def _of_node(machine: Machine, workers: Iterable[Placement]) -> dict[LocalCpus, CpuSet]:
-    # Most workers share theirs, and large sets take time.
+    # Each once, because most workers share them and operations on large sets take time.
     local_cpus = dict.fromkeys(local for worker in workers for local in worker.local_cpus)
     return {local: CpuSet(local.cpus & machine.allowed) for local in local_cpus}
 
@@ -164,17 +161,17 @@ def _of_socket(machine: Machine, workers: Iterable[Placement]) -> dict[LocalCpus
 
 
 def _packages_of(machine: Machine, cpus: CpuSet) -> list[CpuSet]:
-    """Return the packages that some of ``cpus`` are in."""
+    """Return the packages that contain some of ``cpus``."""
     return [package for package in machine.packages if package & cpus]
 
 
 def _of_near(machine: Machine, workers: Sequence[Placement]) -> dict[LocalCpus, CpuSet]:
-    """Return the local CPUs of each worker, and those of idle nodes of the same package.
+    """Return the local CPUs of each worker, extended by idle NUMA nodes of the same package.
 
     Each idle node is added to the nearest node with workers. If there are fewer idle nodes than
-    nearest nodes, the cores of the idle nodes are divided among these.
+    nearest nodes, the cores of the idle nodes are divided among the nearest nodes.
     """
-    # Without regard to what is allowed: cores that are kept for the system move no other CPUs.
+    # CPUs that are not allowed count here, so that reserving cores for the system moves no others.
     local_cpus = dict.fromkeys(local for worker in workers for local in worker.local_cpus)
     own = {node for local in local_cpus if not local.is_mapped for node in local.nodes}
     used = {node for local in local_cpus for node in local.nodes}
@@ -203,7 +200,7 @@ def _of_near(machine: Machine, workers: Sequence[Placement]) -> dict[LocalCpus, 
 
 
 def _nearest_owners(idle: NumaNode, machine: Machine, owners: Iterable[NumaNode]) -> list[int]:
-    """Return the nearest nodes with workers in the package of ``idle``; [] if that is unknown."""
+    """Return the nearest nodes with workers in the package of ``idle``; [] if the package is unknown."""
     package = CpuSet.union_of(_packages_of(machine, idle.cpus))
     distances = {node.id: idle.distances.get(node.id, 0) for node in owners if node.cpus & package}
     least = min(distances.values(), default=0)
@@ -216,7 +213,7 @@ def _add(
     extended: dict[int, CpuSet],
     sharers: Mapping[int, int],
 ) -> None:
-    """Add each unit of CPUs to the node whose workers have the fewest CPUs each."""
+    """Add each unit (a node or a core) to the node whose workers have the fewest CPUs each."""
     if not takers:
         return
     sizes = {node: len(extended[node]) for node in takers}
@@ -225,7 +222,7 @@ def _add(
         smallest = min(takers, key=lambda node: (sizes[node] / sharers[node], node))
         sizes[smallest] += len(unit)
         turns.append(smallest)
-    # Neighbouring units go to the same node.
+    # Sorted, so that neighbouring units go to the same node.
     for node, unit in zip(sorted(turns), units, strict=True):
         extended[node] = CpuSet(extended[node] | unit)
 
@@ -233,7 +230,7 @@ def _add(
 def _with_memory(machine: Machine, request: BindingRequest, worker: Placement) -> Placement:
     nodes_near = set(worker.nodes)
     if nodes_near and request.memory is NumaMemory.BIND and request.mode is not NumaBinding.NONE:
-        # All that it may use is on these nodes: the OOM killer acts when they are full.
+        # Include all nodes with its CPUs, because the OOM killer acts when the bound nodes are full.
         cpus = worker.cpus or machine.allowed
         nodes_near |= {node.id for node in machine.nodes if node.cpus & cpus}
     has_memory = {node.id for node in machine.nodes if node.cpus and node.has_memory}
@@ -247,11 +244,8 @@ def _with_memory(machine: Machine, request: BindingRequest, worker: Placement) -
     return replace(worker, warning="; ".join(filter(None, [worker.warning, why])))
 
 
-class Shares:
-    """The cores that workers have to themselves, if each is bound to its mask (decision 8).
-
-    ``even`` is the share of each if none is bound.
-    """
+class CoreShares:
+    """How many cores each worker has if each is bound to its mask (decision 8)."""
 
     def __init__(
         self,
@@ -259,10 +253,10 @@ class Shares:
         masks: Iterable[CpuSet | None],
         others: Iterable[CpuSet | None] = (),
     ) -> None:
-        """Take the CPUs of each worker, and of each of ``others``; None: it is not bound."""
+        """``masks`` are our workers' CPUs, ``others`` those of other jobs' workers; None: not bound."""
         own = Counter(mask or machine.allowed for mask in masks)
         self._own = own.keys()
-        # Others first: a worker has what they leave.
+        # Others first, because our workers get what these leave.
         self._workers = Counter(mask or machine.allowed for mask in others) + own
         core_of = core_by_cpu(machine)
         self._cores_of = {
@@ -274,7 +268,7 @@ class Shares:
             for core in self._cores_of[mask]:
                 masks_at[core].append(mask)
         self._groups = Counter(map(tuple, masks_at.values()))
-        """The number of cores that the same masks have, by these."""
+        """The number of cores of each group."""
         self._groups_of: dict[CpuSet, list[Group]] = defaultdict(list)
         for group in self._groups:
             for mask in group:
@@ -282,38 +276,38 @@ class Shares:
         self._all_cores = len(self._cores_of[machine.allowed])
         self._all_workers = self._workers.total()
         self.even = self._all_cores / max(1, self._all_workers)
+        """The cores of each worker if none is bound."""
 
     def of(self, mask: CpuSet) -> float:
-        """Return the cores of a mask for each worker that has no others."""
+        """Return the cores of a mask, per worker whose mask lies within it."""
         cores = self._cores_of[mask]
-        meeting = {other for group in self._groups_of[mask] for other in group}
+        overlapping = {other for group in self._groups_of[mask] for other in group}
         return len(cores) / sum(
-            self._workers[other] for other in meeting if self._cores_of[other] <= cores
+            self._workers[other] for other in overlapping if self._cores_of[other] <= cores
         )
 
     def crowds(self) -> Iterator[list[CpuSet]]:
-        """Yield masks, some of them our workers', that are together worse than no binding.
+        """Yield sets of masks, each with one of ours, that have too few cores together.
 
-        Their workers can't each have a core, or as much of one as without binding.
+        That is, their workers can't each have a core, or as much of a core as without binding.
         """
         if self._all_cores < self._all_workers:
-            yield from self._crowds(self._all_cores, self._all_workers)
-        else:
-            yield from self._crowds(1, 1)
+            return self._crowds(self._all_cores, self._all_workers)
+        return self._crowds(1, 1)
 
     def whole_cores(self) -> int:
-        """Return how many cores each worker can have that no other has."""
+        """Return how many cores each worker can have for itself."""
         cores = self._all_cores // self._all_workers
         while cores and (crowd := next(self._crowds(cores, 1), None)):
             cores = self._cores(crowd) // self._count(crowd)
         return cores
 
     def used(self) -> CpuSet:
-        """Return the CPUs that some worker may use."""
+        """Return the CPUs of all masks."""
         return CpuSet.union_of(self._workers)
 
     def sentence(self, crowd: Sequence[CpuSet], *, is_bound: bool) -> str:
-        """Return how few cores the workers of these masks have, or would have."""
+        """Return how few cores the workers of these masks share, or would share if they were bound."""
         count = self._count(crowd)
         have = "has" if count == 1 else "share"
         would = have if is_bound else "would have" if count == 1 else "would share"
@@ -323,7 +317,7 @@ class Shares:
         return f"{cores} (CPUs {CpuSet.union_of(crowd)}); without binding {each}"
 
     def _within(self, masks: Iterable[CpuSet]) -> list[CpuSet]:
-        """Return all masks whose cores these masks have."""
+        """Return all masks that lie within the union of these masks."""
         cores = frozenset[int]().union(*(self._cores_of[mask] for mask in masks))
         return [mask for mask in self._workers if self._cores_of[mask] <= cores]
 
@@ -334,10 +328,10 @@ class Shares:
         return sum(self._workers[mask] for mask in crowd)
 
     def _crowds(self, need: int, supply: int) -> Iterator[list[CpuSet]]:
-        """Yield masks with too few cores if a worker needs ``need`` and a core has ``supply`` units.
+        """Yield sets of masks with too few cores if a worker needs ``need`` units and a core has ``supply``.
 
-        This is a maximum flow from workers to cores: what is free is taken first, then what another
-        mask's workers can replace. Where that ends, the masks that were reached are too full.
+        This is a maximum flow from workers to cores (Ford-Fulkerson). If no augmenting path is left
+        for a mask, the masks reached from it have too few cores.
         """
         free = {group: count * supply for group, count in self._groups.items()}
         taken: Counter[tuple[CpuSet, Group]] = Counter()
@@ -366,9 +360,10 @@ class Shares:
     def _path(
         self, mask: CpuSet, free: Mapping[Group, int], taken: Mapping[tuple[CpuSet, Group], int]
     ) -> tuple[list[tuple[CpuSet, Group]], list[CpuSet]]:
-        """Return who takes of which cores, the last of them free ones, and the masks reached.
+        """Return an augmenting path from ``mask`` to a group with free cores, and the masks reached.
 
-        Each gives up those that the one before it takes. No path: nothing is free for ``mask``.
+        Each mask of the path takes cores of its group from the next mask. The path is [] if no cores
+        can be freed for ``mask``.
         """
         paths: dict[CpuSet, list[tuple[CpuSet, Group]]] = {mask: []}
         queue, seen = [mask], set[Group]()
@@ -388,13 +383,13 @@ class Shares:
 
 
 def threads_per_worker(machine: Machine, placements: Sequence[Placement]) -> int:
-    """Return the physical cores that every worker of this node can have to itself, at least 1.
+    """Return the physical cores that every worker of this node can have for itself, at least 1.
 
-    It is one number for the node, the smallest of all workers: the OpenMP runtime reads it when it
-    is loaded, and in a forked worker that was before the fork. A cgroup's CPU limit counts, too
+    It is one number for the node, the minimum over its workers: the OpenMP runtime reads it when it
+    is loaded, which for forked workers is before the fork. A cgroup's CPU limit is included
     (docs/binding.md S8, decision 7).
     """
-    cores = Shares(machine, [placement.cpus for placement in placements]).whole_cores()
+    cores = CoreShares(machine, [placement.cpus for placement in placements]).whole_cores()
     if machine.cpu_quota is not None:
         cores = min(cores, int(machine.cpu_quota / len(placements)))
     return max(1, cores)

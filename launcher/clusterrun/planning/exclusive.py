@@ -1,4 +1,4 @@
-"""CPUs that only one worker may use (docs/binding.md S5: exclusive, core-complex)."""
+"""Divides CPUs among workers so that none shares them (docs/binding.md S5: exclusive, core-complex)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,22 +22,22 @@ from clusterrun.planning.placement import (
 
 
 class Pool(Struct):
-    """CPUs that workers divide: of one node, of nodes that overlap, or of --numa-map."""
+    """CPUs to divide among workers: of one NUMA node, of overlapping ones, or from --numa-map."""
 
     local_cpus: list[LocalCpus]
     cpus: CpuSet
     allowed: CpuSet
-    """Those to divide."""
+    """The CPUs to divide."""
     workers_of: dict[str, list[int]]
-    """The workers of each GPU, in bus order; a worker without GPUs counts as one."""
+    """Indices of the workers of each GPU, in bus order; a worker without GPUs counts as a GPU."""
     has_others: bool = False
 
 
 def divide(machine: Machine, workers: Sequence[Placement], *, by_cache: bool) -> list[Placement]:
-    """Return the workers bound to CPUs that no other has: whole cores, or those of whole L3 caches.
+    """Return the workers bound to CPUs that no other has: whole cores, or cores of whole L3 caches.
 
-    Workers of other jobs have their parts, too, in the order of the bus. If there are too few cores,
-    or they are unknown, the workers share their nodes, with a warning.
+    Other jobs' workers get their parts too, in bus order. If there are too few cores, or the cores are
+    unknown, the workers share their NUMA nodes, with a warning.
     """
     parts: dict[int, list[CpuSet]] = defaultdict(list)
     warnings: dict[int, dict[str, None]] = defaultdict(dict)
@@ -56,7 +56,7 @@ def divide(machine: Machine, workers: Sequence[Placement], *, by_cache: bool) ->
 
 
 def _with_shared_cores(machine: Machine, bound: Sequence[Placement]) -> list[Placement]:
-    """Return the workers with a warning on those that share cores, and have no other warning.
+    """Return the workers with a warning for those that share cores and have no other warning.
 
     CPUs from --numa-map may overlap, or be threads of one core.
     """
@@ -64,17 +64,17 @@ def _with_shared_cores(machine: Machine, bound: Sequence[Placement]) -> list[Pla
     cores_of_each = [
         {core_of[cpu] for cpu in worker.cpus or () if cpu in core_of} for worker in bound
     ]
-    workers_on = Counter(at for cores in cores_of_each for at in cores)
+    workers_on = Counter(core for cores in cores_of_each for core in cores)
     found = []
     for worker, own in zip(bound, cores_of_each, strict=True):
-        cpus = CpuSet.union_of(machine.cores[at] for at in own if workers_on[at] > 1)
+        cpus = CpuSet.union_of(machine.cores[core] for core in own if workers_on[core] > 1)
         warning = worker.warning or (f"shares the cores of CPUs {cpus}" if cpus else "")
         found.append(replace(worker, warning=warning))
     return found
 
 
 def _whole_cores(machine: Machine, cpus: CpuSet) -> CpuSet:
-    """Return these CPUs and their siblings."""
+    """Return CPUs and their SMT siblings."""
     return CpuSet.union_of([cpus, *(core for core in machine.cores if core & cpus)])
 
 
@@ -88,7 +88,7 @@ def _pools(machine: Machine, workers: Sequence[Placement]) -> list[Pool]:
         if local.is_mapped
     ]
     at_nodes = [local for local in usable if not local.is_mapped]
-    # Firmware tables may let nodes overlap, list all CPUs for each, or split cores: these are one pool.
+    # In firmware tables, NUMA nodes may overlap, have all CPUs each, or split a core. These are one pool.
     for around in unions(_whole_cores(machine, local.cpus) for local in at_nodes):
         together = [local for local in at_nodes if local.cpus & around]
         cpus = joined([local.cpus for local in together])
@@ -108,7 +108,7 @@ def _pools(machine: Machine, workers: Sequence[Placement]) -> list[Pool]:
 
 
 def _divided(machine: Machine, pool: Pool, *, by_cache: bool) -> tuple[Mapping[int, CpuSet], str]:
-    """Return the CPUs of each worker of a pool, and a warning if they are not as asked."""
+    """Return the CPUs of each worker of a pool, and a warning if they are not as requested."""
     workers = {at for sharers in pool.workers_of.values() for at in sharers}
     shared = dict.fromkeys(workers, CpuSet(pool.cpus & machine.allowed))
     if not machine.cores_known:
@@ -132,12 +132,12 @@ def _divided(machine: Machine, pool: Pool, *, by_cache: bool) -> tuple[Mapping[i
 
 
 def _whole_caches(machine: Machine, pool: Pool, cores: Sequence[CpuSet]) -> list[CpuSet]:
-    """Return the CPUs of each L3 cache; not of one that has CPUs of other jobs, too."""
+    """Return the CPUs of each L3 cache, except caches that other jobs also use."""
     others = pool.cpus - pool.allowed
     cut = CpuSet.union_of(cache for cache in machine.caches if cache & others)
     whole: dict[int, set[int]] = defaultdict(set)
     for core in cores:
-        # A core without an L3 cache belongs to none, as small ones of some processors do.
+        # Small cores of some processors have no L3 cache.
         at = cache_of(machine, core)
         if at is not None and not core & cut:
             whole[at].update(core)
@@ -145,11 +145,11 @@ def _whole_caches(machine: Machine, pool: Pool, cores: Sequence[CpuSet]) -> list
 
 
 def _among_workers(units: Sequence[CpuSet], pool: Pool) -> dict[int, CpuSet] | None:
-    """Return the CPUs of each worker; None if there are too few units."""
+    """Return the CPUs of each worker; None if there are fewer units (cores or caches) than workers."""
     own: dict[int, list[CpuSet]] = defaultdict(list)
     parts = _cut(units, len(pool.workers_of))
     for sharers, part in zip(pool.workers_of.values(), parts, strict=True):
-        # Slices of one GPU (MIG), or partitions (CPX), divide its part.
+        # MIG slices or CPX partitions of one GPU divide its part.
         workers = sorted(set(sharers))
         for worker, cpus in zip(workers, _cut(part, len(workers)), strict=True):
             if not cpus:
@@ -159,7 +159,7 @@ def _among_workers(units: Sequence[CpuSet], pool: Pool) -> dict[int, CpuSet] | N
 
 
 def _cut(units: Sequence[CpuSet], parts: int) -> list[Sequence[CpuSet]]:
-    """Return ``units`` in contiguous parts; the first ones are longer by one if needed."""
+    """Split ``units`` into contiguous parts; if they differ, the first ones are longer by one."""
     length, longer = divmod(len(units), parts)
     starts = [at * length + min(at, longer) for at in range(parts + 1)]
     return [units[start:end] for start, end in pairwise(starts)]

@@ -1,7 +1,7 @@
-"""The machine as one job may use it.
+"""The machine as a job may use it.
 
-``--numa-map`` replaces the NUMA nodes of GPUs that the machine's tables have (docs/binding.md S3.1),
-``--devices`` chooses GPUs, and a platform may have assigned a NUMA node.
+``--numa-map`` overrides the NUMA nodes of GPUs (docs/binding.md S3.1), ``--devices`` selects GPUs, and a
+platform may assign a NUMA node.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from clusterrun.planning.worker_slots import why_no_gpu
 
 
 def machine_for(job: Job, machine: Machine) -> Machine:
-    """Return the inspected ``machine`` as ``job`` may use it; every plan is made from that.
+    """Return ``machine`` as ``job`` may use it. Every plan is made from that.
 
     Raises:
-        UsageError: --numa-map or --devices names a GPU, a node or a CPU that is not on the machine.
+        UsageError: --numa-map or --devices names a GPU, NUMA node or CPU that the machine lacks.
 
     """
     machine = with_numa_map(machine, job.setting("numa_map"))
@@ -30,10 +30,10 @@ def machine_for(job: Job, machine: Machine) -> Machine:
 
 
 def with_numa_map(machine: Machine, numa_map: Setting[tuple[MappedGpu, ...]]) -> Machine:
-    """Return the machine with its GPUs placed as the user's map has them.
+    """Return the machine with the GPUs' local NUMA nodes and CPUs replaced by those of a map.
 
     Raises:
-        UsageError: the map names a GPU, a node or a CPU that is not on the machine.
+        UsageError: the map names a GPU, NUMA node or CPU that the machine lacks.
 
     """
     for entry in numa_map.value:
@@ -44,7 +44,7 @@ def with_numa_map(machine: Machine, numa_map: Setting[tuple[MappedGpu, ...]]) ->
 
 def _devices(machine: Machine, entry: MappedGpu, origin: str) -> frozenset[str]:
     found = {gpu.device for gpu in machine.gpus if _is_named(gpu, entry.gpu)}
-    # A map of the whole machine may also name GPUs that a container hides.
+    # A map of the whole machine may include GPUs that a container hides.
     found |= {gpu.bdf for gpu in machine.pci_gpus if _is_address(entry.gpu, gpu.bdf)}
     if not found:
         known = ", ".join(f"{gpu.index} ({gpu.device})" for gpu in machine.gpus) or "none"
@@ -63,7 +63,7 @@ def _is_named(gpu: Gpu, name: str) -> bool:
 
 
 def _is_address(name: str, bdf: str) -> bool:
-    # NVML and nvidia-smi write eight digits of domain, lspci often none.
+    # NVML and nvidia-smi write eight digits of the domain, lspci often none.
     whole = name.lower() if name.count(":") == 2 else f":{name.lower()}"
     return whole.lstrip("0") == bdf.lstrip("0")
 
@@ -71,12 +71,11 @@ def _is_address(name: str, bdf: str) -> bool:
 def _with_entry(
     machine: Machine, entry: MappedGpu, devices: frozenset[str], origin: str
 ) -> Machine:
-    place = entry.place
-    if isinstance(place, int):
-        node = _expect_node(machine, entry, place, origin)
-        cpus = CpuSet()
+    node, cpus = None, CpuSet()
+    if isinstance(entry.place, int):
+        node = _expect_node(machine, entry, entry.place, origin)
     else:
-        node, cpus = None, _expect_cpus(machine, entry, place, origin)
+        cpus = _expect_cpus(machine, entry, entry.place, origin)
 
     def moved(gpu: Gpu) -> Gpu:
         if gpu.device not in devices:
@@ -116,24 +115,25 @@ def _expect_cpus(machine: Machine, entry: MappedGpu, cpus: CpuSet, origin: str) 
 
 
 def _with_devices(machine: Machine, chosen: Setting[tuple[str, ...]]) -> Machine:
-    """Return the machine with only the GPUs of ``--devices`` visible, if any (docs/binding.md S2).
+    """Return the machine with only the GPUs of ``--devices`` visible (docs/binding.md S2).
 
-    GPUs keep their names: of 4,5,6,7 one may choose 6,4. Intel's runtime keeps the bus order.
+    GPUs keep their numbers: if 4,5,6,7 are visible, 6,4 may be selected. Intel's runtime always uses
+    bus order.
     """
     if not chosen.value:
         return machine
-    gpus = [_named(machine, name, chosen) for name in chosen.value]
+    gpus = [_find(machine, name, chosen) for name in chosen.value]
     for at, name in enumerate(chosen.value):
         if gpus[at] in gpus[:at]:
             raise UsageError(
                 f"{chosen.origin}: {name} names a GPU twice",
-                f"give each GPU once: --devices {_that_work(machine, chosen.value)}",
+                f"give each GPU once: --devices {_valid_devices(machine, chosen.value)}",
             )
     if gpus[0].vendor == "intel":
         gpus.sort(key=lambda gpu: gpu.index)
     visible_warning = machine.visible_warning
     if uses_uuids(machine, gpus):
-        # The runtime finds them by UUID, in whichever order it would number them.
+        # By UUID, the runtime finds them whatever order it numbers them in.
         known = {gpu.uuid: gpu for gpu in machine.gpus}
         gpus, visible_warning = [known.get(gpu.uuid, gpu) for gpu in gpus], ""
     origin = f"{chosen.origin} {','.join(chosen.value)}"
@@ -142,7 +142,7 @@ def _with_devices(machine: Machine, chosen: Setting[tuple[str, ...]]) -> Machine
     )
 
 
-def _named(machine: Machine, name: str, chosen: Setting[tuple[str, ...]]) -> Gpu:
+def _find(machine: Machine, name: str, chosen: Setting[tuple[str, ...]]) -> Gpu:
     origin = chosen.origin
     if not machine.visible:
         raise UsageError(
@@ -157,33 +157,33 @@ def _named(machine: Machine, name: str, chosen: Setting[tuple[str, ...]]) -> Gpu
     kind = "GPU " if name.isdecimal() else ""
     raise UsageError(
         f"{origin}: {kind}{name} {wrong}",
-        f"give some of {_names(_choice(machine))} ({machine.visible_origin}),"
-        f" as in --devices {_that_work(machine, chosen.value)}",
+        f"give some of {_names(_candidates(machine))} ({machine.visible_origin}),"
+        f" as in --devices {_valid_devices(machine, chosen.value)}",
     )
 
 
-def _choice(machine: Machine) -> list[Gpu]:
+def _candidates(machine: Machine) -> list[Gpu]:
     ids = {gpu.uuid for gpu in machine.visible}
-    # CUDA shows a whole GPU by its number, and finds its slices by their names.
+    # The slices of a visible GPU can be selected by UUID.
     return [*machine.visible, *(gpu for gpu in machine.gpus if gpu.parent in ids - {""})]
 
 
 def _gpus_of(machine: Machine, name: str) -> list[Gpu]:
-    choice = _choice(machine)
-    return [gpu for gpu in choice if gpu.uuid == name] or [gpu for gpu in choice if _is(gpu, name)]
+    gpus = _candidates(machine)
+    return [gpu for gpu in gpus if gpu.uuid == name] or [gpu for gpu in gpus if _matches(gpu, name)]
 
 
-def _that_work(machine: Machine, chosen: Sequence[str]) -> str:
-    """Return a value for ``--devices``: of what was chosen the names that are right, else one GPU."""
-    right: dict[Gpu, str] = {}
+def _valid_devices(machine: Machine, chosen: Sequence[str]) -> str:
+    """Return a valid value for ``--devices``: the valid ones of the chosen names, else one GPU."""
+    valid: dict[Gpu, str] = {}
     for name in chosen:
         gpus = _gpus_of(machine, name)
         if len(gpus) == 1:
-            right.setdefault(gpus[0], name)
-    return ",".join(right.values()) or _names(machine.visible[:1])
+            valid.setdefault(gpus[0], name)
+    return ",".join(valid.values()) or _names(machine.visible[:1])
 
 
-def _is(gpu: Gpu, name: str) -> bool:
+def _matches(gpu: Gpu, name: str) -> bool:
     if name.isdecimal():
         return not gpu.parent and gpu.index == int(name)
     return gpu.uuid.lower().startswith(name.lower())
@@ -195,10 +195,10 @@ def _names(gpus: Sequence[Gpu]) -> str:
 
 
 def _on_assigned_node(job: Job, machine: Machine) -> Machine:
-    """Leave the job the CPUs of the NUMA node that its platform assigned to it.
+    """Restrict the job to the CPUs of the NUMA node that its platform assigned to it.
 
-    Every worker belongs to that node, wherever its GPU is: the CPUs of the other nodes are another
-    job's. A node that does not exist, or of which no CPU is allowed, is ignored.
+    All workers get this node, wherever their GPUs are, because the other nodes belong to other jobs.
+    A node that does not exist, or has no allowed CPU, is ignored.
     """
     node = next((node for node in machine.nodes if node.id == job.numa_node), None)
     allowed = CpuSet(node.cpus & machine.allowed) if node else CpuSet()

@@ -1,4 +1,4 @@
-"""The plan of this node for one attempt, from all that is known before it starts."""
+"""Makes the plan of this node for one attempt."""
 
 from collections.abc import Mapping, Sequence
 from typing import assert_never
@@ -16,10 +16,10 @@ from clusterrun.planning.plan import NodePlan, WorkerPlan, WorkerSlot, World
 from clusterrun.planning.worker_slots import has_own_cpus, has_own_gpus
 
 RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
-"""What torchrun's ``run_script_path`` does, in an interpreter of its own (torch/distributed/run.py)."""
+"""Does what torchrun's ``run_script_path`` does, in another interpreter (torch/distributed/run.py)."""
 
 
-def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
+def plan_node(  # noqa: PLR0913 - a plan needs all of it
     job: Job,
     machine: Machine,
     world: World,
@@ -32,17 +32,17 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     """Return the plan of this node.
 
     Args:
-        job: what to run.
-        machine: this node as the job may use it, see ``job_machine``.
+        job: the job.
+        machine: this node as the job may use it, see ``machine_for``.
         world: the ranks of this node in this attempt.
         unset: variables that the workers must not inherit.
-        error_files: folder of the files that TORCHELASTIC_ERROR_FILE names, whose own folders are
-            made when a worker starts. None in a dry run.
-        before: the job's environment as its user made it, see ``user_environment``.
+        error_files: the folder for TORCHELASTIC_ERROR_FILE; None in a dry run. The folder of each
+            worker's file is made when the worker starts.
+        before: the environment before clusterrun changes it, see ``user_environment``.
         slots: the workers of this node, see ``worker_slots``.
 
     Raises:
-        MachineError: a worker can't be bound as asked, and the job is strict about it.
+        MachineError: a worker can't be bound as requested, and --numa-strict is set.
 
     """
     request = BindingRequest(slots, job.placing.numa_binding, job.placing.numa_memory)
@@ -51,12 +51,12 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     placements = [placement for _, placement in own]
     threads = _threads(job, machine, [it for it in placed if not it.is_other])
     if job.placing.numa_strict:
-        # A service without GPUs is bound to no node.
+        # Services without GPUs are never bound.
         bound = [it for slot, it in own if it.gpus or slot.program == MAIN]
         require_binding(job, machine, bound)
     idle_cpus = ""
     if job.tasks is None or has_own_cpus(job.tasks, machine):
-        # CPUs that a task does not use may be another task's.
+        # Otherwise, CPUs that this task does not use may be another task's.
         others = [it for it in placed if it.is_other]
         idle_cpus = idle_cpus_warning(machine, request, placements, others)
     env = {
@@ -64,7 +64,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         **variables.chosen_gpus_variables(job, machine, before),
     }
     if job.services:
-        # Few jobs have some.
+        # Few jobs have services.
         from clusterrun.planning.services import worker_plans
 
         workers = worker_plans(
@@ -87,7 +87,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
 
 
 def command_of(program: WorkerProgram, python: str) -> tuple[str, ...]:
-    """Return what a worker executes; ``python`` is the job's interpreter."""
+    """Return the command line that a worker executes; ``python`` is the job's interpreter."""
     match program.kind:
         case ProgramKind.SCRIPT:
             return (python, "-u", program.name, *program.args)
@@ -102,15 +102,15 @@ def command_of(program: WorkerProgram, python: str) -> tuple[str, ...]:
 
 
 def _threads(job: Job, machine: Machine, placements: Sequence[Placement]) -> int:
-    """Return OMP_NUM_THREADS of each worker; ``placements`` are those of the tasks that are known."""
+    """Return OMP_NUM_THREADS; ``placements`` are the workers of this job whose binding is known."""
     if job.tasks is not None and not has_own_cpus(job.tasks, machine):
-        # Where the other tasks are bound is unknown; they use the same CPUs.
+        # The binding of the other tasks is unknown, but they may use the same CPUs.
         unbound = replace(placements[0], cpus=None)
         placements = [*placements, *[unbound] * (job.tasks.local_size - len(placements))]
     return threads_per_worker(machine, placements)
 
 
-def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
+def _worker_plan(  # noqa: PLR0913, PLR0917 - as ``plan_node``
     job: Job,
     machine: Machine,
     world: World,
@@ -142,12 +142,12 @@ def _worker_plan(  # noqa: PLR0913, PLR0917 - as a plan
         command=command_of(script, job.program.python),
         runs_python=script.kind is not ProgramKind.EXECUTABLE,
         needs_ras_port=variables.needs_ras_port(job, placement.gpus, before),
-        local_rank_reason=_why_0(job, machine, is_alone=is_alone),
+        local_rank_reason=_local_rank_reason(job, machine, is_alone=is_alone),
     )
 
 
 def _task_variables(tasks: TaskLayout, *, is_alone: bool) -> dict[str, str]:
-    """Return the variables that differ from the world's, because other tasks share the node."""
+    """Return the variables that count the other tasks of the node, which the world does not."""
     return {
         "LOCAL_RANK": "0" if is_alone else str(tasks.local_rank),
         "LOCAL_WORLD_SIZE": str(tasks.local_size),
@@ -157,8 +157,8 @@ def _task_variables(tasks: TaskLayout, *, is_alone: bool) -> dict[str, str]:
     }
 
 
-def _why_0(job: Job, machine: Machine, *, is_alone: bool) -> str:
-    """Return why LOCAL_RANK is not the worker's index on its node; "" if it is."""
+def _local_rank_reason(job: Job, machine: Machine, *, is_alone: bool) -> str:
+    """Return why LOCAL_RANK is 0 instead of the worker's index on its node; "" if it is the index."""
     tasks, virtual = job.tasks, job.setting("virtual_local_rank")
     if tasks is not None and is_alone:
         gpus = counted(len(machine.visible), "GPU")

@@ -1,6 +1,6 @@
-"""Remarks on a whole node: too few CPUs, unused CPUs and GPUs, settings that undo the binding.
+"""Warnings about a node: too few CPUs, unused CPUs and GPUs, settings that undo the binding.
 
-``--numa-strict`` refuses workers that can't be bound as asked (docs/binding.md S9).
+``--numa-strict`` turns warnings about binding into errors (docs/binding.md S9).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from clusterrun.job.job import Job
 from clusterrun.job.options import NumaBinding
 from clusterrun.job.values import WorkerCount
 from clusterrun.machine.machine import Machine
-from clusterrun.planning.binding import Shares, bind_own_workers
+from clusterrun.planning.binding import CoreShares, bind_own_workers
 from clusterrun.planning.placement import BindingRequest, Placement, binding_matters
 from clusterrun.planning.worker_slots import ONE_SLICE, only_slice
 
@@ -26,7 +26,7 @@ def warnings_for(
     idle_cpus: str,
     before: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Return the warnings on the node; ``before`` is the environment as the user made it."""
+    """Return the warnings about a node; ``before`` is the environment before clusterrun changes it."""
     warnings = (
         machine.visible_warning,
         _too_few_cpus(machine, len(placements)),
@@ -42,7 +42,7 @@ def warnings_for(
 
 
 def _counted_by_quota(job: Job, machine: Machine, workers: int) -> str:
-    """Return a warning if the cgroup's CPU quota is the reason why there are not more workers."""
+    """Return a warning if the cgroup's CPU quota limits the number of workers."""
     count, quota = len(machine.allowed), machine.cpu_quota
     wanted = job.workers.nproc_per_node
     by_cpus = {WorkerCount.CPU} if machine.visible else {WorkerCount.CPU, WorkerCount.AUTO}
@@ -53,7 +53,7 @@ def _counted_by_quota(job: Job, machine: Machine, workers: int) -> str:
 
 
 def _not_as_named(job: Job, placements: Sequence[Placement]) -> str:
-    """Return a warning if a mode that was asked for by name binds no worker, for a usual reason."""
+    """Return a warning if the user has set a mode and it binds no worker, for a reason that is common."""
     mode = job.placing.numa_binding
     reason = next((it.why_unbound for it in placements if it.why_unbound and not it.warning), "")
     if mode is NumaBinding.AUTO or not reason:
@@ -83,9 +83,9 @@ def idle_cpus_warning(
     placements: Sequence[Placement],
     others: Sequence[Placement],
 ) -> str:
-    """Return a warning on CPUs that no worker may use, if there are many and another mode uses them.
+    """Return a warning about idle CPUs, if they are more than a quarter and another mode uses them.
 
-    CPUs of the ``others``, which are other jobs' workers, are not idle.
+    CPUs of ``others``, which are other jobs' workers, are not idle.
     """
     masks = {placement.cpus for placement in placements}
     if None in masks:
@@ -104,16 +104,16 @@ def idle_cpus_warning(
 def _better_modes(
     machine: Machine, request: BindingRequest, placements: Sequence[Placement]
 ) -> Iterator[tuple[NumaBinding, CpuSet]]:
-    """Yield modes that use more CPUs for this very job, and which; they give no worker fewer cores.
+    """Yield modes that use more CPUs and give no worker fewer cores, with the CPUs that they use.
 
-    ``placements`` are by the mode of ``request``.
+    ``placements`` are made by the mode of ``request``.
     """
     masks = [placement.cpus or machine.allowed for placement in placements]
-    now = Shares(machine, masks)
+    now = CoreShares(machine, masks)
     for mode in (NumaBinding.NEAR, NumaBinding.NONE):
         planned = bind_own_workers(machine, replace(request, mode=mode))
         others = [placement.cpus or machine.allowed for placement in planned]
-        then = Shares(machine, others)
+        then = CoreShares(machine, others)
         if len(then.used()) > len(now.used()) and all(
             then.of(other) >= now.of(mask) for mask, other in set(zip(masks, others, strict=True))
         ):
@@ -127,7 +127,7 @@ def _idle_gpus(job: Job, machine: Machine, placements: Sequence[Placement]) -> s
     if not each or not idle or job.tasks is not None:
         return ""
     plural = "GPUs" if len(idle) > 1 else "GPU"
-    # Slices of a GPU have its number.
+    # All slices of a GPU have its number.
     names = (
         [gpu.uuid for gpu in idle] if idle[0].parent else number_ranges(gpu.index for gpu in idle)
     )
@@ -142,7 +142,7 @@ def _one_slice(job: Job, machine: Machine) -> str:
 
 
 def _uncounted(job: Job, machine: Machine) -> str:
-    """Return a warning on accelerators that are not GPUs, if the number of workers follows from GPUs."""
+    """Return a warning about accelerators that are not counted, if the number of workers follows from GPUs."""
     counts_gpus = job.workers.nproc_per_node in {WorkerCount.PER_GPU, WorkerCount.AUTO}
     return machine.accelerators if counts_gpus else ""
 
@@ -155,10 +155,11 @@ def _bound_by_openmp(placements: Sequence[Placement], before: Mapping[str, str])
 
 
 def require_binding(job: Job, machine: Machine, placements: Sequence[Placement]) -> None:
-    """Refuse what is otherwise a warning, and unbound workers where binding makes a difference.
+    """Check that all workers are bound as requested.
 
     Raises:
-        MachineError: there are such workers; the hint has a line for each.
+        MachineError: a worker has a warning, or is unbound although binding matters; the hint has a
+            line for each.
 
     """
     matters = binding_matters(job.placing.numa_binding, machine, len(placements))
@@ -172,6 +173,6 @@ def require_binding(job: Job, machine: Machine, placements: Sequence[Placement])
 
 
 def strict_error(job: Job, host: str, reasons: Iterable[str]) -> MachineError:
-    """Return the error of a strict job on ``host``, with a line for each worker that can't be bound."""
+    """Return the error of --numa-strict on ``host``, with a line for each reason."""
     message = f"{host} can't bind all workers as asked ({job.origin('numa_strict')})"
     return MachineError(message, "\n".join(map(printable, reasons)))
