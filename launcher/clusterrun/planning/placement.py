@@ -1,4 +1,4 @@
-"""Where the workers of a node belong: their GPUs, and the CPUs near each (docs/binding.md S4)."""
+"""Assigns to each worker of a node the CPUs that are local to its GPUs (docs/binding.md S4)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
@@ -15,7 +15,7 @@ from clusterrun.planning.plan import MemoryPolicy, WorkerSlot
 
 
 class BindingRequest(Struct, frozen=True):
-    """The workers of a node, and the job's options for their binding."""
+    """The workers of a node, and the job's options for binding them."""
 
     slots: Sequence[WorkerSlot]
     mode: NumaBinding
@@ -23,55 +23,56 @@ class BindingRequest(Struct, frozen=True):
 
     @property
     def hides_others(self) -> bool:
-        """Whether other tasks have GPUs that the bus does not show: no node is known to idle."""
+        """Whether other tasks have GPUs that the bus does not show, so no NUMA node is known to be idle."""
         return any(slot.program is None and slot.gpus is None for slot in self.slots)
 
 
 class LocalCpus(Struct, frozen=True):
-    """The CPUs local to a GPU, or those chosen for a worker without GPUs: a node's, or the user's."""
+    """CPUs that are local to a GPU, or assigned to a worker without GPUs."""
 
     nodes: tuple[int, ...]
+    """Ids of NUMA nodes."""
     cpus: CpuSet
-    """All of them, including those that this job may not use."""
+    """Including CPUs that this job may not use."""
     is_mapped: bool = False
-    """--numa-map lists exactly these CPUs: no mode adds others."""
+    """Whether they come from --numa-map, so that no mode adds others."""
 
 
 class Placement(Struct, frozen=True):
-    """One worker: its GPUs and where they are, and what it is bound to."""
+    """A worker with its GPUs, their local CPUs, and what the worker is bound to."""
 
     gpus: tuple[Gpu, ...]
     local_cpus: tuple[LocalCpus, ...]
-    """One for each of its GPUs; one for a worker without GPUs; () if it can't be bound."""
+    """One per GPU; one for a worker without GPUs; () if it can't be bound."""
     cpus: CpuSet | None = None
-    """CPUs to bind to, never empty, all of them allowed; None: not bound."""
+    """Allowed CPUs to bind to, never empty; None: not bound."""
     memory: MemoryPolicy | None = None
     warning: str = ""
-    """Why it is not bound as asked; "" if it is, or if that is usual."""
+    """Why it is not bound as requested; "" if it is, or if the reason is common."""
     why_unbound: str = ""
-    """Why ``local_cpus`` is (), usual or not; "" if it is not, if the mode is none, or of a service
-    without GPUs."""
+    """Why ``local_cpus`` is (), even if the reason is common; "" if it is not (), if the mode is none, and
+    for services without GPUs."""
     is_other: bool = False
-    """It is not this job's: it stands for a GPU of other jobs or tasks."""
+    """It is not this job's worker, but stands for a GPU of another job or task."""
 
     @property
     def is_mapped(self) -> bool:
-        """--numa-map lists some of its local CPUs: no rule replaces them."""
+        """Whether --numa-map lists some of its local CPUs, which no rule replaces."""
         return any(local.is_mapped for local in self.local_cpus)
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The nodes of its local CPUs."""
+        """The ids of the NUMA nodes of its local CPUs."""
         return tuple(sorted({node for local in self.local_cpus for node in local.nodes}))
 
     @property
     def numa_nodes(self) -> tuple[int, ...]:
-        """The nodes by which ``cpus`` were chosen; () if it is not bound."""
+        """The ids of the NUMA nodes for which ``cpus`` were chosen; () if it is not bound."""
         return self.nodes if self.cpus else ()
 
 
 def assign(machine: Machine, request: BindingRequest) -> list[Placement]:
-    """Return each slot with its local CPUs, not yet bound. An allowed CPU is local to each of our workers."""
+    """Return the worker of each slot with its local CPUs, not bound yet."""
     slots = request.slots
     without_gpus = iter(_main_without_gpus(machine, request))
     found = []
@@ -85,20 +86,20 @@ def assign(machine: Machine, request: BindingRequest) -> list[Placement]:
         elif slot.program == MAIN:
             found.append(next(without_gpus))
         else:
-            # A service without GPUs is bound by no mode.
+            # Services without GPUs are never bound.
             found.append(Placement((), ()))
     return found
 
 
 def _main_without_gpus(machine: Machine, request: BindingRequest) -> list[Placement]:
-    """Return the workers of the main program that have no GPU of their own; then none of them has."""
+    """Return the main program's workers that have no GPU of their own: all of its workers or none."""
     main = [slot for slot in request.slots if slot.program == MAIN and not slot.gpus]
     if not main:
         return []
     if main[0].gpus is not None:
         return _without_gpus(machine, len(main))
-    # Only the script knows which worker uses which GPU. On a single node that is all the same,
-    # unless other jobs need a part of it.
+    # Only the script knows which worker uses which GPU. On a single NUMA node that makes no difference,
+    # unless other jobs need a part of the node.
     of_services = {gpu for slot in request.slots for gpu in slot.gpus or ()}
     gpus = [gpu for gpu in machine.visible if gpu not in of_services]
     seen = {gpu.bdf for gpu in gpus}
@@ -110,21 +111,21 @@ def _main_without_gpus(machine: Machine, request: BindingRequest) -> list[Placem
 
 
 def binding_matters(mode: NumaBinding, machine: Machine, workers: int) -> bool:
-    """Return whether a bound worker may have fewer CPUs than one that is not bound."""
+    """Return whether binding may leave a worker fewer CPUs than it would have unbound."""
     if mode.divides and workers > 1:
         return True
     allowed = machine.allowed
     nodes = _nodes_with_cpus(machine)
     if nodes:
         return len(nodes) > 1 or bool(allowed - nodes[0].cpus)
-    # A kernel without NUMA: one package is one node; several, or none known, may be several nodes.
+    # A kernel without NUMA. One package counts as one node; several or unknown ones may be several nodes.
     return len([package for package in machine.packages if package & allowed]) != 1
 
 
 def _without_gpus(machine: Machine, workers: int) -> list[Placement]:
-    """Spread the workers over the nodes, if there are at least as many workers as nodes."""
+    """Spread the workers over the NUMA nodes, if there are at least as many workers as nodes."""
     nodes = _nodes_with_cpus(machine)
-    # Binding would take away the CPUs that belong to no node.
+    # Binding would lose CPUs that belong to no node.
     stray = CpuSet(machine.allowed - CpuSet.union_of(node.cpus for node in nodes))
     if not nodes or stray or workers < len(nodes):
         why = f"not bound: {counted(workers, 'worker')} for {len(nodes)} NUMA nodes"
@@ -139,7 +140,7 @@ def _without_gpus(machine: Machine, workers: int) -> list[Placement]:
 
 
 def _nodes_with_cpus(machine: Machine) -> list[NumaNode]:
-    """Return the nodes with allowed CPUs; of those that firmware tables give the same CPUs, the first."""
+    """Return the NUMA nodes with allowed CPUs; of nodes with equal CPUs (by firmware tables), the first."""
     first = {node.cpus: node for node in reversed(machine.nodes) if node.cpus & machine.allowed}
     return [node for node in machine.nodes if first.get(node.cpus) is node]
 
@@ -149,15 +150,15 @@ def _equal_nodes(machine: Machine, node: NumaNode) -> tuple[int, ...]:
 
 
 def spread(machine: Machine, nodes: list[NumaNode], workers: int) -> list[NumaNode]:
-    """Return the node of each worker, in blocks in the order of ``nodes``.
+    """Return the NUMA node of each worker, in blocks in the order of ``nodes``.
 
-    Workers go one by one to the node that leaves each of its workers the most allowed cores, so
-    the smallest number of cores per worker is as large as possible. A small node may get none.
+    Each worker goes to the node where it leaves the most allowed cores per worker, which maximises the
+    smallest number of cores per worker. A small node may get no worker.
     """
     count = core_counter(machine)
     cores = [count(CpuSet(node.cpus & machine.allowed)) for node in nodes]
     placed = [0] * len(nodes)
-    # Of two that leave as many cores per worker, the larger node gets the worker, then the first.
+    # If two nodes leave as many cores per worker, the larger one gets the worker, then the first.
     queue = [(-float(count), -count, at) for at, count in enumerate(cores)]
     heapify(queue)
     for _ in range(workers):
@@ -176,7 +177,7 @@ def _with_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Placement:
 
 
 def usable(machine: Machine, worker: Placement) -> Placement:
-    """Return the worker, without its local CPUs if this job may use none of them."""
+    """Return the worker, without local CPUs if this job may use none of them."""
     if not worker.local_cpus or not all(
         local.cpus.isdisjoint(machine.allowed) for local in worker.local_cpus
     ):
@@ -192,7 +193,7 @@ def usable(machine: Machine, worker: Placement) -> Placement:
 
 
 def cpus_near(machine: Machine, gpu: Gpu) -> LocalCpus | None:
-    """Return the CPUs local to a GPU; None if they are unknown."""
+    """Return the local CPUs of a GPU; None if unknown."""
     if gpu.mapped_cpus:
         nodes = tuple(node.id for node in machine.nodes if node.cpus & gpu.mapped_cpus)
         return LocalCpus(nodes, gpu.mapped_cpus, is_mapped=True)
@@ -209,7 +210,7 @@ def _unbound(machine: Machine, gpus: tuple[Gpu, ...], why: str, *, warning: str 
 def gpus_of_jobs(machine: Machine) -> list[PciGpu]:
     """Return the GPUs that this job or others may use, in bus order.
 
-    GPUs known to be of another vendor are left out: mostly, they drive a display.
+    GPUs known to be of another vendor are excluded: usually they drive a display.
     """
     vendors = {gpu.vendor for gpu in machine.visible}
     others = {gpu.bdf for gpu in machine.gpus if gpu.vendor not in vendors}
@@ -217,18 +218,18 @@ def gpus_of_jobs(machine: Machine) -> list[PciGpu]:
 
 
 def core_by_cpu(machine: Machine) -> dict[int, int]:
-    """Return the index of each CPU's core."""
+    """Return the index in ``machine.cores`` of each CPU's core."""
     return {cpu: at for at, core in enumerate(machine.cores) for cpu in core}
 
 
 def core_counter(machine: Machine) -> Callable[[CpuSet], int]:
-    """Return a function that counts the cores of CPUs; a CPU whose core is unknown counts as one."""
+    """Return a function that counts the cores of a set of CPUs; a CPU without a known core counts as one."""
     core_of = core_by_cpu(machine)
     return lambda cpus: len({core_of.get(cpu, -1 - cpu) for cpu in cpus})
 
 
 def cores_of(machine: Machine, cpus: CpuSet) -> list[CpuSet]:
-    """Return the part of each core that is in ``cpus``, ordered by L3 cache and lowest CPU."""
+    """Return the part of each core that is in ``cpus``, sorted by L3 cache and lowest CPU."""
     cores = [CpuSet(core & cpus) for core in machine.cores if core & cpus]
     cores += [CpuSet((cpu,)) for cpu in cpus - CpuSet.union_of(cores)]
 
@@ -240,20 +241,20 @@ def cores_of(machine: Machine, cpus: CpuSet) -> list[CpuSet]:
 
 
 def cache_of(machine: Machine, core: CpuSet) -> int | None:
-    """Return the lowest CPU that shares the core's L3 cache; None if it has none, or that is unknown."""
+    """Return the lowest CPU that shares the core's L3 cache; None if it has none or it is unknown."""
     return next((min(cache) for cache in machine.caches if min(core) in cache), None)
 
 
-def joined(parts: Sequence[CpuSet]) -> CpuSet:
-    """Return the union; of one part, the part itself: comparing large sets is fast if they are one."""
-    return parts[0] if len(parts) == 1 else CpuSet.union_of(parts)
+def joined(sets: Sequence[CpuSet]) -> CpuSet:
+    """Return the union. A single set is returned itself, because comparing identical objects is fast."""
+    return sets[0] if len(sets) == 1 else CpuSet.union_of(sets)
 
 
 def unions(sets: Iterable[CpuSet]) -> list[CpuSet]:
-    """Return the union of all sets that overlap, directly or through others, for each such group."""
+    """Return the union of each group of sets that overlap, directly or through others."""
     found: list[CpuSet] = []
     for cpus in sets:
-        meeting = [other for other in found if other & cpus]
+        overlapping = [other for other in found if other & cpus]
         found = [other for other in found if not other & cpus]
-        found.append(joined([cpus, *meeting]))
+        found.append(joined([cpus, *overlapping]))
     return found

@@ -1,4 +1,4 @@
-"""The world of one attempt, and one node's plan in it: what ``--dry-run`` prints and the workers get."""
+"""The world of an attempt, and a node's plan in it, which ``--dry-run`` prints and the workers get."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +24,7 @@ from clusterrun.job.values import LOOPBACK, Endpoint
 from clusterrun.machine.machine import Gpu
 
 if TYPE_CHECKING:
-    # Few jobs have one.
+    # Few jobs have services.
     from clusterrun.job.services import Service
 
 
@@ -33,37 +33,40 @@ class ProgramOnNode(Struct, frozen=True):
 
     node_rank: Annotated[NodeRank, NON_NEGATIVE]
     address: Name
-    """Where other nodes reach it."""
+    """The node's address for other nodes."""
     workers: Size
     ports: tuple[Port, ...] = ()
-    """One for each of them; (): not known yet."""
+    """One per worker; () if not known yet."""
     master_port: Port | None = None
 
 
 class NumberedProgram(Struct, frozen=True):
-    """The main program or a service, and the numbers of its workers in the job."""
+    """The main program or a service, and the numbers of its workers in the job.
+
+    The workers of all programs are numbered through: the main program's numbers are its ranks.
+    """
 
     name: Name
     first: Count
-    """That of its rank 0. Those of the main program are its ranks."""
+    """The number of its rank 0."""
     size: Count
 
     def named(self, numbers: Iterable[int]) -> str:
-        """Return its workers of these numbers as messages name them: "server ranks 0-2"; "" for none."""
+        """Return its workers among ``numbers`` as text: "server ranks 0-2"; "" for none."""
         own = [each - self.first for each in numbers if 0 <= each - self.first < self.size]
         name = "" if self.name == MAIN else f"{self.name} "
         return f"{name}{named_ranks(own)}" if own else ""
 
     def label(self, number: int) -> str:
-        """Return the short name of a service's worker: "server 0"; "" if it is none."""
+        """Return the short name of a service's worker: "server 0"; "" for other workers."""
         is_own = self.name != MAIN and 0 <= number - self.first < self.size
         return f"{self.name} {number - self.first}" if is_own else ""
 
 
 def named_workers(programs: Iterable[NumberedProgram], numbers: Iterable[int]) -> str:
-    """Return workers as messages name them: "ranks 0-3, server rank 2".
+    """Return workers as text: "ranks 0-3, server rank 2".
 
-    ``programs``: those of the job; none if it has no services.
+    ``programs`` are the job's programs; it is empty if the job has no services.
     """
     known = list(numbers)
     found = [name for each in programs if (name := each.named(known))]
@@ -71,11 +74,11 @@ def named_workers(programs: Iterable[NumberedProgram], numbers: Iterable[int]) -
 
 
 class ProgramWorld(Struct, frozen=True):
-    """A program of a job with services: its ranks are counted over these nodes."""
+    """A program of a job with services, and the nodes over which its ranks are counted."""
 
     name: Name
     first: Count
-    """The number in the job of its rank 0."""
+    """The number of its rank 0 in the job."""
     nodes: tuple[ProgramOnNode, ...]
 
     @property
@@ -87,41 +90,41 @@ class ProgramWorld(Struct, frozen=True):
         return NumberedProgram(self.name, self.first, self.size)
 
     def position_on(self, node_rank: int) -> tuple[int, int]:
-        """Return a node's index among its nodes, and the rank of the first worker there."""
+        """Return a node's index among the program's nodes, and the rank of its first worker there."""
         index = next(at for at, each in enumerate(self.nodes) if each.node_rank == node_rank)
         return index, sum(each.workers for each in self.nodes[:index])
 
 
 class World(Struct, frozen=True):
-    """One node's view of the whole job in one attempt."""
+    """The whole job in one attempt, as seen from one node."""
 
     run_id: Annotated[RunId, Meta(min_length=1)]
-    """Node 0's name for the job, the same on all nodes: TORCHELASTIC_RUN_ID."""
+    """TORCHELASTIC_RUN_ID, which node 0 chooses for all nodes."""
     attempt: Count
-    """Number of the attempt, from 0: TORCHELASTIC_RESTART_COUNT."""
+    """TORCHELASTIC_RESTART_COUNT: the number of the attempt, from 0."""
     node_rank: Annotated[NodeRank, NON_NEGATIVE]
     nodes: Size
     first_rank: Annotated[GlobalRank, NON_NEGATIVE]
-    """Global rank of this node's local rank 0: the sum of the workers of all nodes before."""
+    """Global rank of this node's local rank 0: the number of workers on the nodes before."""
     local_size: Count
-    """0 on a node that has services alone."""
+    """0 on a node that has only services."""
     size: Size
     first_role_rank: Annotated[GlobalRank, NON_NEGATIVE]
-    """As ``first_rank``, counted among the nodes of this node's role alone."""
+    """As ``first_rank``, but counted among the nodes of this node's role."""
     role_size: Size
     """Workers of this role on all nodes."""
     master_addr: Line
     master_port: Port | None
-    """None only in a dry run, if a free port would be chosen at the start."""
+    """None only in a dry run, if a free port will be chosen at the start."""
     kept_attempts: Count = 0
-    """Attempts of earlier jobs of this run, before which a suspension came: log folders go on."""
+    """Attempts of this run's earlier, suspended jobs; the numbers of log folders continue from here."""
     interface: Name = ""
-    """The network interface that libraries are to use; "" if they find it themselves."""
+    """The network interface that libraries must use; "" if they find it themselves."""
     programs: tuple[ProgramWorld, ...] = ()
-    """Of a job with services: the main one, whose world the fields above describe, then services."""
+    """In a job with services: the main program, which the fields above describe, then the services."""
 
     def named(self, numbers: Iterable[int]) -> str:
-        """Return workers as messages name them: "ranks 0-3, server rank 2"."""
+        """Return workers as text: "ranks 0-3, server rank 2"."""
         return named_workers((each.numbered for each in self.programs), numbers)
 
     def program_of(self, number: int) -> NumberedProgram:
@@ -132,83 +135,83 @@ class World(Struct, frozen=True):
 
 
 class WorkerSlot(Struct, frozen=True):
-    """One worker of a node, and its GPUs."""
+    """A worker of a node, and its GPUs."""
 
     gpus: tuple[Gpu, ...] | None
-    """In its own order; () if it has none. None: workers share the node's, and only their script knows
-    which it uses, or nothing is known of them."""
+    """In the worker's order; () if it has none. None if unknown: workers share the node's GPUs and only
+    their script knows which, or another task has GPUs that are not visible here."""
     is_ours: bool = True
-    """This agent starts it; if not, it is another task's, or another job's."""
+    """Whether this agent starts it; otherwise it is another task's or another job's."""
     program: Name | None = MAIN
-    """The main program or a service; None: perhaps it is another job's."""
+    """The main program or a service; None if it may be another job's."""
 
 
 class MemoryPolicy(Struct, frozen=True):
     """The NUMA nodes that a worker's memory comes from."""
 
     mode: str
-    """``preferred`` or ``bind``, as --numa-memory has them."""
+    """``preferred`` or ``bind``, the values of --numa-memory."""
     nodes: tuple[int, ...] = field(name="numa_nodes")
-    """At least one; each has CPUs, and memory that this job may use."""
+    """At least one; each has CPUs and memory that this job may use."""
 
     def __str__(self) -> str:
         return f"{self.mode} {','.join(map(str, self.nodes))}"
 
 
 class WorkerPlan(Struct, frozen=True):
-    """One worker: its ranks, its place, and the variables that only it gets."""
+    """One worker: its ranks, GPUs, binding, command and variables."""
 
     rank: GlobalRank
-    """Its number in the job: that of a service's worker follows those of all programs before."""
+    """Its number in the job; services' workers are numbered after the main program's."""
     local_rank: LocalRank
-    """Its index among the workers that this agent starts; LOCAL_RANK differs only in a scheduler's tasks."""
+    """Its index among this agent's workers. LOCAL_RANK differs in a scheduler's tasks."""
     gpus: tuple[Gpu, ...]
-    """The GPUs that it uses, in its own order; () if it has none of its own."""
+    """The GPUs that it uses, in its order; () if it has none of its own."""
     numa_nodes: tuple[int, ...]
-    """The nodes of its GPUs, by which ``cpus`` were chosen; () if it is not bound to a node."""
+    """The ids of the NUMA nodes for which ``cpus`` were chosen; () if it is not bound."""
     cpus: CpuSet | None
-    """CPUs to bind to; None: not bound."""
+    """CPUs to bind to; None if it is not bound."""
     memory: MemoryPolicy | None
-    """None: the kernel's default, memory is local to the CPU that first uses it."""
+    """None for the kernel's default: memory is local to the CPU that first uses it."""
     env: Mapping[str, str]
-    """Variables of this worker, beyond those of the whole job."""
+    """Variables of this worker in addition to those of the whole job."""
     warning: str
-    """Why it is not bound, or bound in another way than asked; "" if there is no warning."""
+    """Why it is not bound as requested; "" if there is no warning."""
     command: tuple[str, ...]
-    """What it executes: ``(PYTHON, "-u", "train.py", "--lr", "1")``."""
+    """The command line: ``(PYTHON, "-u", "train.py", "--lr", "1")``."""
     runs_python: bool
-    """TERM goes to it alone; without it (``--no-python``) to its whole group."""
+    """Whether it is a Python program, which alone gets SIGTERM; else (``--no-python``) its process group does."""
     service: "Service | None" = None
-    """None: it is the main program's."""
+    """None for the main program."""
     needs_ras_port: bool = False
-    """It gets NCCL_RAS_ADDR, with a port that is chosen when the attempt begins."""
+    """Whether it gets NCCL_RAS_ADDR with a port that is chosen when the attempt begins."""
     local_rank_reason: str = ""
-    """Why LOCAL_RANK is not the expected index; "" if it is."""
+    """Why LOCAL_RANK is not ``local_rank``; "" if it is."""
 
     @property
     def rank_in_program(self) -> int:
-        """Its rank among the workers of its service; of the main program, its rank."""
+        """Its rank among the workers of its program."""
         return self.rank if self.service is None else int(self.env["ROLE_RANK"])
 
 
 class NodePlan(Struct, frozen=True):
-    """All workers of this node in one attempt, and what they have in common."""
+    """All workers of a node in one attempt, and what they have in common."""
 
     world: World
     host: str
     env: Mapping[str, str]
-    """Variables that clusterrun sets or changes for the whole job, fork server included."""
+    """Variables that clusterrun sets for the whole job, including the fork server."""
     unset: tuple[str, ...]
-    """Variables removed from the job's environment: worker variables of an outer launch."""
+    """Variables that are removed from the environment: the worker variables of an outer launch."""
     workers: tuple[WorkerPlan, ...]
     """By local rank."""
     warnings: tuple[str, ...]
-    """Remarks on the whole node: too few CPUs, a list of GPUs cut short, ..."""
+    """Warnings about the whole node: too few CPUs, an invalid entry in a list of GPUs, ..."""
     visible_origin: str = ""
     """``Machine.visible_origin``."""
 
     def all_warnings(self) -> Iterator[str]:
-        """Yield what is remarkable about the node, and about its workers: equal warnings once."""
+        """Yield the warnings about the node and its workers, equal ones once."""
         yield from self.warnings
         for warning in dict.fromkeys(worker.warning for worker in self.workers if worker.warning):
             ranks = [worker.rank for worker in self.workers if worker.warning == warning]
@@ -216,22 +219,22 @@ class NodePlan(Struct, frozen=True):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Those of the workers in the job, by local rank: the main program's are their ranks."""
+        """The numbers of the workers in the job, by local rank."""
         return tuple(worker.rank for worker in self.workers)
 
     def name(self, local_rank: LocalRank) -> str:
-        """Return the name of a worker in messages: "rank 3", "server rank 0"."""
+        """Return a worker as text: "rank 3", "server rank 0"."""
         return self.world.named((self.workers[local_rank].rank,))
 
 
 def assumed_world(job: Job, workers: int) -> World:
-    """Return the world where every node has as many ``workers`` as this one, and the same role.
+    """Return the world before rendezvous, assuming that all nodes have as many ``workers`` and this role.
 
-    Its port is None if one is chosen at the start; its node rank is 0 if that is not known.
+    Its master port is None if one will be chosen at the start; its node rank is 0 if unknown.
     """
     programs: tuple[ProgramWorld, ...] = ()
     if job.services:
-        # Few jobs have some.
+        # Few jobs have services.
         from clusterrun.planning.services import assumed_programs
 
         programs = assumed_programs(job, workers)
@@ -241,7 +244,7 @@ def assumed_world(job: Job, workers: int) -> World:
     size = job.nnodes * workers if tasks is None else tasks.size
     if programs:
         size = max(1, programs[0].size)
-    # If nodes may join late, they keep the master port, and workers get another.
+    # If nodes may join late, the agents keep the master port and the workers get another.
     nodes_keep_port = job.last_call is not None and job.rendezvous.rdzv_endpoint is None
     return World(
         run_id=job.join.run_id,

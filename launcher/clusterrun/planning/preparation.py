@@ -1,4 +1,4 @@
-"""What a fork server prepares for the workers before the other nodes have joined."""
+"""What the fork server prepares for the workers before the other nodes have joined."""
 
 from collections.abc import Mapping
 
@@ -17,51 +17,52 @@ _KNOWN_EARLY = GPU_VARIABLES | {
     "FORCE_COLOR",
     "TTY_INTERACTIVE",
 }
-"""Set by clusterrun, equal for all workers of a node, and known from the machine alone."""
+"""Variables that clusterrun sets equally for all workers of a node, and that depend only on the machine."""
 
 _KNOWN_LATER = frozenset({"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
 
 
 class Preparation(Struct, frozen=True):
-    """What a fork server needs to get ready to run the workers' script in forked processes.
+    """What the fork server needs to prepare for running the workers' script in forked processes.
 
-    Its fields are those of the message ``Prepare``.
+    The fields are those of the message ``Prepare``.
     """
 
     command: tuple[str, ...]
-    """What a worker would execute."""
+    """The command line of a worker that is executed instead of forked."""
     preload: str | tuple[str, ...]
     """``auto``, ``none`` or modules."""
     must_fork: bool
-    """A worker that can't be forked is not started at all."""
+    """Whether to fail if a worker can't be forked, instead of executing it."""
     known_variables: Mapping[str, str]
-    """Variables that are equal for all workers, and known already."""
+    """Variables that are equal for all workers and known already."""
     per_worker_variables: tuple[str, ...]
-    """Names of the variables that differ per worker, or that the other nodes decide."""
+    """Names of variables that differ per worker or depend on the other nodes."""
     workers: int
-    """Number of workers; a single one has no other to share its imports with."""
+    """The number of workers. A single worker can't share its imports."""
     cpus: CpuSet | None
-    """The CPUs of a worker: libraries count them when they are loaded. None: it is not bound."""
+    """The CPUs of a worker, which libraries count when they are loaded; None if it is not bound."""
     has_gpus: bool
-    """The workers have GPUs of their own."""
+    """Whether the workers have their own GPUs."""
     only_first: tuple[int, str] | None = None
-    """The first imports only, and why the next one can't be made before the fork."""
+    """Limits the number of imports before the fork; with the reason why the next one can't be made there."""
 
 
 def preparation_of(job: Job, assumed: NodePlan, before: Mapping[str, str]) -> Preparation | None:
-    """Return what the fork server is to prepare; None: workers are executed.
+    """Return what the fork server must prepare; None if workers are not forked.
 
-    ``assumed`` is the plan as far as it is known, ``before`` the environment as the user made it.
+    ``assumed`` is the plan as far as it is known; ``before`` is the environment before clusterrun
+    changes it.
     """
     method, script = job.starting.start_method, job.script
-    # Those of services are executed.
+    # Workers of services are never forked.
     workers = [worker for worker in assumed.workers if worker.service is None]
     is_spawned = script.kind is ProgramKind.EXECUTABLE or script.is_standard_input
-    # With --pdb, a program of ours runs the user's.
+    # With --pdb, the command is a program of ours that runs the user's.
     if method is StartMethod.SPAWN or is_spawned or job.failures.pdb or not workers:
         return None
     known = {name: value for name, value in assumed.env.items() if name in _KNOWN_EARLY}
-    # The job's own are in the fork server's environment from the start.
+    # The job's own variables are in the fork server's environment from the start.
     of_clusterrun = assumed.env.keys() - known.keys() - job.env.keys()
     per_worker = {name for worker in workers for name in worker.env}
     if any(worker.needs_ras_port for worker in workers):

@@ -1,4 +1,4 @@
-"""The programs of a job with services on one node: their workers, GPUs, ports and names. Pure."""
+"""Plans the programs of a job with services: their workers, GPUs, ports and addresses."""
 
 import re
 from collections import defaultdict
@@ -21,41 +21,41 @@ from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, WorkerPlan, Wo
 from clusterrun.planning.worker_slots import first_slice, local_size
 
 MAX_LIST_LENGTH = 100_000
-"""Characters of a variable that lists addresses: execve takes 131,072 (MAX_ARG_STRLEN)."""
+"""Characters of a variable with a list of addresses. execve takes 131,072 (MAX_ARG_STRLEN)."""
 
-KNOWN_LATER = frozenset({"PORT", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
-"""Variables that are known only once the nodes have joined, beside those that begin with CLUSTERRUN_."""
+LATE_VARIABLES = frozenset({"PORT", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
+"""Known only once the nodes have joined, like the variables that begin with CLUSTERRUN_."""
 
-TYPED = ("--env", "CLUSTERRUN_ENV", "PET_ENV")
-"""Where a shell has replaced $NAME already."""
+EXPANDED_ORIGINS = ("--env", "CLUSTERRUN_ENV", "PET_ENV")
+"""Sources of ``env`` in which a shell has already expanded $NAME."""
 
 WORLD_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
-"""Variables that a service has only with ``world: true``: libraries form a group of processes with them."""
+"""Variables that a service has only with ``world: true``, because libraries form a process group with them."""
 
 _REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|(\$))")
 
 
 def with_inherited_values(job: Job, inherited: Mapping[str, str]) -> Job:
-    """Return the job where ``PATH: /x:$PATH`` in its variables has the value that is inherited."""
+    """Return the job with a variable's own name expanded in its value, as in ``PATH: /x:$PATH``."""
     env = (
-        (name, _with_old_value(name, text, inherited[name]))
-        if name in inherited and job.origin(f"env.{name}") not in TYPED
+        (name, _with_inherited_value(name, text, inherited[name]))
+        if name in inherited and job.origin(f"env.{name}") not in EXPANDED_ORIGINS
         else (name, text)
         for name, text in job.program.env
     )
     return replace(job, program=replace(job.program, env=tuple(env)))
 
 
-def _with_old_value(name: str, text: str, old: str) -> str:
-    # Its own dollars are not references.
-    return re.sub(rf"\$(?:{name}\b|{{{name}}})", lambda _: old.replace("$", "$$"), text)
+def _with_inherited_value(name: str, text: str, inherited: str) -> str:
+    # Dollars in the inherited value are not references.
+    return re.sub(rf"\$(?:{name}\b|{{{name}}})", lambda _: inherited.replace("$", "$$"), text)
 
 
 def known_node_rank(job: Job) -> int:
-    """Return the rank of this node, whose services depend on it.
+    """Return the rank of this node, on which its services depend.
 
     Raises:
-        UsageError: it is not known before the nodes have joined.
+        UsageError: the rank is not known before the nodes have joined.
 
     """
     if job.nnodes == 1:
@@ -69,10 +69,12 @@ def known_node_rank(job: Job) -> int:
 
 
 def service_slots(job: Job, machine: Machine) -> list[WorkerSlot]:
-    """Return the workers of services on this node, in the order of the file: they have the last GPUs that are left.
+    """Return the workers of services on this node, in the order of the file.
+
+    Each service gets the last GPUs that are left, or those that it names.
 
     Raises:
-        UsageError: there are fewer GPUs than they ask for.
+        UsageError: there are too few GPUs.
 
     """
     rank = known_node_rank(job)
@@ -133,10 +135,10 @@ def _too_few(service: Service, here: Sequence[Service], machine: Machine) -> Usa
 
 
 def main_workers(job: Job, machine: Machine, services: Sequence[WorkerSlot]) -> int:
-    """Return how many workers the main program has on this node; 0: no GPU is left, or it has others.
+    """Return how many workers the main program has on this node; 0 if no GPU is left, or it uses other nodes.
 
     Raises:
-        UsageError: as ``local_size``; or the node has no program at all, or the job no main program.
+        UsageError: as for ``local_size``; or the node has no program, or the job has no main program.
 
     """
     rank, taken = known_node_rank(job), len({gpu for slot in services for gpu in slot.gpus or ()})
@@ -163,9 +165,9 @@ def main_workers(job: Job, machine: Machine, services: Sequence[WorkerSlot]) -> 
 
 
 def assumed_programs(job: Job, workers: int) -> tuple[ProgramWorld, ...]:
-    """Return the programs as far as the job file says: every node has as many main ``workers``.
+    """Return the programs before rendezvous, assuming that all nodes have as many main ``workers``.
 
-    Where this one has none, the others may have any number, and are taken to have one each.
+    If this node has none, the other nodes are assumed to have one each.
     """
     main = [rank for rank in range(job.nnodes) if job.main_nodes is None or rank in job.main_nodes]
     here = known_node_rank(job)
@@ -184,7 +186,7 @@ def assumed_programs(job: Job, workers: int) -> tuple[ProgramWorld, ...]:
 
 
 def world_of(world: World, program: ProgramWorld) -> World:
-    """Return the world as the workers of one program count it: its own nodes and ranks."""
+    """Return the world of one program: only its nodes and ranks are counted."""
     index, first = program.position_on(world.node_rank)
     here, master = program.nodes[index], program.nodes[0]
     is_main = program.name == MAIN and not master.node_rank
@@ -198,13 +200,13 @@ def world_of(world: World, program: ProgramWorld) -> World:
         first_role_rank=GlobalRank(first),
         role_size=program.size,
         master_addr=master.address or world.master_addr,
-        # Before the nodes have joined, that of the main program may be set.
+        # Before the nodes have joined, only the main program's port may be known.
         master_port=master.master_port or (world.master_port if is_main else None),
     )
 
 
 def addresses_of(programs: Sequence[ProgramWorld]) -> dict[str, str]:
-    """Return the variables by which every worker finds all programs; {} while ports are unknown."""
+    """Return the variables with the addresses of all programs; {} while ports are unknown."""
     found: dict[str, str] = {}
     for program in programs:
         if not program.nodes or not all(node.ports for node in program.nodes):
@@ -233,7 +235,7 @@ def _host(node: ProgramOnNode) -> str:
     return f"[{node.address}]" if ":" in node.address else node.address
 
 
-def worker_plans(  # noqa: PLR0913 - as a plan
+def worker_plans(  # noqa: PLR0913 - as ``plan_node``
     job: Job,
     machine: Machine,
     world: World,
@@ -242,18 +244,18 @@ def worker_plans(  # noqa: PLR0913 - as a plan
     error_files: str | None,
     env: Mapping[str, str],
 ) -> tuple[WorkerPlan, ...]:
-    """Return the workers of this node: those of the main program, then those of each service.
+    """Return the workers of this node: the main program's, then each service's.
 
-    ``own`` are the slots of this agent, in this order. ``env`` is the environment that all workers have.
+    ``own`` are the slots of this agent, in this order. ``env`` is the environment of all workers.
 
     Raises:
-        UsageError: a variable that a program names is not set.
+        UsageError: a program refers to a variable that is not set.
 
     """
     programs: dict[str | None, ProgramWorld] = {each.name: each for each in world.programs}
     services: dict[str | None, Service] = {each.name: each for each in job.services}
     addresses = addresses_of(world.programs)
-    later = () if addresses else KNOWN_LATER
+    later = () if addresses else LATE_VARIABLES
     gpus_of: dict[str | None, list[Gpu]] = defaultdict(list)
     for slot, placement in own:
         gpus_of[slot.program] += placement.gpus
@@ -265,13 +267,13 @@ def worker_plans(  # noqa: PLR0913 - as a plan
         program, service = programs[slot.program], services.get(slot.program)
         index = next(indices[slot.program])
         number = program.first + program.position_on(world.node_rank)[1] + index
-        seen: Sequence[Gpu] = rest
+        visible: Sequence[Gpu] = rest
         if service is not None:
-            seen = gpus_of[service.name] if service.world else placement.gpus
+            visible = gpus_of[service.name] if service.world else placement.gpus
         own_env = {
             **_variables(world, program, index, service),
-            **variables.files_of(world, number, LocalRank(local_rank), error_files),
-            **_seen(machine, seen, service, env),
+            **variables.file_variables(world, number, LocalRank(local_rank), error_files),
+            **_visible_gpus(machine, visible, service, env),
             **addresses,
         }
         if service is None:
@@ -301,7 +303,7 @@ def worker_plans(  # noqa: PLR0913 - as a plan
 def _variables(
     world: World, program: ProgramWorld, index: int, service: Service | None
 ) -> dict[str, str]:
-    """Return what the worker with this index on its node gets: torchrun's, counted in its program."""
+    """Return torchrun's variables for the worker with this index on its node, counted in its program."""
     found = variables.worker_variables(world_of(world, program), LocalRank(index), None)
     if service is not None:
         found["ROLE_NAME"] = service.name
@@ -311,13 +313,13 @@ def _variables(
     return {**found, "PORT": str(ports[index])} if ports else found
 
 
-def _seen(
+def _visible_gpus(
     machine: Machine, gpus: Sequence[Gpu], service: Service | None, env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables by which a worker sees these GPUs alone.
+    """Return the variables that make only ``gpus`` visible to a worker.
 
     Raises:
-        UsageError: its service's own variables choose others.
+        UsageError: the service sets one of these variables itself.
 
     """
     found = variables.visible_gpus_variables(machine, gpus, env)
@@ -334,24 +336,29 @@ def _seen(
 def _own_env(
     job: Job, service: Service | None, environment: Mapping[str, str], later: Collection[str]
 ) -> dict[str, str]:
-    """Return the variables of the job and of a service, with ``$NAME`` replaced: the latter are stronger."""
+    """Return the variables of the job, overridden by those of a service, with ``$NAME`` expanded."""
     found = {name: Setting(text, job.origin(f"env.{name}")) for name, text in job.env.items()}
-    texts = {name: it for name, it in found.items() if "$" in it.value and it.origin not in TYPED}
+    texts = {
+        name: it
+        for name, it in found.items()
+        if "$" in it.value and it.origin not in EXPANDED_ORIGINS
+    }
     if service is not None:
         texts |= {
             name: Setting(text, f"{service.where}.env.{name}") for name, text in service.env.items()
         }
     return {
-        name: replaced(text.value, environment, later, text.origin) for name, text in texts.items()
+        name: expand_variables(text.value, environment, later, text.origin)
+        for name, text in texts.items()
     }
 
 
 def _program(
     job: Job, service: Service | None, environment: Mapping[str, str], later: Collection[str]
 ) -> WorkerProgram:
-    """Return what the worker of a service, or of the main program, runs, with ``$NAME`` replaced.
+    """Return the program of a service's worker, or of the main program's, with ``$NAME`` expanded.
 
-    A shell does that itself: on the command line, or for a command that is a text.
+    A program from the command line, or one that a shell runs, is not expanded again.
     """
     program = job.script if service is None else service.program
     argument = job.program.pass_local_rank if service is None else ""
@@ -361,15 +368,19 @@ def _program(
     origin = job.origin("script") if service is None else service.where
     if origin == COMMAND_LINE or (program.name, *program.args[:1]) == SHELL:
         return program
-    words = (replaced(word, environment, later, origin) for word in (program.name, *program.args))
-    name, *args = words
+    name, *args = (
+        expand_variables(word, environment, later, origin) for word in (program.name, *program.args)
+    )
     return WorkerProgram(program.kind, name, tuple(args))
 
 
-def replaced(text: str, environment: Mapping[str, str], later: Collection[str], origin: str) -> str:
-    """Return a text with each ``$NAME`` and ``${NAME}`` replaced; ``$$`` is a dollar.
+def expand_variables(
+    text: str, environment: Mapping[str, str], later: Collection[str], origin: str
+) -> str:
+    """Expand ``$NAME`` and ``${NAME}`` in a text; ``$$`` is a dollar.
 
-    Variables in ``later``, and, if there are any, those that begin with CLUSTERRUN_, stay as they are.
+    Variables in ``later`` are left as they are, and if there are any, so are unknown variables that
+    begin with CLUSTERRUN_.
 
     Raises:
         UsageError: a variable is not set.

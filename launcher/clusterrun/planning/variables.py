@@ -1,6 +1,6 @@
-"""The environment variables of workers: torchrun's contract (docs/workers.md), GPUs, Paddle's.
+"""The environment variables of workers: torchrun's (docs/workers.md), GPUs, Paddle's.
 
-A job's ``env`` has none that clusterrun sets for each worker: ``job/values.py`` refuses them.
+A job's ``env`` can't set the variables that clusterrun sets for each worker: ``job/values.py`` rejects them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,29 +15,29 @@ from clusterrun.planning.plan import World
 
 _SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-"""Name the interface that leads to the other nodes, for gloo, NCCL and TensorPipe."""
+"""The network interface to the other nodes, for Gloo, NCCL and TensorPipe."""
 
 _GPU_VARIABLES = {
     "amd": "HIP_VISIBLE_DEVICES",
     "intel": "ZE_AFFINITY_MASK",
     "huawei": "ASCEND_RT_VISIBLE_DEVICES",
 }
-"""By vendor; all others use NVIDIA's, which AMD's runtime reads, too."""
+"""By vendor. All others use NVIDIA's, which AMD's runtime also reads."""
 
-_COMMON = "CUDA_VISIBLE_DEVICES"
-_OF_HIP = _GPU_VARIABLES["amd"]
+_CUDA = "CUDA_VISIBLE_DEVICES"
+_HIP = _GPU_VARIABLES["amd"]
 
 _RAS_ENABLED = "NCCL_RAS_ENABLE"
 
-GPU_VARIABLES = frozenset({_COMMON, *_GPU_VARIABLES.values()})
+GPU_VARIABLES = frozenset({_CUDA, *_GPU_VARIABLES.values()})
 
 
 def user_environment(
     job: Job, environ: Mapping[str, str], unset: Collection[str]
 ) -> dict[str, str]:
-    """Return the job's environment as its user made it: inherited, then the job's own ``env``.
+    """Return the job's environment before clusterrun changes it: inherited, then the job's ``env``.
 
-    CUDA_VISIBLE_DEVICES, OMP_NUM_THREADS and the like are looked up there.
+    CUDA_VISIBLE_DEVICES, OMP_NUM_THREADS and the like are looked up in it.
     """
     inherited = {name: value for name, value in environ.items() if name not in unset}
     return inherited | job.env
@@ -48,8 +48,8 @@ def job_variables(
 ) -> dict[str, str]:
     """Return the variables that clusterrun sets for the whole job, equal in every attempt.
 
-    Variables in ``before``, the environment as the user made it, are not set; those of the job's
-    ``env`` are. ``workers`` is the number of workers that print to our output.
+    Defaults do not override ``before``, the environment before clusterrun changes it. The job's
+    ``env`` is included. ``workers`` is the number of workers that print to our output.
     """
     suggested = {
         **_threads(job, threads, world),
@@ -66,7 +66,7 @@ def job_variables(
         "TORCHELASTIC_RUN_ID": world.run_id,
         "TORCHELASTIC_MAX_RESTARTS": str(job.failures.max_restarts),
         RESUMED_VARIABLE: str(job.resumed),
-        # True would make rank 0 wait for a store that no agent serves.
+        # "True" would make rank 0 wait for a store in the agent, which there is not.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
 
@@ -74,14 +74,14 @@ def job_variables(
 def _threads(job: Job, threads: int, world: World) -> dict[str, str]:
     if not job.as_torchrun:
         return {"OMP_NUM_THREADS": str(threads)}
-    # torchrun leaves a single worker alone (torch/distributed/run.py of 2.13).
+    # torchrun does not set it for a single worker (torch/distributed/run.py of 2.13).
     return {"OMP_NUM_THREADS": "1"} if world.local_size > 1 else {}
 
 
 def worker_variables(
     world: World, local_rank: LocalRank, error_files: str | None
 ) -> dict[str, str]:
-    """Return what one worker gets in one attempt; MASTER_PORT only once it is known."""
+    """Return the variables of one worker in one attempt, with MASTER_PORT only if it is known."""
     rank = world.first_rank + local_rank
     variables = {
         "RANK": str(rank),
@@ -98,15 +98,15 @@ def worker_variables(
     }
     if world.master_port is not None:
         variables["MASTER_PORT"] = str(world.master_port)
-    return {**variables, **files_of(world, rank, local_rank, error_files)}
+    return {**variables, **file_variables(world, rank, local_rank, error_files)}
 
 
-def files_of(
+def file_variables(
     world: World, number: int, local_rank: LocalRank, error_files: str | None
 ) -> dict[str, str]:
-    """Return the variables with files that a worker shares with its agent; {} without their folder.
+    """Return the variables with paths of files that a worker shares with its agent.
 
-    ``number`` is the worker's in the job.
+    ``number`` is the worker's number in the job, ``error_files`` the folder; None: no files.
     """
     if error_files is None:
         return {}
@@ -118,18 +118,18 @@ def files_of(
 
 
 def terminal_variables(job: Job, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables for ``workers`` whose lines are mixed on one terminal."""
+    """Return the variables for workers whose lines are interleaved on a terminal."""
     if not job.coloured or is_sole_writer(job, workers) or before.get("NO_COLOR"):
         return {}
-    # Read by rich, loguru, termcolor, Python itself from 3.13 on, and others (force-color.org). rich
-    # would take it for a terminal on which it can draw a block of lines again and again.
+    # FORCE_COLOR is read by rich, loguru, termcolor, Python since 3.13 and others (force-color.org). Rich
+    # would then redraw blocks of lines, which TTY_INTERACTIVE=0 prevents.
     return {"FORCE_COLOR": "1", "TTY_INTERACTIVE": "0"}
 
 
 def is_sole_writer(job: Job, workers: int) -> bool:
-    """Return whether one worker alone prints to our output.
+    """Return whether only one worker prints to our output.
 
-    A scheduler merges that of all tasks, and ``--launcher ssh`` that of all nodes.
+    A scheduler merges the output of all tasks, and ``--launcher ssh`` that of all nodes.
     """
     is_merged = job.workers.cluster != "none" or job.is_merged
     is_alone = workers == 1 and not job.services
@@ -137,12 +137,12 @@ def is_sole_writer(job: Job, workers: int) -> bool:
 
 
 def chosen_gpus_variables(job: Job, machine: Machine, before: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which all workers see the GPUs of ``--devices``, if that is given.
+    """Return the variables that make only the GPUs of ``--devices`` visible to all workers.
 
-    ``before`` is the environment as the user made it.
+    ``before`` is the environment before clusterrun changes it.
 
     Raises:
-        UsageError: the job's own variables choose others.
+        UsageError: the job's ``env`` sets one of these variables too.
 
     """
     if not job.workers.devices:
@@ -161,7 +161,7 @@ def chosen_gpus_variables(job: Job, machine: Machine, before: Mapping[str, str])
 def visible_gpus_variables(
     machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables by which a worker of a job with services sees these GPUs, and no other."""
+    """Return the variables that make only ``gpus`` visible to a worker of a job with services."""
     if not machine.visible:
         return {}
     if gpus:
@@ -172,9 +172,9 @@ def visible_gpus_variables(
 def own_gpus_variables(
     job: Job, machine: Machine, gpus: Sequence[Gpu], index: int, before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables by which a worker sees only its own GPUs; {} if it may see all.
+    """Return the variables that make only a worker's own GPUs visible to it; {} if it may see all.
 
-    ``index`` is its local rank, ``before`` the environment as the user made it.
+    ``index`` is its local rank, ``before`` the environment before clusterrun changes it.
 
     Raises:
         UsageError: the worker has no GPU of its own.
@@ -190,35 +190,35 @@ def own_gpus_variables(
             f" {count} GPU{' is' if count == 1 else 's are'} visible",
             f"start at most one worker for each GPU, or leave {asked.origin} out",
         )
-    variables = _visible(machine, gpus, before) if gpus else _unseen(index, before)
+    variables = _visible(machine, gpus, before) if gpus else _by_torchrun(index, before)
     return {**variables, "LOCAL_RANK": "0"}
 
 
 def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -> dict[str, str]:
-    variable = _GPU_VARIABLES.get(gpus[0].vendor, _COMMON)
-    if variable == _COMMON:
+    variable = _GPU_VARIABLES.get(gpus[0].vendor, _CUDA)
+    if variable == _CUDA:
         by_id = uses_uuids(machine, machine.visible)
         return {variable: ",".join(gpu.uuid if by_id else str(gpu.index) for gpu in gpus)}
-    if variable != _OF_HIP:
+    if variable != _HIP:
         return {variable: ",".join(str(gpu.index) for gpu in gpus)}
-    roots = before.get("ROCR_VISIBLE_DEVICES")
-    value = ",".join(str(_below(roots, gpu)) for gpu in gpus)
-    # HIP takes the other for an alias of its own: they must not differ.
-    return dict.fromkeys((variable, *({_COMMON} & before.keys())), value)
+    rocr = before.get("ROCR_VISIBLE_DEVICES")
+    value = ",".join(str(_hip_number(rocr, gpu)) for gpu in gpus)
+    # HIP reads CUDA_VISIBLE_DEVICES as an alias of its own variable, so they must not differ.
+    return dict.fromkeys((variable, *({_CUDA} & before.keys())), value)
 
 
 def uses_uuids(machine: Machine, gpus: Sequence[Gpu]) -> bool:
-    """Return whether CUDA is to find these GPUs by their UUIDs, and not by their numbers."""
+    """Return whether CUDA_VISIBLE_DEVICES must have UUIDs of these GPUs, not numbers."""
     if gpus[0].vendor in _GPU_VARIABLES:
         return False
-    # A slice has no number, and among several models the order depends on CUDA_DEVICE_ORDER.
+    # A slice has no number. With several models, the order depends on CUDA_DEVICE_ORDER.
     models = {other.model for other in machine.gpus if other.vendor == gpus[0].vendor}
     return (len(models) > 1 or any(gpu.parent for gpu in gpus)) and all(gpu.uuid for gpu in gpus)
 
 
-def _below(roots: str | None, gpu: Gpu) -> int:
-    """Return the number of a GPU among those that ROCR_VISIBLE_DEVICES leaves: HIP counts these."""
-    for position, entry in enumerate((roots or "").split(",")):
+def _hip_number(rocr: str | None, gpu: Gpu) -> int:
+    """Return HIP's number of a GPU: its position in ROCR_VISIBLE_DEVICES, if that is set."""
+    for position, entry in enumerate((rocr or "").split(",")):
         name = entry.strip().lower()
         is_by_id = name.startswith("gpu-") and gpu.uuid.lower().startswith(name)
         if is_by_id or name == str(gpu.index):
@@ -226,48 +226,48 @@ def _below(roots: str | None, gpu: Gpu) -> int:
     return gpu.index
 
 
-def _unseen(index: int, before: Mapping[str, str]) -> dict[str, str]:
-    """Return torchrun's variables, which does not check whether there is a GPU.
+def _by_torchrun(index: int, before: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that torchrun sets without checking whether there is a GPU.
 
-    HIP's runtime prefers its own variable to NVIDIA's (``_set_local_rank_env`` of torch 2.15).
+    HIP prefers its own variable to NVIDIA's (``_set_local_rank_env`` of torch 2.15).
     """
-    origin = _OF_HIP if before.get(_OF_HIP) else _COMMON
+    origin = _HIP if before.get(_HIP) else _CUDA
     inherited = before.get(origin)
     if inherited is None:
-        return {_COMMON: str(index)}
+        return {_CUDA: str(index)}
     entries = inherited.split(",")
     if index >= len(entries) > 1:
         raise UsageError(
             f"{origin}={inherited} has no entry for local rank {index}",
             f"start at most {len(entries)} workers",
         )
-    return dict.fromkeys((_COMMON, origin), entries[index].strip()) if index < len(entries) else {}
+    return dict.fromkeys((_CUDA, origin), entries[index].strip()) if index < len(entries) else {}
 
 
 def is_ras_enabled(environment: Mapping[str, str]) -> bool:
-    """Return whether NCCL answers queries in such an environment: it does by default.
+    """Return whether NCCL's RAS is enabled in an environment, as it is by default.
 
-    Any other number than 1 switches that off (``ncclParamRasEnable`` in NCCL's src/bootstrap.cc).
+    Any number other than 1 disables it (``ncclParamRasEnable`` in NCCL's src/bootstrap.cc).
     """
     return environment.get(_RAS_ENABLED, "").strip() in {"", "1"}
 
 
 def needs_ras_port(job: Job, gpus: Sequence[Gpu], environment: Mapping[str, str]) -> bool:
-    """Return whether a worker with these GPUs and variables gets a port for its NCCL's RAS.
+    """Return whether a worker with these GPUs and variables gets its own port for NCCL's RAS.
 
-    With NCCL's default, all workers of a machine share one port by SO_REUSEPORT, and whoever asks
-    there reaches any of them, even one of another job. With ``--exec`` no agent is left to ask.
+    By default all workers of a machine share one port by SO_REUSEPORT, so a query may reach any of
+    them, even another job's. With ``--exec`` there is no agent that could query it.
     """
     has_nccl = any(gpu.vendor == "nvidia" for gpu in gpus) and not job.starting.exec
     return has_nccl and RAS_VARIABLE not in environment and is_ras_enabled(environment)
 
 
 def paddle_variables(job: Job, world: World, local_rank: LocalRank) -> dict[str, str]:
-    """Return the variables of one worker of a job for Paddle.
+    """Return Paddle's variables of one worker.
 
     Raises:
-        UsageError: every worker must have the addresses of all, and not all hosts are known, or
-            nodes have different numbers of workers.
+        UsageError: the addresses of all workers are not known: not all hosts are, or nodes have
+            different numbers of workers.
 
     """
     endpoints = _endpoints(job, world)
@@ -277,7 +277,7 @@ def paddle_variables(job: Job, world: World, local_rank: LocalRank) -> dict[str,
         "PADDLE_TRAINERS_NUM": str(world.size),
         "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
         "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
-        # An index into CUDA_VISIBLE_DEVICES, as Paddle counts where that is set.
+        # If CUDA_VISIBLE_DEVICES is set, Paddle takes this as an index into it.
         "FLAGS_selected_gpus": "0" if job.placing.virtual_local_rank else str(local_rank),
     }
 

@@ -1,6 +1,6 @@
-"""Which workers of a node have which GPUs: this agent's, other tasks', and those of other jobs.
+"""Assigns the GPUs of a node to workers: this agent's, other tasks' and other jobs'.
 
-This is decided once, before CPUs are chosen (docs/binding.md, decision 3 and S5).
+This is done once, before CPUs are chosen (docs/binding.md, decision 3 and S5).
 """
 
 from collections.abc import Sequence
@@ -18,23 +18,23 @@ from clusterrun.planning.plan import WorkerSlot
 ONE_SLICE = "CUDA shows a process one MIG slice, and no other GPU"
 
 MAX_SLICES = 7
-"""Of one GPU (NVIDIA, "MIG User Guide")."""
+"""MIG slices of one GPU (NVIDIA, "MIG User Guide")."""
 
 
 def worker_slots(job: Job, machine: Machine) -> tuple[WorkerSlot, ...]:
-    """Return the workers of this node: the main program's by local rank, services', and others'.
+    """Return the workers of this node: the main program's by local rank, the services', then others'.
 
     Args:
-        job: what to run.
-        machine: this node as the job may use it, see ``job_machine``.
+        job: the job.
+        machine: this node as the job may use it, see ``machine_for``.
 
     Raises:
-        UsageError: there can't be as many workers here, or there are too few GPUs for them.
+        UsageError: there can't be as many workers on this node, or there are too few GPUs for them.
 
     """
     if not job.services:
         return worker_slots_for(job, machine, local_size(job, machine))
-    # Few jobs have some.
+    # Few jobs have services.
     from clusterrun.planning.services import main_workers, service_slots
 
     services = service_slots(job, machine)
@@ -44,7 +44,7 @@ def worker_slots(job: Job, machine: Machine) -> tuple[WorkerSlot, ...]:
 def worker_slots_for(
     job: Job, machine: Machine, workers: int, services: Sequence[WorkerSlot] = ()
 ) -> tuple[WorkerSlot, ...]:
-    """Return the same for so many ``workers`` of the main program, beside ``services``."""
+    """Return the workers of this node, given the number of the main program's and the services' workers."""
     if job.tasks is None:
         taken = {gpu for slot in services for gpu in slot.gpus or ()}
         left = tuple(gpu for gpu in machine.visible if gpu not in taken)
@@ -52,7 +52,7 @@ def worker_slots_for(
     else:
         own = _of_tasks(job, machine, job.tasks)
         if has_own_cpus(job.tasks, machine):
-            # Nobody else is on these CPUs, wherever the GPUs are that it may share.
+            # No other worker uses these CPUs, even if it shares the GPUs.
             return tuple(WorkerSlot(slot.gpus or ()) for slot in own if slot.is_ours)
     return (*own, *_of_other_jobs(machine, own))
 
@@ -60,17 +60,17 @@ def worker_slots_for(
 def local_size(job: Job, machine: Machine, taken: int = 0) -> int:
     """Return the number of workers of the main program on this node.
 
-    ``machine`` is the node as the job may use it, and ``taken`` the number of GPUs of services.
+    ``machine`` is the node as the job may use it, and ``taken`` is the number of GPUs of services.
 
     Raises:
-        UsageError: the number depends on GPUs and none is visible; there are too few GPUs for the
-            workers, or too many workers; or the job allows one worker only (``--exec``, a script on
-            standard input, unclear ranks), and there would be several.
+        UsageError: the number depends on GPUs and none is visible; there are too few GPUs, or too many
+            workers; or there would be several workers although the job allows only one (``--exec``, a
+            script on standard input, unclear ranks).
 
     """
     visible = len(machine.visible) - taken
     shown = 1 if visible and only_slice(job, machine) else visible
-    workers = _wanted(job, machine, shown)
+    workers = _requested_workers(job, machine, shown)
     if workers > MAX_WORKERS:
         raise UsageError(
             f"nproc_per_node is {job.setting('nproc_per_node')}: a node starts {MAX_WORKERS} workers"
@@ -111,23 +111,23 @@ def why_no_gpu(machine: Machine) -> str:
 
 
 def first_slice(machine: Machine) -> Gpu | None:
-    """Return the first of the visible GPUs that is a MIG slice, or split into some; None: none is."""
+    """Return the first visible GPU that is a MIG slice or is split into slices; None if there is none."""
     parents = {gpu.parent for gpu in machine.gpus} - {""}
     return next((gpu for gpu in machine.visible if gpu.parent or gpu.uuid in parents), None)
 
 
 def only_slice(job: Job, machine: Machine) -> Gpu | None:
-    """Return the slice that CUDA shows every worker, and no other GPU; None: they see all GPUs.
+    """Return the only slice that CUDA shows to all workers; None if they see all GPUs.
 
-    With ``--virtual-local-rank`` a worker sees its own GPU only (docs/binding.md, decision 3).
+    With ``--virtual-local-rank`` each worker sees its own GPU instead (docs/binding.md, decision 3).
     """
     return None if job.placing.virtual_local_rank else first_slice(machine)
 
 
-def _wanted(job: Job, machine: Machine, shown: int) -> int:
-    """Return the number of workers; ``shown`` is the number of GPUs that a process can use."""
+def _requested_workers(job: Job, machine: Machine, shown: int) -> int:
+    """Return the number of workers by --nproc-per-node; ``shown`` is the number of GPUs a process can use."""
     wanted = job.workers.nproc_per_node
-    # At least one: ``_expect_gpus`` then refuses it.
+    # At least 1; if there are too few GPUs for one worker, ``_expect_gpus`` raises an error.
     for_gpus = shown and max(1, shown // (job.placing.gpus_per_worker or 1))
     match wanted:
         case int():
@@ -145,7 +145,7 @@ def _wanted(job: Job, machine: Machine, shown: int) -> int:
 
 
 def _usable_cpus(machine: Machine) -> int:
-    """Return how many CPUs a job can keep busy: the cgroup's quota may be of fewer than are allowed."""
+    """Return how many CPUs a job can keep busy: those allowed, or the cgroup's quota if that is less."""
     count, quota = len(machine.allowed), machine.cpu_quota
     return count if quota is None else max(1, min(count, int(quota)))
 
@@ -172,7 +172,7 @@ def _expect_gpus(job: Job, machine: Machine, workers: int, visible: int, shown: 
 
 
 def _expect_gpu_each(job: Job, machine: Machine, workers: int, visible: int, shown: int) -> None:
-    """Refuse more workers than GPUs if the number of workers was set (docs/binding.md, decision 3)."""
+    """Reject more workers than GPUs if the number of workers was set (docs/binding.md, decision 3)."""
     if not shown or workers <= shown or not isinstance(job.workers.nproc_per_node, int):
         return
     asked = f"nproc_per_node is {job.setting('nproc_per_node')}"
@@ -200,7 +200,7 @@ def _no_gpu(job: Job, machine: Machine) -> int:
 def _blocks(
     job: Job, machine: Machine, gpus: tuple[Gpu, ...], workers: int
 ) -> list[tuple[Gpu, ...] | None]:
-    """Return the GPUs of each of the workers that share ``gpus``; None: only their script knows."""
+    """Divide ``gpus`` among workers; None for workers of which only the script knows the GPU."""
     each = job.placing.gpus_per_worker or 1
     if not gpus:
         return [()] * workers
@@ -212,10 +212,10 @@ def _blocks(
 
 
 def has_own_gpus(job: Job, machine: Machine) -> bool:
-    """Return whether this is a task whose GPUs no other task sees: they are numbered from 0.
+    """Return whether this is a task whose GPUs no other task sees, so that they are numbered from 0.
 
-    It sees fewer than all tasks of the node need, and these are not all that there are: otherwise
-    all tasks see the same. A slice that CUDA shows it is its own.
+    That is so if it sees fewer GPUs than all tasks of the node need, and fewer than exist; otherwise
+    all tasks see the same ones. If CUDA shows it a MIG slice, the slice is its own.
     """
     tasks, visible = job.tasks, len(machine.visible)
     if tasks is None or not visible:
@@ -224,16 +224,16 @@ def has_own_gpus(job: Job, machine: Machine) -> bool:
         return False
     first = only_slice(job, machine) or machine.visible[0]
     is_own_slice = bool(first.parent) and job.placing.gpus_per_worker != 0
-    # 0 if it is unknown how many GPUs all tasks of the node have together.
-    of_all = len(machine.pci_gpus) if tasks.gpus is None else tasks.gpus
-    return is_own_slice or not visible >= of_all > 0
+    # 0 if the number of GPUs of all tasks on the node is unknown.
+    total = len(machine.pci_gpus) if tasks.gpus is None else tasks.gpus
+    return is_own_slice or not visible >= total > 0
 
 
 def has_own_cpus(tasks: TaskLayout, machine: Machine) -> bool:
-    """Return whether no other task of the node may use the CPUs of this one.
+    """Return whether no other task of the node may use this task's CPUs.
 
-    If the scheduler does not say so, they are its own if every task can have as many cores: mpirun
-    gives all tasks CPUs in the same way. Tasks that share CPUs have them all.
+    If the scheduler does not tell, they are its own if the node has as many cores for every task:
+    mpirun treats all tasks equally. Tasks that share CPUs have all CPUs of the node.
     """
     if tasks.own_cpus is not None:
         return tasks.own_cpus
@@ -243,7 +243,7 @@ def has_own_cpus(tasks: TaskLayout, machine: Machine) -> bool:
 
 
 def _of_tasks(job: Job, machine: Machine, tasks: TaskLayout) -> list[WorkerSlot]:
-    """Return the workers of the node's tasks, as far as it is known which GPUs they have."""
+    """Return the workers of the node's tasks, as far as their GPUs are known."""
     blocks, ours = _gpus_of_tasks(job, machine, tasks)
     own = [WorkerSlot(block, is_ours=at == ours) for at, block in enumerate(blocks)]
     needed = tasks.local_size * (job.placing.gpus_per_worker or 1)
@@ -255,9 +255,10 @@ def _of_tasks(job: Job, machine: Machine, tasks: TaskLayout) -> list[WorkerSlot]
 def _gpus_of_tasks(
     job: Job, machine: Machine, tasks: TaskLayout
 ) -> tuple[list[tuple[Gpu, ...] | None], int]:
-    """Return the GPUs of the workers of the node's tasks, and the index of this one.
+    """Return the GPUs of the node's tasks, one worker each, and the index of this task's worker.
 
-    These are all tasks if it is known which GPUs each has: then they are placed as one job's workers.
+    If the GPUs of each task are known, all tasks are returned and are placed as one job's workers.
+    Otherwise only this task is, or the tasks that share its GPU.
     """
     divides = job.placing.numa_binding.divides
     if not has_own_gpus(job, machine):
@@ -270,7 +271,7 @@ def _gpus_of_tasks(
     mine = (only,) if only else machine.visible[:each]
     slices = [gpu for gpu in machine.gpus if gpu.parent]
     if len(machine.visible) == 1 and mine[0] in slices and len(slices) == tasks.local_size:
-        # The tasks have all slices (MIG), each its own.
+        # There is one MIG slice per task.
         return [(gpu,) for gpu in slices], slices.index(mine[0])
     if divides and mine[0].parent:
         at, sharers = _part_of_gpu(machine, mine[0], tasks)
@@ -279,15 +280,15 @@ def _gpus_of_tasks(
     others = tuple(map(_as_gpu, (it for it in bus if it.bdf not in {gpu.bdf for gpu in mine})))
     is_placed = all(gpu.numa_node is not None for gpu in bus)
     if is_placed and len(bus) == tasks.local_size * each == each + len(others):
-        # The tasks have all GPUs of the node, each its own.
+        # All GPUs of the node belong to the tasks, the same number to each.
         return [(*mine, *others)[at : at + each] for at in range(0, len(bus), each)], 0
     return [mine], 0
 
 
 def _part_of_gpu(machine: Machine, own: Gpu, tasks: TaskLayout) -> tuple[int, int]:
-    """Return which of how many parts of its GPU a task has whose GPU is the MIG slice ``own``.
+    """Return the index of the task with MIG slice ``own`` among the tasks on its GPU, and their number.
 
-    Where the other tasks' slices are hidden, all may be slices of this GPU: their ranks divide it.
+    If the other tasks' slices are hidden, all of them may be on this GPU, and local ranks divide it.
     """
     listed = [gpu.uuid for gpu in machine.gpus if gpu.parent == own.parent]
     if len(machine.visible) == 1 < len(listed) and own.uuid in listed:
@@ -299,7 +300,7 @@ def _part_of_gpu(machine: Machine, own: Gpu, tasks: TaskLayout) -> tuple[int, in
 def _expect_sharing(
     job: Job, machine: Machine, tasks: TaskLayout, blocks: Sequence[tuple[Gpu, ...] | None]
 ) -> None:
-    """Check that tasks that see the same too few GPUs need none of their own (``--gpus-per-worker 0``)."""
+    """Check that tasks which all see the same GPUs, too few for them, need none (``--gpus-per-worker 0``)."""
     each, visible = job.placing.gpus_per_worker, len(machine.visible)
     if blocks[0] is not None or each == 0:
         return
@@ -315,14 +316,15 @@ def _expect_sharing(
 
 
 def _of_other_jobs(machine: Machine, own: Sequence[WorkerSlot]) -> list[WorkerSlot]:
-    """Return a worker for each GPU that another job, or task, may use: it needs CPUs, too.
+    """Return a worker for each GPU that another job or task may use, because it needs CPUs too.
 
-    To a job without GPUs, which has no local CPUs of its own, there are none.
-    Two jobs compute the same parts, whichever GPUs they chose of those that they may open. These
-    share CPUs with all GPUs of the node; with each other alone, if a cpuset has divided the node
-    already: it has no larger part of the node's cores than they are of its GPUs, or half of the
-    cores, or less, and they are none of its GPUs. (One that only keeps some cores for the system has
-    not.) Isolated CPUs are in no job's part.
+    A job without GPUs has no local CPUs to divide, so the result is empty.
+
+    Two jobs compute the same division, whichever of the GPUs that they may open they chose. GPUs that
+    we may open share the CPUs of their NUMA node with all its GPUs. They share them only with each
+    other if a cpuset has already divided the node: its share of the node's cores is at most our share
+    of the node's GPUs, or at most half if we have none of them. (A cpuset that only reserves some
+    cores for the system has not divided it.) Isolated CPUs belong to no job.
     """
     if not machine.visible:
         return []
@@ -336,17 +338,17 @@ def _of_other_jobs(machine: Machine, own: Sequence[WorkerSlot]) -> list[WorkerSl
     ]
     count, bus = core_counter(machine), gpus_of_jobs(machine)
     others = set[str]()
-    # Firmware tables may let nodes overlap: their GPUs share these CPUs.
+    # In firmware tables nodes may overlap. The GPUs of such nodes share their CPUs.
     for cpus in unions(node.cpus for node in machine.nodes if node.cpus):
         nodes = {node.id for node in machine.nodes if node.cpus & cpus}
         there = {gpu.bdf for gpu in bus if gpu.numa_node in nodes}
         ours = {gpu.bdf for gpu in may_open if gpu.numa_node in nodes}
-        # The part of a GPU that the bus does not show, or shows at another node, is unknown.
+        # The share is unknown if the bus lacks one of our GPUs, or has it at another node.
         if not ours <= there:
             continue
-        part_of_gpus = len(ours) / len(there) if ours else 0.5
+        share_of_gpus = len(ours) / len(there) if ours else 0.5
         of_jobs = CpuSet(cpus - machine.excluded_cpus)
-        is_divided = count(CpuSet(cpus & machine.allowed)) <= count(of_jobs) * part_of_gpus
+        is_divided = count(CpuSet(cpus & machine.allowed)) <= count(of_jobs) * share_of_gpus
         sharing = ours if is_divided else there
         if not sharing <= seen:
             others |= sharing - used
@@ -356,5 +358,5 @@ def _of_other_jobs(machine: Machine, own: Sequence[WorkerSlot]) -> list[WorkerSl
 
 
 def _as_gpu(hidden: PciGpu) -> Gpu:
-    """Return a GPU of which only the bus is known."""
+    """Return a GPU of which only the PCI address is known."""
     return Gpu(-1, hidden.bdf, "", hidden.numa_node, "PCI bus")
