@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.cli.commands import COMMANDS, Command, find_command
-from clusterrun.cli.commands import named as function_named
+from clusterrun.cli.commands import COMMANDS, Command, find_command, load_object
 from clusterrun.errors import UsageError
 from clusterrun.job.removed_options import REMOVED_COMMANDS
 
@@ -106,7 +105,7 @@ def test_what_prints_and_ends(line: str, begins: str, folder: Path) -> None:
 @pytest.mark.parametrize("command", COMMANDS, ids=[command.word for command in COMMANDS])
 def test_every_command_has_its_function(command: Command) -> None:
     """It takes the command line, the environment and the program's name; a job's also its caller."""
-    function = function_named(command.function)
+    function = load_object(command.function)
     assert function.__code__.co_argcount - len(function.__defaults__ or ()) == 3
     assert set(command.own_rows) <= set(command.rows)
     assert not set(command.own_rows) & set(command.takes)

@@ -7,9 +7,16 @@ import subprocess
 import sys
 
 import pytest
-from clusterrun.cli.commands import find_command, named
+from clusterrun.cli.commands import find_command, load_object
 from clusterrun.cli.main import run_command_line
-from clusterrun.cli.splitting import FLAGS, TORCHRUN_FLAGS, expand_flag, is_flag, meanings, split
+from clusterrun.cli.splitting import (
+    FLAGS,
+    TORCHRUN_FLAGS,
+    expand_flag,
+    is_flag,
+    matching_flags,
+    split,
+)
 from clusterrun.errors import UsageError
 from clusterrun.job.foreign_options import foreign_option
 from clusterrun.job.resolve import resolve
@@ -110,11 +117,11 @@ def test_a_repeated_option_does_not_take_a_flag_for_its_value() -> None:
 def test_a_right_line_loads_only_what_it_needs() -> None:
     """What mistakes, help and job files need is not imported on the way to the workers."""
     program = (
-        imports(run_command_line, find_command, named, ThisProcess, resolve)
+        imports(run_command_line, find_command, load_object, ThisProcess, resolve)
         + """
 import sys
 command, line = find_command(["--nproc", "2", "--module", "train"], "clusterrun")
-named(command.function)
+load_object(command.function)
 process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
 resolve(line, {}, process)
 late = {"click", "difflib", "yaml", "shlex", "importlib.metadata"}
@@ -156,8 +163,8 @@ def test_full_names(typed: str, name: str) -> None:
 
 def test_an_exact_name_needs_no_choice() -> None:
     """``--master-addr`` is itself, whatever else may begin so one day."""
-    assert meanings("master-addr") == ("master-addr",)
-    assert meanings("master") == ("master-addr", "master-port")
+    assert matching_flags("master-addr") == ("master-addr",)
+    assert matching_flags("master") == ("master-addr", "master-port")
 
 
 @given(name=st.sampled_from(FLAGS), data=st.data())

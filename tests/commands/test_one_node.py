@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from clusterrun.cli.commands import WORDS
+from clusterrun.cli.commands import COMMANDS_BY_WORD
 from clusterrun.cli.main import run_command_line
 from free_ports import free_port
 
@@ -223,7 +223,9 @@ def listed_agents(runtime: dict[str, str]) -> list[dict[str, Any]]:
     return agents
 
 
-RUN_COMMANDS = [word for word, command in WORDS.items() if command.words.startswith("[RUN")]
+RUN_COMMANDS = [
+    word for word, command in COMMANDS_BY_WORD.items() if command.words.startswith("[RUN")
+]
 
 AS_ANOTHER_USER = (
     imports(run_command_line)

@@ -1,1 +1,1 @@
-"""argv to exit code: the only room that prints or exits."""
+"""The command line: from argv to the exit code. Only this package prints and exits."""

@@ -1,4 +1,4 @@
-"""The commands: splitting of the line, --help and completion follow from the table."""
+"""The table of commands, from which parsing, --help and completion follow."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from clusterrun.job.suggestions import closest
 Execute = Callable[[CommandLine, Mapping[str, str], str], int]
 """Takes the command line, the environment and the program's name; returns the exit code."""
 
-OTHER_WORDS = {
+SYNONYMS = {
     **dict.fromkeys(("end", "kill", "terminate"), "stop"),
     **dict.fromkeys(("jobs", "list", "queue", "runs"), "ps"),
     **dict.fromkeys(("info", "show", "top"), "status"),
@@ -27,41 +27,41 @@ OTHER_WORDS = {
     "version": "--version",
     "help": "--help",
 }
-"""Words by which other programs call what a command does, or what needs none."""
+"""Words that other programs use for what one of our commands or options does."""
 
 PROGRAM_OPTIONS = {"module", "no_python", "run_path"}
-"""With one of these, a first word such as ``topo`` is a module or a program of that name."""
+"""With one of these, a first word such as ``topo`` is a module or program, not a command."""
 
 ALL = tuple(OPTIONS)
 
-ALL_THAT_RUNS = tuple(name for name in OPTIONS if name not in {"dry_run", "machine_root"})
-"""Without those of a job that is planned and not run."""
+ALL_TO_RUN = tuple(name for name in OPTIONS if name not in {"dry_run", "machine_root"})
+"""Without the options for a job that is only planned."""
 
 
 class Command(Struct, frozen=True):
     """One row of the table."""
 
     word: str
-    """What a user types first: ``topo``; "" for the command that needs no word."""
+    """The first word of the command line, such as ``topo``; "" to run a job."""
     summary: str
     """One line of --help."""
     function: str
-    """Its ``Execute``, MODULE:FUNCTION below clusterrun; imported when it is typed."""
+    """Its ``Execute``, ``MODULE:FUNCTION`` below clusterrun, which is imported when it is needed."""
     own: tuple[str, ...] = ()
-    """Subjects of options that only it takes, each ``MODULE:CLASS``; imported with them."""
+    """Structs of the options that only it takes, each ``MODULE:CLASS``."""
     takes: tuple[str, ...] = ()
-    """The options of a job that it takes, too."""
+    """The options of a job that it also takes."""
     shows: tuple[str, ...] = ()
-    """Those of them that its help has beside its own; (): all, if they are few."""
+    """The options among ``takes`` that its help lists; (): all, if they are few."""
     groups: tuple[type[Struct], ...] = ()
-    """Subjects of a job that its help has."""
+    """Groups of a job's options that its help lists."""
     about: str = ""
-    """The first lines of ``clusterrun COMMAND --help``; "": the summary."""
-    instead: str = ""
-    """What knows errors for options that others have and it has not, ``MODULE:FUNCTION``: it takes
-    the words from such an option on and the known flags, and returns a ``UsageError`` or None."""
+    """The first lines of ``clusterrun COMMAND --help``; "" for the summary."""
+    explain_unknown: str = ""
+    """``MODULE:FUNCTION`` for options that similar commands have and this one lacks. It takes the words
+    from such an option on and the known flags, and returns a ``UsageError`` or None."""
     words: str = ""
-    """What may follow: one word, ``[RUN]``, or ``SCRIPT`` and all after it; "" for nothing."""
+    """The words that it takes: ``[RUN]``, or ``SCRIPT`` with all that follows; "" for none."""
 
     @property
     def takes_script(self) -> bool:
@@ -70,32 +70,34 @@ class Command(Struct, frozen=True):
     @property
     def own_rows(self) -> dict[str, Row]:
         """Return its own options by name."""
-        return rows_of(*(named(each) for each in self.own))
+        return rows_of(*(load_object(each) for each in self.own))
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Return the options of a job that its help has beside its own."""
+        """Return the options of a job that its help lists."""
         return self.shows or (() if "nnodes" in self.takes else self.takes)
 
     @property
     def rows(self) -> dict[str, Row]:
-        """Return all that it takes, by each of their names."""
+        """Return all options that it takes, by each of their names."""
         if not self.own and self.takes == ALL:
             return NAMES
         return by_any_name({**{name: OPTIONS[name] for name in self.takes}, **self.own_rows})
 
-    def as_typed(self, text: str) -> str:
-        """Return a message with this command in the lines to type, which are those of a launch."""
+    def adapt_hint(self, text: str) -> str:
+        """Return a message about a job with this command in the lines ``clusterrun [OPTIONS]``."""
         if not self.word:
             return text
         line = f"clusterrun {self.word} [OPTIONS]"
         return re.sub(r"(?m)^( *)clusterrun \[OPTIONS\]", rf"\1{line}", text)
 
 
-ANY_NODE = "Type it on any node of the job. RUN may be left out if only one run has an agent here."
-ASKS_FIRST = (
-    "Type it on any node of the job. If only one run has an agent here, RUN may be left out on a"
-    " terminal, which asks first."
+_ANY_NODE = (
+    "Run this on any node of the job. RUN can be omitted if only one run has an agent on that node."
+)
+_CONFIRMS = (
+    "Run this on any node of the job. On a terminal, RUN can be omitted if only one run has an agent on"
+    " that node; you are then asked to confirm."
 )
 
 RUN = Command(
@@ -124,7 +126,7 @@ COMMANDS = (
         "Submit a job to Slurm",
         "clients.submit:execute",
         own=("clients.submit:Submit", "clients.submit:SlurmRequest"),
-        instead="clients.submit:unknown_option",
+        explain_unknown="clients.submit:unknown_option",
         takes=ALL,
         about="Write the batch script of a job and submit it to Slurm. It takes all options of a job,"
         " and these.",
@@ -143,7 +145,7 @@ COMMANDS = (
         "cli.status:execute",
         takes=("json",),
         about="Show all ranks of one of your running jobs, on all nodes: state, CPU use, memory,"
-        " last line. Nodes that do not answer within about a second are listed. {ANY_NODE}",
+        f" last line. Nodes that do not answer within about a second are listed. {_ANY_NODE}",
         words="[RUN]",
     ),
     Command(
@@ -153,7 +155,7 @@ COMMANDS = (
         own=("cli.stacks:Stacks",),
         takes=("json",),
         about="Print the Python stacks of all ranks of one of your running jobs, identical ones"
-        " only once, and which ranks differ; the job keeps running. {ANY_NODE}",
+        f" only once, and which ranks differ; the job keeps running. {_ANY_NODE}",
         words="[RUN]",
     ),
     Command(
@@ -164,7 +166,7 @@ COMMANDS = (
         takes=("json",),
         about="Sample the main threads of all ranks of one of your running jobs, with py-spy where"
         " the nodes have it: which rank the others wait for, and what it is doing meanwhile"
-        " or whether it is short of CPU. Ranks are not paused for this. {ANY_NODE}",
+        f" or whether it is short of CPU. Ranks are not paused for this. {_ANY_NODE}",
         words="[RUN]",
     ),
     Command(
@@ -173,7 +175,7 @@ COMMANDS = (
         "cli.stop:execute",
         own=("cli.stop:Stop",),
         takes=("json",),
-        about=f"End a running job of this user on all of its nodes, as SIGTERM does. {ASKS_FIRST}",
+        about=f"End one of your running jobs on all of its nodes, as SIGTERM does. {_CONFIRMS}",
         words="[RUN]",
     ),
     Command(
@@ -182,7 +184,7 @@ COMMANDS = (
         "cli.suspend:execute",
         takes=("json",),
         about="Have all ranks of one of your running jobs save a checkpoint at the same step, then"
-        " end the job on all of its nodes. {ASKS_FIRST}",
+        f" end the job on all of its nodes. {_CONFIRMS}",
         words="[RUN]",
     ),
     Command(
@@ -190,7 +192,7 @@ COMMANDS = (
         "Check whether this machine, or all nodes of a job, are fit for it",
         "clients.doctor.doctor:execute",
         own=("clients.doctor.doctor:Doctor",),
-        takes=ALL_THAT_RUNS,
+        takes=ALL_TO_RUN,
         shows=("log_dir", "json"),
         groups=(Workers, Rendezvous, Ssh),
         about="Check this machine: shared memory, folders, limits, host names, interfaces, CPUs,"
@@ -203,7 +205,7 @@ COMMANDS = (
         "Measure how a script's throughput grows with its ranks",
         "clients.bench:execute",
         own=("clients.bench:BenchOptions",),
-        takes=ALL_THAT_RUNS,
+        takes=ALL_TO_RUN,
         shows=("json",),
         about="Run SCRIPT at several sizes, and with other options too; read its throughput from"
         " what it prints; and print a table with speed-up, efficiency and spread. Outputs, table and"
@@ -224,19 +226,19 @@ COMMANDS = (
 )
 """In the order of --help."""
 
-OVER_SSH = "clients.ssh.hosts:launch_over_ssh"
-"""What runs a job whose ``--launcher`` is ssh."""
+SSH_LAUNCHER = "clients.ssh.hosts:launch_over_ssh"
+"""Runs a job with ``--launcher ssh``."""
 
-WORDS = {command.word: command for command in COMMANDS if command.word}
+COMMANDS_BY_WORD = {command.word: command for command in COMMANDS if command.word}
 
 
 def find_command(
-    argv: Sequence[str], called: str, commands: Mapping[str, Command] = WORDS
+    argv: Sequence[str], called: str, commands: Mapping[str, Command] = COMMANDS_BY_WORD
 ) -> tuple[Command, CommandLine]:
-    """Return the command, and its options and words without the command's own.
+    """Return the command, and its options and words without the command's word.
 
-    ``torchrun`` has no commands. Where an option of ``PRINTING`` is among the options, the rest does
-    not matter.
+    ``torchrun`` has no commands. If an option of ``PRINTING`` is present, the rest of the line is not
+    checked.
 
     Raises:
         UsageError: an option is unknown, lacks its value, or has one that it does not take.
@@ -244,8 +246,8 @@ def find_command(
     """
     line = split(argv, called)
     command = RUN
-    may_be_one = called != "torchrun" and not line.after_dashes
-    if may_be_one and line.words and not PROGRAM_OPTIONS & line.options.keys():
+    may_be_command = called != "torchrun" and not line.after_dashes
+    if may_be_command and line.words and not PROGRAM_OPTIONS & line.options.keys():
         command = commands.get(line.words[0], RUN)
     if command is RUN or not PRINTING.keys().isdisjoint(line.options):
         return RUN, line
@@ -258,31 +260,31 @@ def find_command(
 
 
 def suggest_command(line: CommandLine, error: UsageError) -> UsageError:
-    """Return ``error`` of a job, or one that says more if SCRIPT is nearly a command or was one."""
+    """Return the error of a job, with a hint if SCRIPT is nearly a command or was one in old versions."""
     word = line.words[0] if line.words else ""
     kind = kind_of(word)
     if PROGRAM_OPTIONS & line.options.keys() or kind is FileKind.FILE:
         return error
     from clusterrun.job.removed_options import REMOVED_COMMANDS
 
-    # A folder without __main__.py is often called logs.
-    if instead := REMOVED_COMMANDS.get(word):
-        return UsageError(f"there is no command {word} any more", instead)
-    # Two letters are near to any short word: sp to ps.
-    nearest = OTHER_WORDS.get(word) or (closest(word, WORDS) if len(word) > 2 else "")
+    # Even if there is a folder of that name, which is often called logs.
+    if replacement := REMOVED_COMMANDS.get(word):
+        return UsageError(f"there is no command {word} any more", replacement)
+    # Two letters are similar to any short word, such as sp to ps.
+    nearest = SYNONYMS.get(word) or (closest(word, COMMANDS_BY_WORD) if len(word) > 2 else "")
     if kind is not FileKind.NOTHING or not nearest:
         return error
     return UsageError(error.message, f"{error.hint}\ndid you mean clusterrun {nearest}?".lstrip())
 
 
 def _with_options_after(command: Command, line: CommandLine, called: str) -> CommandLine:
-    """Return the options before and after the command's word; those after it win."""
+    """Return the options before and after the command's word; those after it take precedence."""
     words, rows = line.words[1:], command.rows
-    instead = named(command.instead) if command.instead else None
+    explain = load_object(command.explain_unknown) if command.explain_unknown else None
     try:
-        after = split(words, called, rows, takes_script=command.takes_script, instead=instead)
+        after = split(words, called, rows, takes_script=command.takes_script, explain=explain)
     except UsageError as error:
-        hint = command.as_typed(error.hint) or f"type clusterrun {command.word} --help"
+        hint = command.adapt_hint(error.hint) or f"type clusterrun {command.word} --help"
         raise UsageError(error.message, _or_script(command, hint, words)) from None
     if not_taken := [texts[-1].origin for name, texts in line.options.items() if name not in rows]:
         raise UsageError(
@@ -310,7 +312,7 @@ def _or_script(command: Command, hint: str, words: Sequence[str]) -> str:
     return f"{hint}\nto run the file {command.word} instead:\n  {line}"
 
 
-def named(place: str) -> Any:
-    """Return what lies above this room: ``place`` is a module below clusterrun and a name in it."""
-    module, _, name = place.partition(":")
+def load_object(path: str) -> Any:
+    """Import and return ``MODULE:NAME`` below clusterrun, which may be in a higher layer."""
+    module, _, name = path.partition(":")
     return getattr(import_module(f"clusterrun.{module}"), name)

@@ -1,4 +1,4 @@
-"""``clusterrun --print-completion SHELL``: click's script for a shell, and what this script asks."""
+"""``clusterrun --print-completion SHELL``: click's script for a shell, and the completions that it requests."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from click.shell_completion import (
     ZshComplete,
 )
 
-from clusterrun.cli.commands import PROGRAM_OPTIONS, RUN, WORDS, Command, find_command
+from clusterrun.cli.commands import COMMANDS_BY_WORD, PROGRAM_OPTIONS, RUN, Command, find_command
 from clusterrun.cli.help import TOPICS
 from clusterrun.cli.splitting import PRINTING
 from clusterrun.errors import UsageError
@@ -25,7 +25,7 @@ from clusterrun.job.suggestions import MAX_NAMES_IN_FOLDER, did_you_mean
 
 
 class _Bash(BashComplete):
-    """Offers words and files together; click's own script offers one of the two."""
+    """Offers words and files together; click's own script offers only one of the two."""
 
     source_template = """\
 %(complete_func)s() {
@@ -47,7 +47,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class _Fish(FishComplete):
-    """Shows whole descriptions; click's own script cuts them at the first comma."""
+    """Shows whole descriptions; click's own script ends them at the first comma."""
 
     source_template = """\
 function %(complete_func)s
@@ -76,19 +76,19 @@ SHELLS: dict[str, type[ShellComplete]] = {
 }
 
 SECONDS_TO_COMPLETE = 0.3
-"""For agents to answer: a user waits for the shell."""
+"""For agents to answer while a user waits for the shell."""
 
-BEGUN = "\0"
-"""Stands in a line for the word that is begun; no program gets such a word."""
+PLACEHOLDER = "\0"
+"""Stands for the word that is being completed. No argument can contain it."""
 
 Offer: TypeAlias = "CompletionItem[str]"
 
 
 def completion_script(shell: str, called: str) -> str:
-    """Return the script that a shell evaluates, once or in its start-up file.
+    """Return the completion script for a shell to evaluate.
 
     Raises:
-        UsageError: there is none for this shell.
+        UsageError: there is no script for this shell.
 
     """
     if shell not in SHELLS:
@@ -100,10 +100,12 @@ def completion_script(shell: str, called: str) -> str:
 
 
 def completions(instruction: str, called: str, environ: Mapping[str, str]) -> str:
-    """Return what a shell offers, in the form that the script of ``completion_script`` reads.
+    """Return the completions, in the form that the script of ``completion_script`` reads.
+
+    ``instruction`` is the value of the script's variable: "bash_complete".
 
     Raises:
-        UsageError: no such script sets its variable to ``instruction``.
+        UsageError: the instruction is unknown.
 
     """
     shell, _, wanted = instruction.partition("_")
@@ -121,31 +123,31 @@ def completions(instruction: str, called: str, environ: Mapping[str, str]) -> st
 
 
 def _completer(shell: str, called: str) -> ShellComplete:
-    # click asks its command for nothing but what completes: see _offers.
+    # click uses its command only for completion, which _offers replaces.
     return SHELLS[shell](click.Command(called), {}, called, _variable(called))
 
 
 def _variable(called: str) -> str:
-    """Return the variable by which a shell asks for completions, as click names it."""
+    """Return click's name of the variable with which a shell requests completions."""
     return f"_{called.upper()}_COMPLETE"
 
 
 def _offers(
     before: Sequence[str], begun: str, called: str, environ: Mapping[str, str]
 ) -> Iterable[Offer]:
-    """Return what may follow the words ``before``, and begins as ``begun`` does."""
+    """Return what may follow the words ``before`` and begins with ``begun``."""
     head, equals, value = begun.partition("=")
     if begun.startswith("-") and not equals and "--" not in before:
         return _flags(before, begun, called)
     if equals and head.startswith("--"):
         before, begun = [*before, head], value
-    # Where an earlier word is wrong, the last flag may still have its value.
+    # If an earlier word is wrong, the value of the last flag can still be completed.
     for words in (before, before[-1:]):
         try:
-            command, line = find_command([*words, BEGUN], called)
+            command, line = find_command([*words, PLACEHOLDER], called)
         except UsageError:
             continue
-        names = (name for name, texts in line.options.items() if texts[-1].value == BEGUN)
+        names = (name for name, texts in line.options.items() if texts[-1].value == PLACEHOLDER)
         if name := next(names, ""):
             row = {**command.rows, **PRINTING}[name]
             return _one_of(_choices(row), begun, row.value.completes)
@@ -155,7 +157,7 @@ def _offers(
 
 
 def _flags(before: Sequence[str], begun: str, called: str) -> Iterator[Offer]:
-    """Yield the flags that are not typed yet; after SCRIPT all is the script's."""
+    """Yield the flags that are not on the line yet; after SCRIPT, files."""
     try:
         command, line = find_command(before, called)
     except UsageError:
@@ -175,7 +177,7 @@ def _flags(before: Sequence[str], begun: str, called: str) -> Iterator[Offer]:
 
 
 def _choices(row: Row) -> Iterable[str]:
-    """Return the words of a metavar such as ``N|auto|gpu``, or names that are listed elsewhere."""
+    """Return the values of an option, from a metavar such as ``N|auto|gpu`` or from a table."""
     match row.name:
         case "cluster":
             return dict.fromkeys(known.name for known in CLUSTERS)
@@ -190,7 +192,7 @@ def _choices(row: Row) -> Iterable[str]:
 def _words(
     command: Command, line: CommandLine, begun: str, called: str, environ: Mapping[str, str]
 ) -> Iterable[Offer]:
-    """Return what may stand for the last of the line's words."""
+    """Return the completions of the last word of the line."""
     if "RUN" in command.words:
         return _one_of(_runs(environ), begun)
     if len(line.words) > 1:
@@ -199,8 +201,8 @@ def _words(
         return _one_of(_modules(begun), begun)
     if command is not RUN or PROGRAM_OPTIONS & line.options.keys():
         return _one_of((), begun, "file" if command.takes_script else "")
-    found = _one_of(WORDS if called != "torchrun" else (), begun)
-    # Beside a folder of a command's name, a shell would complete to the folder.
+    found = _one_of(COMMANDS_BY_WORD if called != "torchrun" else (), begun)
+    # If a file or folder has the name of a command, a shell would complete to that.
     named = {item.value for item in found} | {begun}
     folder = begun.rpartition("/")[0]
     beside = names_in(folder or ".", MAX_NAMES_IN_FOLDER, folders=True)
@@ -209,7 +211,7 @@ def _words(
 
 
 def _modules(begun: str) -> Iterator[str]:
-    """Yield the modules and packages in the current folder that begin so: ``pkg.train``."""
+    """Yield the modules and packages below the current folder that begin with ``begun``: ``pkg.train``."""
     package, dot, start = begun.rpartition(".")
     folder = Path(*package.split(".")) if package else Path()
     for name in sorted(names_in(str(folder), MAX_NAMES_IN_FOLDER, folders=True)):
@@ -220,8 +222,8 @@ def _modules(begun: str) -> Iterator[str]:
 
 
 def _runs(environ: Mapping[str, str]) -> Iterable[str]:
-    """Return the runs of this user on this host."""
-    # Few lines need them, and a stopped agent must not stop a shell.
+    """Return the ids of this user's runs on this host."""
+    # Imported here, because few completions need it.
     from clusterrun.cli.run_selection import found_jobs
 
     jobs = found_jobs(environ, SECONDS_TO_COMPLETE).jobs
@@ -229,6 +231,6 @@ def _runs(environ: Mapping[str, str]) -> Iterable[str]:
 
 
 def _one_of(words: Iterable[str], begun: str, path: str = "") -> list[Offer]:
-    """Return those of ``words`` that begin so, and a ``path`` that does, "file" or "dir"."""
+    """Return the ``words`` that begin with ``begun``, and paths if ``path`` is "file" or "dir"."""
     found = [CompletionItem(word) for word in words if word.startswith(begun)]
     return [*found, CompletionItem(begun, type=path)] if path else found

@@ -1,4 +1,4 @@
-"""Where ``clusterrun`` begins: what must be done before the rest is imported."""
+"""The entry point of ``clusterrun``: what must be done before the rest is imported."""
 
 import gc
 import os
@@ -12,10 +12,10 @@ OTHER_SYSTEMS = {
     "win32": "Windows: run it in WSL 2 (wsl --install) or in a Linux container",
     "darwin": "macOS: run it in a Linux container or a virtual machine",
 }
-"""Systems other than Linux, by Python's name for them, and what to do there."""
+"""Other systems by ``sys.platform``: their names, and what to do there."""
 
 CATCH_EXIT = ("cProfile", "profile", "trace")
-"""Modules of Python's own that run another one, and write what they found before any exit handler runs."""
+"""Standard modules that run another one and write their results before any exit handler runs."""
 
 
 def main() -> int:
@@ -29,12 +29,12 @@ def main() -> int:
     if is_traced():
         _keep_exit_code(code)
         return code
-    # All is written. Python's own exit takes 15 ms.
+    # All output is written, and Python's own exit takes 15 ms.
     os._exit(code)
 
 
 def is_traced() -> bool:
-    """Whether a debugger, profiler or coverage tool watches this process: it writes its file at the end."""
+    """Return whether a debugger, profiler or coverage tool is active; it writes its results at exit."""
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return True
     # Python 3.12 and newer.
@@ -43,7 +43,7 @@ def is_traced() -> bool:
 
 
 def _keep_exit_code(code: int) -> None:
-    """Have this process end with ``code`` under those tools, too, that catch SystemExit and end with 0."""
+    """Make this process exit with ``code`` even under tools that catch SystemExit and exit with 0."""
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if code == 0 or program is None or program.name not in CATCH_EXIT:
         return
@@ -51,7 +51,7 @@ def _keep_exit_code(code: int) -> None:
 
     def exit_with_code() -> None:
         try:
-            # Their report, if it has no file.
+            # The tool's report, if it goes to standard output.
             sys.stdout.flush()
         finally:
             os._exit(code)
@@ -60,19 +60,19 @@ def _keep_exit_code(code: int) -> None:
 
 
 def prepare_process() -> None:
-    """Do what must be done before more of clusterrun is imported."""
+    """Prepare this process before the rest of clusterrun is imported."""
     _arm_signals()
     _open_closed_streams()
     _search_the_users_folders_last()
-    # Imports leave no garbage, and the collector would take a tenth of their time. Only a job
-    # runs long enough to need it: see run.launch and relay.loop.
+    # Imports leave no garbage, and the collector would take a tenth of their time. It is enabled when a
+    # job runs: see run.launch and relay.loop.
     gc.disable()
 
 
 def _arm_signals() -> None:
-    """Until workers start, a signal ends this process alone, or does nothing."""
+    """Until workers start, let signals end this process, or do nothing."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # What nohup or a shell's "&" ignores stays ignored.
+        # Signals that nohup or a shell's "&" ignores stay ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _exit_on_signal)
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
@@ -84,35 +84,35 @@ def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     name = signal.Signals(number).name
     standard_error = select.poll()
     standard_error.register(2, select.POLLOUT)
-    # A terminal that is stopped must not delay the exit.
+    # A stopped terminal must not delay the exit.
     if standard_error.poll(0) == [(2, select.POLLOUT)]:
         os.write(2, f"clusterrun: {name} before any worker was started\n".encode())
     os._exit(128 + number)
 
 
 def exit_silently_on_signals() -> None:
-    """Have a signal end this process without a word, as what it does starts no worker."""
+    """Let signals end this process without a message, because it will not start workers."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Not in tests and notebooks, whose handlers are their own.
+        # Tests and notebooks have their own handlers.
         if signal.getsignal(number) is _exit_on_signal:
             signal.signal(number, lambda number, _frame: os._exit(128 + number))
 
 
 def _open_closed_streams() -> None:
-    """Open descriptors 0, 1 and 2 if closed: else the next files opened would get these numbers."""
+    """Open descriptors 0, 1 and 2 if they are closed, so that no other file gets these numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 
 def _search_the_users_folders_last() -> None:
-    """Import click and the like from where clusterrun is installed.
+    """Import click and other dependencies from where clusterrun is installed.
 
-    PYTHONPATH and ``python -m`` put folders of the user's first, and these may have a ``click.py``.
-    Workers are not affected: their interpreter is another process.
+    PYTHONPATH and ``python -m`` put the user's folders first, which may contain a ``click.py``. Workers
+    are not affected, because they are other processes.
     """
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    # A relative entry has no meaning if the current folder is deleted.
+    # Relative entries can't be resolved if the current folder is deleted.
     with suppress(FileNotFoundError):
         users = {os.path.abspath(entry) for entry in (*path, "")}  # noqa: PTH100 - pathlib may be the user's too
         sys.path.sort(key=lambda entry: os.path.abspath(entry) in users)  # noqa: PTH100 - as above

@@ -29,7 +29,7 @@ PACKAGES = (
     *("nvidia-cudnn-cu12", "lightning", "accelerate", "deepspeed", "transformers"),
     *("msgspec", "click", "psutil", "rich", "cloudpickle", "py-spy"),
 )
-"""Packages whose versions matter to a job, and those that clusterrun is made of."""
+"""Packages whose versions matter to a job, and clusterrun's dependencies."""
 
 SHOWN = re.compile(
     r"(CLUSTERRUN|PET|NCCL|TORCH|TORCHELASTIC|GLOO|TP|UCX|OMP|MKL|KMP|GOMP|CUDA|NVIDIA|HIP|ROCR|"
@@ -37,13 +37,13 @@ SHOWN = re.compile(
     r"|(MASTER|RANK|WORLD|LOCAL|GROUP|NODE)_?\w*|PATH|PYTHONPATH|LD_\w+|TMPDIR|XDG_RUNTIME_DIR|"
     r"PYTHON\w+|LANG|LC_ALL|TERM|NO_COLOR"
 )
-"""Names that jobs, schedulers and libraries for training use. Others are not shown."""
+"""Names that jobs, schedulers and training libraries use. Other variables are not shown."""
 
 _WITH_VALUE = re.compile(
     r"(CLUSTERRUN|PET|NCCL|GLOO|OMP|CUDA|HIP)_\w+|LD_LIBRARY_PATH|MASTER_(ADDR|PORT)"
     r"|((LOCAL|GROUP|NODE)_)?(RANK|WORLD_SIZE)|SLURMD?(_\w+)?_(NODELIST|NODENAME|IPADDR)"
 )
-"""Names whose values are shown. Of the others a value may be anything: a site puts secrets where it likes."""
+"""Names whose values are shown. Values of other variables may contain secrets."""
 
 _WITH_NUMBERS = re.compile(r"SLURM_\w+")
 """Names whose values are shown if they are numbers, such as ``8(x2)``."""
@@ -62,7 +62,7 @@ class _Environment(Struct, frozen=True):
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Print it; nothing is changed, and torch is not imported."""
+    """Print the report. torch is not imported."""
     found = _Environment(
         python=dict(_python(called)),
         packages=dict(_packages()),
@@ -126,7 +126,7 @@ def _cluster(environ: Mapping[str, str], called: str) -> str:
 
 
 def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those that are shown, by name in order, without secrets."""
+    """Return the variables to show, sorted by name, without secrets."""
     return {
         name: redacted(name, value) if _has_value(name, value) else REDACTED
         for name, value in sorted(variables.items())

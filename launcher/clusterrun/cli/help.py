@@ -1,11 +1,11 @@
-"""``clusterrun --help``: the options that most jobs need, one group of options, or all."""
+"""``clusterrun --help``: the most common options, one group of options, all options, or a command."""
 
 from collections.abc import Iterable
 
 import click
 from msgspec import Struct
 
-from clusterrun.cli.commands import WORDS, Command
+from clusterrun.cli.commands import COMMANDS_BY_WORD, Command
 from clusterrun.cli.splitting import OVERVIEW, PRINTING
 from clusterrun.errors import UsageError
 from clusterrun.job.declarations import Row, flag, rows_of, title_of
@@ -19,7 +19,7 @@ COMMANDS = "commands"
 """The topic that lists the commands."""
 
 GROUPS = {subject.__name__.lower(): subject for subject in SUBJECTS}
-"""The subjects of options, by the word that shows each alone: ``--help program``."""
+"""The groups of options by topic, as in ``--help program``."""
 
 OLD_GROUPS = {
     "failing": "failures",
@@ -28,9 +28,9 @@ OLD_GROUPS = {
     "meeting": "rendezvous",
     "reaching": "ssh",
 }
-"""Their names in 0.1, which are answered until 0.3."""
+"""Topics of 0.1, which are accepted until 0.3."""
 
-TOPICS = (*GROUPS, COMMANDS, ALL, OVERVIEW, *WORDS)
+TOPICS = (*GROUPS, COMMANDS, ALL, OVERVIEW, *COMMANDS_BY_WORD)
 
 ABOUT = """\
 Start SCRIPT once for each GPU of this machine, with torchrun's environment variables, each bound
@@ -53,17 +53,17 @@ COMMON_OPTIONS = (
     ("dry_run", "Print the plan, each value with its origin"),
     ("verbose", "Print more of what is done and why"),
 )
-"""The options that most jobs need, in words that fit one line."""
+"""The most common options, each with a text that fits on one line."""
 
-MIN_LIKENESS = 0.65
-"""Below it a topic is not meant: "nothing" is not "joining"."""
+MIN_SIMILARITY = 0.65
+"""Less similar topics are not suggested: "joining" for "nothing"."""
 
-WIDEST_FIRST_COLUMN = 24
-"""What is longer has a line of its own."""
+FIRST_COLUMN_WIDTH = 24
+"""Characters. Longer entries get their own line."""
 
 
 def help_text(topic: str = OVERVIEW) -> str:
-    """Return the text of --help, as wide as the terminal up to a limit.
+    """Return the text of --help, wrapped to the terminal's width up to a limit.
 
     Raises:
         UsageError: ``topic`` is neither one of ``TOPICS`` nor the name of a script.
@@ -76,7 +76,7 @@ def help_text(topic: str = OVERVIEW) -> str:
             raise UsageError(
                 f"there is no help on {topic!r} alone", f"type --help {group}, which has {row.flag}"
             )
-        nearest = closest(topic, TOPICS, MIN_LIKENESS)
+        nearest = closest(topic, TOPICS, MIN_SIMILARITY)
         raise UsageError(
             f"there is no help on {topic!r}",
             (nearest and f"did you mean --help {nearest}?") or f"give one of {', '.join(TOPICS)}",
@@ -84,8 +84,8 @@ def help_text(topic: str = OVERVIEW) -> str:
     formatter = click.HelpFormatter()
     if topic == COMMANDS:
         _write_commands(formatter)
-    elif topic in WORDS:
-        _write_command(formatter, WORDS[topic])
+    elif topic in COMMANDS_BY_WORD:
+        _write_command(formatter, COMMANDS_BY_WORD[topic])
     elif groups := [group for name, group in GROUPS.items() if topic in {name, ALL}]:
         _write_sections(formatter, groups)
     else:
@@ -103,14 +103,16 @@ def _write_overview(formatter: click.HelpFormatter) -> None:
         formatter.write_text(ABOUT)
     formatter.write_paragraph()
     rows = [(_spelling(OPTIONS[name]), sentence) for name, sentence in COMMON_OPTIONS]
-    formatter.write_dl([*rows, *_command_rows()], col_max=WIDEST_FIRST_COLUMN)
+    formatter.write_dl([*rows, *_command_rows()], col_max=FIRST_COLUMN_WIDTH)
     formatter.write_paragraph()
-    formatter.write_text(f"Commands (--help {COMMANDS}): {', '.join(WORDS)}.")
+    formatter.write_text(f"Commands (--help {COMMANDS}): {', '.join(COMMANDS_BY_WORD)}.")
     formatter.write_text(f"Groups: {', '.join(GROUPS)}.")
 
 
 def _write_commands(formatter: click.HelpFormatter) -> None:
-    rows = [(f"clusterrun {command.word}", command.summary) for command in WORDS.values()]
+    rows = [
+        (f"clusterrun {command.word}", command.summary) for command in COMMANDS_BY_WORD.values()
+    ]
     with formatter.section("Commands; clusterrun COMMAND --help has more"):
         formatter.write_dl(rows)
 
@@ -123,7 +125,7 @@ def _write_command(formatter: click.HelpFormatter, command: Command) -> None:
     if own := [*command.own_rows.values(), *(OPTIONS[name] for name in command.shown)]:
         with formatter.section("Its own options"):
             rows = [(_spelling(row), _sentence(row)) for row in own]
-            formatter.write_dl(rows, col_max=WIDEST_FIRST_COLUMN)
+            formatter.write_dl(rows, col_max=FIRST_COLUMN_WIDTH)
     _write_sections(formatter, command.groups)
 
 
@@ -141,7 +143,7 @@ def _command_rows() -> list[tuple[str, str]]:
 def _write_sections(formatter: click.HelpFormatter, groups: Iterable[type[Struct]]) -> None:
     for group in groups:
         with formatter.section(f"{title_of(group)} (--help {group.__name__.lower()})"):
-            formatter.write_dl(_rows(group), col_max=WIDEST_FIRST_COLUMN)
+            formatter.write_dl(_rows(group), col_max=FIRST_COLUMN_WIDTH)
             if group is Launcher:
                 formatter.write_paragraph()
                 formatter.write_text(ELSEWHERE)
@@ -155,7 +157,7 @@ def _rows(group: type[Struct]) -> list[tuple[str, str]]:
 def _spelling(row: Row) -> str:
     short = (f"-{row.option.short}",) if row.option.short else ()
     names = ", ".join((*short, *map(flag, row.names)))
-    # The brackets of a value that may be left out touch the name.
+    # The metavar of an optional value includes "[=": no space before it.
     return f"{names}{'' if row.needs_equals else ' '}{row.metavar}".rstrip()
 
 

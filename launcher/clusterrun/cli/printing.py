@@ -1,4 +1,4 @@
-"""What clusterrun itself prints, on standard output and standard error."""
+"""Printing of clusterrun's own text to standard output and standard error."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -8,11 +8,11 @@ from clusterrun.descriptor_output import write_within
 from clusterrun.errors import ExitCode, MachineError, printable
 
 SECONDS_TO_COMPLAIN = 2.0
-"""How long a line may take on standard error when no relay prints it."""
+"""Time limit for writing to standard error without a relay."""
 
 
 def print_text(text: str) -> ExitCode:
-    """Print what the user asked for to standard output.
+    """Print to standard output.
 
     Raises:
         BrokenPipeError: the reader has closed the pipe.
@@ -29,30 +29,31 @@ def print_text(text: str) -> ExitCode:
 
 
 def print_json(value: object) -> ExitCode:
-    """Print to standard output what ``print_text`` prints of ``json_text``."""
+    """Print ``json_text(value)`` to standard output; errors are those of ``print_text``."""
     return print_text(json_text(value))
 
 
 def json_text(value: object) -> str:
-    """Return a struct, or what holds structs, as JSON; in ASCII, which is the same in every locale."""
-    # On the way to a job nothing is printed as JSON.
+    """Return a struct, or a container of structs, as JSON in ASCII, which is the same in every locale."""
+    # Imported here, because starting a job needs no JSON.
     import json
 
     from msgspec import to_builtins
 
-    # msgspec's own encoder refuses names and variables of other bytes than UTF-8.
+    # msgspec's own encoder rejects paths and variables that are not UTF-8.
     return json.dumps(to_builtins(value), indent=2)
 
 
 def is_on_terminal() -> bool:
-    """Return whether standard output is a terminal; it is None if it was closed."""
+    """Return whether standard output is a terminal."""
+    # It is None if it was closed.
     return sys.stdout is not None and sys.stdout.isatty()
 
 
 def columns(environ: Mapping[str, str]) -> int | None:
-    """Return how wide a table may be; None: as wide as it is, for a pipe or a file.
+    """Return the maximum width of a table; None for no limit, if the output is a pipe or a file.
 
-    watch(1) reads from a pipe, and says in COLUMNS how wide its terminal is.
+    watch(1) reads from a pipe and sets COLUMNS to the width of its terminal.
     """
     import shutil
 
@@ -60,25 +61,25 @@ def columns(environ: Mapping[str, str]) -> int | None:
 
 
 def complain(*lines: str) -> None:
-    """Print lines to standard error; one that is closed, full or a stopped terminal delays nothing."""
+    """Print lines to standard error, unless it is closed, full or a stopped terminal."""
     if sys.stderr is None or not lines:
         return
     text = "".join(f"{printable(line)}\n" for line in lines)
     with suppress(OSError):
         if sys.stderr is not sys.__stderr__:
-            # The caller runs us in its own process and reads what is written there.
+            # Whoever replaced sys.stderr in this process reads what is written to it.
             sys.stderr.write(text)
         else:
             write_within(2, text.encode(), SECONDS_TO_COMPLAIN)
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Print all of them at once, so that a full standard error delays them together."""
+    """Print warnings in one write, so that the time limit applies to all together."""
     complain(*(f"clusterrun: {warning}" for warning in warnings))
 
 
 def can_print(text: str) -> bool:
-    """Return whether standard output has all characters of ``text``."""
+    """Return whether the encoding of standard output has all characters of ``text``."""
     try:
         text.encode(_encoding())
     except (UnicodeEncodeError, LookupError):
@@ -87,7 +88,7 @@ def can_print(text: str) -> bool:
 
 
 def _printable(text: str) -> str:
-    """Return the text with escapes for characters that standard output lacks: a path may have any."""
+    """Escape the characters that the encoding of standard output lacks."""
     return text.encode(_encoding(), "backslashreplace").decode(_encoding())
 
 

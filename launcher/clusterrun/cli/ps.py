@@ -28,7 +28,7 @@ class _Processes(Struct, frozen=True):
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
-    """Print a line for each agent; one that does not answer is named."""
+    """Print a line for each agent, including those that do not answer."""
     found = found_jobs(environ)
     agents = tuple(job.described for job in found.jobs)
     silent = tuple(_Silent(each.pid, describe_silent(each)) for each in found.silent)

@@ -1,14 +1,14 @@
-"""``clusterrun SCRIPT``: a job, its plan, or this process as its one worker."""
+"""``clusterrun SCRIPT``: runs a job, prints its plan, or becomes its only worker."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from clusterrun.cli.commands import OVER_SSH, named, suggest_command
+from clusterrun.cli.commands import SSH_LAUNCHER, load_object, suggest_command
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.resolve import Resolved, resolve
 from clusterrun.job.sources import CommandLine
-from clusterrun.job.this_process import ThisProcess, this_process
+from clusterrun.job.this_process import this_process
 
 if TYPE_CHECKING:
     from clusterrun.run.caller import CallingProgram
@@ -20,12 +20,15 @@ def execute(
     called: str,
     caller: "CallingProgram | None" = None,
 ) -> int:
-    """Run the job, or what its options ask for in its place."""
+    """Run the job, or do what its options request instead."""
     is_merged = caller is not None and caller.merges_output
-    resolved = _resolve(line, environ, this_process(called, is_merged=is_merged))
+    try:
+        resolved = resolve(line, environ, this_process(called, is_merged=is_merged))
+    except UsageError as error:
+        raise (error if called == "torchrun" else suggest_command(line, error)) from None
     if resolved.over_ssh is not None and not resolved.dry_run:
         # The agents print the warnings.
-        code: int = named(OVER_SSH)(resolved, resolved.over_ssh, line, environ, caller)
+        code: int = load_object(SSH_LAUNCHER)(resolved, resolved.over_ssh, line, environ, caller)
         return code
     warn(resolved.warnings)
     if resolved.dry_run:
@@ -33,14 +36,6 @@ def execute(
     if resolved.job.starting.exec:
         return _become_worker(resolved, environ)
     return _launch(resolved, environ, caller)
-
-
-def _resolve(line: CommandLine, environ: Mapping[str, str], process: ThisProcess) -> Resolved:
-    try:
-        return resolve(line, environ, process)
-    except UsageError as error:
-        is_torchrun = process.called == "torchrun"
-        raise (error if is_torchrun else suggest_command(line, error)) from None
 
 
 def _launch(resolved: Resolved, environ: Mapping[str, str], caller: "CallingProgram | None") -> int:

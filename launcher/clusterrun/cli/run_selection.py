@@ -1,4 +1,4 @@
-"""The run that a command is about: the one that is named, or the only one on this host."""
+"""Selects the run that a command is about: the one that is named, or the only one on this host."""
 
 import os
 import sys
@@ -21,7 +21,6 @@ from clusterrun.network.control_client import (
     find_jobs,
 )
 from clusterrun.network.requests import JOINING, AnswerT, Request, StopJob
-from clusterrun.policy.queries import Answers, Query
 from clusterrun.report.tables import duration
 from clusterrun.user_sockets import socket_folders, unusable_socket_folders
 
@@ -29,18 +28,18 @@ NO_JOB = "you have no clusterrun job on this host"
 
 
 def found_jobs(environ: Mapping[str, str], seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
-    """Return all agents of this user on this host; ``seconds``: for all of them to answer."""
+    """Return all agents of this user on this host; all together have ``seconds`` to answer."""
     return find_jobs(socket_folders(environ), seconds)
 
 
-def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> RunningJob:
-    """Return an agent of the run that is meant; several agents of a host may be of one run.
+def select_run(line: CommandLine, environ: Mapping[str, str], command: str) -> RunningJob:
+    """Return an agent of the run that the command line names, or of the only run.
 
-    ``typed`` is the command, for messages: "clusterrun status".
+    ``command`` is for messages: "clusterrun status". Several agents on a host may belong to one run.
 
     Raises:
         NoJobError: no run has an agent on this host, or none answers.
-        UsageError: none of the runs is the one that the line names, or it names none of several.
+        UsageError: the line names a run that does not exist, or no run and there are several.
 
     """
     found = found_jobs(environ)
@@ -61,7 +60,7 @@ def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> Run
     what = f"you have no run called {name!r} on this host" if name else "which run?"
     if name and any(agent.version for agent in found.silent):
         raise NoJobError(f"{what}, unless it is of another version", "\n".join(silent))
-    lines = [f"  {typed} {_described(job)}" for job in reversed(runs.values())]
+    lines = [f"  {command} {_described(job)}" for job in reversed(runs.values())]
     nearest = [did_you_mean(name, tuple(runs))] if name else []
     raise UsageError(what, "\n".join([*filter(None, nearest), "type one of:", *lines, *silent]))
 
@@ -69,17 +68,17 @@ def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> Run
 def select_run_to_end(
     line: CommandLine, environ: Mapping[str, str], called: str, word: str
 ) -> RunningJob | None:
-    """Return ``chosen_run`` for a command that ends it, ``word``: "stop"; None if the user says no.
+    """Return the run that command ``word`` ("stop") must end; None if the user declines.
 
-    A run that the line does not name may be another than the user has in mind: on a terminal the
-    user is asked, elsewhere the line must name it.
+    If the line does not name the run, the user is asked to confirm it, because it may not be the one
+    that the user has in mind. Without a terminal, the line must name it.
 
     Raises:
         NoJobError: no run has an agent on this host, or none answers.
-        UsageError: the line does not name a run, or names one that is not there.
+        UsageError: the line names a run that does not exist, or must name one.
 
     """
-    job = chosen_run(line, environ, f"{called} {word}")
+    job = select_run(line, environ, f"{called} {word}")
     if line.words:
         return job
     if not (os.isatty(0) and os.isatty(2)):
@@ -100,11 +99,11 @@ def select_run_to_end(
     return None
 
 
-def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT:
-    """Ask the agent.
+def query_agent(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT:
+    """Send a request to an agent and return the answer.
 
     Raises:
-        NoJobError: it does not answer, or waits for its nodes, and can only be stopped.
+        NoJobError: the agent does not answer, or is waiting for nodes and can only be stopped.
 
     """
     if job.described.state == JOINING and not isinstance(request, StopJob):
@@ -124,22 +123,12 @@ def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT
         ) from None
 
 
-def query_nodes(job: RunningJob, query: Query) -> Answers:
-    """Ask all nodes.
-
-    Raises:
-        NoJobError: the agent of this node does not answer, or waits for its nodes.
-
-    """
-    return answer_of(job, query, Answers)
-
-
 def describe_silent(agent: SilentAgent) -> str:
-    """Return the line for an agent that can't be asked."""
+    """Return a line about an agent that does not answer."""
     if agent.version:
         words = Tree(ROOT).text(f"proc/{agent.pid}/cmdline").split("\0")
-        named = [at for at, word in enumerate(words) if "clusterrun" in word]
-        started = shell_line(words[: named[0] + 1 if named else 1])
+        program = next((at for at, word in enumerate(words) if "clusterrun" in word), 0)
+        started = shell_line(words[: program + 1])
         return f"pid {agent.pid}: {agent.version}; use the clusterrun that started it: {started}"
     return why_unresponsive(Tree(ROOT), agent.pid) or f"pid {agent.pid} does not answer"
 

@@ -1,10 +1,10 @@
-"""The command line, split into options and the words from SCRIPT on.
+"""Splits the command line into options and the words from SCRIPT on.
 
-Values stay text, so that they are read, and mistakes are reported, in the same way wherever they were
-set. A flag may be typed with - or _, in full, or abbreviated until only one fits.
+Values stay text, so they are parsed, and errors are reported, in the same way wherever a value was set.
+A flag may be written with - or _, in full, or abbreviated if only one flag matches.
 
-No library does this: each node pays for what is imported here whenever a job starts. click, which has
-help and the shells' scripts, would be a sixth of the time from here to a job.
+No library is used, because its import would delay the start of every job: click, which is used for help
+and completion, would take a sixth of the time from here to the job.
 """
 
 from collections import deque
@@ -30,17 +30,17 @@ TORCHRUN_FLAGS = (
     *("logs-specs", "numa-binding", "signals-to-handle", "shutdown-timeout"),
     *("virtual-local-rank", "print-completion", "help"),
 )
-"""All flags of torchrun 2.15 (torch/distributed/run.py), in which its abbreviations are looked up."""
+"""All flags of torchrun 2.15 (torch/distributed/run.py), for resolving its abbreviations."""
 
 MPIRUN_HOSTS = {"-host", "-hosts", "-hostfile"}
-"""Options of mpirun, not -h with a topic."""
+"""Options of mpirun, which are not -h with a topic."""
 
 OVERVIEW = "overview"
-"""What --help shows without a topic."""
+"""The topic of --help without a value."""
 
 
 class Printing(Struct, frozen=True):
-    """Options that print something and end, whatever else is on the line: the first of several."""
+    """Options that print something and exit, whatever else is on the line; the first of several counts."""
 
     help: Annotated[
         str,
@@ -64,23 +64,21 @@ def split(
     rows: Rows = NAMES,
     *,
     takes_script: bool = True,
-    instead: Callable[[Sequence[str], Sequence[str]], UsageError | None] | None = None,
+    explain: Callable[[Sequence[str], Sequence[str]], UsageError | None] | None = None,
 ) -> CommandLine:
-    """Split ``argv``, without the program's own name.
-
-    As ``torchrun``, abbreviations are torchrun's before they are ours.
+    """Split a command line.
 
     Args:
-        argv: the words.
-        called: the program's name.
-        rows: the options that may be typed, besides those that print something and end.
-        takes_script: SCRIPT may be among the words, and all after it is the script's; without,
-            options may be typed anywhere.
-        instead: returns the error for an option that others have and this command has not, from the
-            words that begin with it and the flags that are known; None for any other.
+        argv: the words, without the program's name.
+        called: the program's name. For "torchrun", abbreviations of torchrun's flags come first.
+        rows: the valid options, besides those of ``PRINTING``.
+        takes_script: whether the first word is SCRIPT and all after it belongs to the script. If not,
+            options may be anywhere.
+        explain: takes the words from an unknown option on and the known flags; returns a specific error,
+            or None.
 
     Raises:
-        UsageError: a flag is unknown, lacks its value, or has one that it does not take.
+        UsageError: a flag is unknown, lacks its value, or has a value that it does not take.
 
     """
     rows = {**rows, **PRINTING}
@@ -105,12 +103,12 @@ def split(
             continue
         if word.startswith("--"):
             options = _long_option(word, rows, preferred, known)
-            is_in_full = word[2:].partition("=")[0].replace("_", "-") in known
+            is_exact = word[2:].partition("=")[0].replace("_", "-") in known
         else:
             options = _short_options(word, rows, shorts)
-            is_in_full = bool(options)
-        # Before abbreviations: sbatch's --signal is not --signals-to-handle.
-        if instead and not is_in_full and (error := instead([word, *rest], known)):
+            is_exact = bool(options)
+        # Takes precedence over abbreviations: sbatch's --signal is not --signals-to-handle.
+        if explain and not is_exact and (error := explain([word, *rest], known)):
             raise error
         if not options:
             raise _unknown(word, rest, known, takes_script=takes_script)
@@ -118,7 +116,7 @@ def split(
             row, typed = rows[name], flag(name)
             shown = typed if word.startswith("--") else f"-{row.option.short}"
             text = Setting(_text(shown, touching, row, rest, known), typed)
-            # Of an option that is typed twice the last value counts.
+            # The last value of a repeated option counts, unless it takes several.
             before = found.get(row.name, ())
             kept = before if row.value.repeated else (it for it in before if it.origin != typed)
             found[row.name] = (*kept, text)
@@ -126,7 +124,7 @@ def split(
 
 
 Options = list[tuple[str, str | None]]
-"""Those of one word, each with the text that touches it, None for none; [] if one is unknown."""
+"""The options of one word, each with the value attached to it, or None; [] if one is unknown."""
 
 
 def _long_option(word: str, rows: Rows, preferred: Sequence[str], known: Sequence[str]) -> Options:
@@ -145,7 +143,7 @@ def _short_options(word: str, rows: Rows, shorts: Mapping[str, str]) -> Options:
         if not name:
             return []
         touches = bool(rows[name].metavar) or letters.startswith("=")
-        # -resume is no -r with a value: none of these values begins with a letter.
+        # No value of a short option begins with a letter, so -resume is not -r with a value.
         if touches and letters[:1].isalpha():
             return []
         found.append((name, letters.removeprefix("=") if touches and letters else None))
@@ -156,7 +154,7 @@ def _short_options(word: str, rows: Rows, shorts: Mapping[str, str]) -> Options:
 def _text(
     shown: str, touching: str | None, row: Row, rest: deque[str], known: Sequence[str]
 ) -> str:
-    """Return the text of an option: what touches it, or the next of the words, which is taken."""
+    """Return the value of an option: the attached text, or the next word, which is removed from ``rest``."""
     if not row.metavar:
         if touching is not None:
             raise UsageError(f"{shown} takes no value", f"type {shown} alone")
@@ -172,7 +170,7 @@ def _text(
     text = rest.popleft()
     if is_flag(text, known):
         raise UsageError(f"{shown} needs a value, and {text} is an option", hint)
-    # A shell makes a word of the blank in "\ " and ends the line there.
+    # A backslash and a space at the end of a line give such a word.
     if text.isspace() and not rest:
         from clusterrun.job.mistakes import BLANK_AFTER_BACKSLASH
 
@@ -189,42 +187,42 @@ FLAGS = flags_of({**NAMES, **PRINTING})
 
 
 def expand_flag(name: str, preferred: Sequence[str] = (), known: Sequence[str] = FLAGS) -> str:
-    """Return the flag that ``name`` means, both without dashes; ``name`` with - if none or several.
+    """Return the flag that ``name`` abbreviates, without dashes; ``name`` itself if there is not exactly one.
 
-    An abbreviation of one ``preferred`` flag means that flag. The exact name of another launcher's
-    option is not an abbreviation.
+    If only one ``preferred`` flag matches, it is that one. The exact name of another launcher's option
+    is not treated as an abbreviation.
     """
     spelled = name.replace("_", "-")
     if spelled in known:
         return spelled
-    meant = meanings(spelled, known)
-    among = [each for each in meant if each in preferred]
+    matches = matching_flags(spelled, known)
+    among = [each for each in matches if each in preferred]
     if len(among) == 1:
         return among[0]
-    return meant[0] if len(meant) == 1 and not _is_foreign(spelled) else spelled
+    return matches[0] if len(matches) == 1 and not _is_foreign(spelled) else spelled
 
 
-def meanings(name: str, known: Sequence[str] = FLAGS) -> tuple[str, ...]:
+def matching_flags(name: str, known: Sequence[str] = FLAGS) -> tuple[str, ...]:
     """Return the flags that ``name`` is or abbreviates, all without dashes."""
-    # One letter is a short flag: -m must not become the one long flag that begins with m.
+    # One letter is a short flag: -m does not abbreviate a long flag.
     if name in known or len(name) < 2:
         return (name,) if name in known else ()
     return tuple(each for each in known if each.startswith(name))
 
 
 def is_flag(word: str, known: Sequence[str] = FLAGS) -> bool:
-    """Return whether ``word`` is a long flag, perhaps with ``=VALUE``; one that ``known`` adds, in full.
+    """Return whether ``word`` is a long flag, perhaps abbreviated, perhaps with ``=VALUE``.
 
-    A command's own are not abbreviated here: the value of ``--directive`` may be ``--mem=4G``.
+    A command's own flags in ``known`` must be in full: the value of ``--directive`` may be ``--mem=4G``.
     """
     name = word.removeprefix("--").partition("=")[0].replace("_", "-")
-    return word.startswith("--") and (name in known or bool(meanings(name)))
+    return word.startswith("--") and (name in known or bool(matching_flags(name)))
 
 
 def _is_foreign(name: str) -> bool:
-    """Return whether ``name``, no option of ours, is in full one of other launchers.
+    """Return whether ``name`` is the exact name of another launcher's option.
 
-    An abbreviation that torchrun takes means here what it means there.
+    An abbreviation that torchrun accepts is not foreign: it means here what it means there.
     """
     if sum(each.startswith(name) for each in TORCHRUN_FLAGS) == 1:
         return False
@@ -239,5 +237,5 @@ def _unknown(
     from clusterrun.job.mistakes import unknown_option
 
     typed = word.partition("=")[0].replace("_", "-")
-    meant = meanings(typed[2:], known) if typed.startswith("--") else ()
-    return unknown_option([word, *rest], known, meant, takes_script=takes_script)
+    matches = matching_flags(typed[2:], known) if typed.startswith("--") else ()
+    return unknown_option([word, *rest], known, matches, takes_script=takes_script)

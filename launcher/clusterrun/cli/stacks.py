@@ -1,6 +1,6 @@
-"""``clusterrun stacks [RUN]``: the stacks of all ranks, without ending or stopping any.
+"""``clusterrun stacks [RUN]``: the stacks of all ranks, which keep running.
 
-They are Python's, or with ``--native`` those of py-spy, with native frames and locals.
+These are Python stacks; with ``--native``, py-spy's stacks with native frames and local variables.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from clusterrun.cli.printing import print_json, print_text
-from clusterrun.cli.run_selection import chosen_run, query_nodes
+from clusterrun.cli.run_selection import query_agent, select_run
 from clusterrun.errors import ExitCode, MachineError, UsageError
 from clusterrun.job import values
 from clusterrun.job.declarations import Option
@@ -21,7 +21,7 @@ from clusterrun.network.control_client import RunningJob
 from clusterrun.planning.plan import NumberedProgram, named_workers
 from clusterrun.policy.answers import NodeStacks, read
 from clusterrun.policy.nccl import NcclState, in_words
-from clusterrun.policy.queries import SECONDS, MissingNode, Query, Topic
+from clusterrun.policy.queries import SECONDS, Answers, MissingNode, Query, Topic
 from clusterrun.policy.stacks import StackGroup, describe_differences, group_stacks, stacks_text
 
 MAY_NOT_TRACE = (
@@ -29,8 +29,8 @@ MAY_NOT_TRACE = (
     " in a container, the capability SYS_PTRACE"
 )
 
-LINES_OF_REASONS = 20
-"""At most, where no rank can be shown."""
+MAX_REASONS = 20
+"""Lines of reasons if the stack of no rank can be shown."""
 
 
 class _Stacks(Struct, frozen=True):
@@ -38,15 +38,15 @@ class _Stacks(Struct, frozen=True):
 
     run_id: str
     summary: str
-    """Who differs; "" if all ranks are at one place, and for native stacks."""
+    """Which ranks differ; "" if all ranks are in the same place, and for native stacks."""
     groups: tuple[StackGroup, ...]
     missing: tuple[MissingNode, ...]
     nccl: tuple[str, ...]
-    """What NCCL says of the ranks, in words."""
+    """What NCCL reports about the ranks, as text."""
 
 
 class Stacks(Struct, frozen=True):
-    """Its own options."""
+    """Options of ``clusterrun stacks``."""
 
     rank: Annotated[values.Rank, Option("Of this rank alone", metavar="N", default="all ranks")] = (
         None
@@ -55,28 +55,28 @@ class Stacks(Struct, frozen=True):
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Print the stacks, equal ones once, and name the nodes that do not answer.
+    """Print the stacks, equal ones once, and list the nodes that do not answer.
 
     Raises:
-        NoJobError: no run has an agent on this host, or it does not answer.
-        UsageError: the line names no run that is there, or a rank that it has not.
-        MachineError: py-spy can show no rank: it is missing, or may not look into the processes.
+        NoJobError: no run has an agent on this host, or the agent does not answer.
+        UsageError: the run or the rank does not exist.
+        MachineError: py-spy can't show any rank: it is missing, or may not trace the processes.
 
     """
     asked, as_json = line.read(Stacks), line.read(Launcher).json
     rank = asked.rank
-    job = chosen_run(line, environ, f"{called} stacks")
-    known = job.described
+    job = select_run(line, environ, f"{called} stacks")
+    known = job.stacks_text
     if rank is not None and rank >= known.ranks:
         raise UsageError(
             f"--rank: run {known.run_id} has no rank {rank}",
             f"it has {known.ranks}: give one from 0 to {known.ranks - 1}",
         )
     topic = Topic.NATIVE if asked.native else Topic.STACKS
-    answers = query_nodes(job, Query(1, topic, SECONDS[topic], rank))
+    answers = query_agent(job, Query(1, topic, SECONDS[topic], rank), Answers)
     nodes, missing = read(answers, NodeStacks)
     found = (group for _, node in nodes for group in node.groups)
-    # Native stacks name their processes: no two are equal.
+    # Native stacks contain process ids, so no two are equal.
     groups = tuple(found) if asked.native else group_stacks(found)
     if asked.native and not any(group.found for group in groups):
         raise MachineError("no rank can be shown", _reasons(groups, missing))
@@ -90,36 +90,37 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         )
     records = [f"{answer.host}: {node.records}" for answer, node in nodes if node.records]
     print_text("\n".join([stacks_text(groups, missing, answers.end.more, named), *records]))
-    # It may take long, and the stacks are there already.
+    # NCCL may take long to answer, so the stacks are printed first.
     if asks_nccl and (text := in_words(NcclState(_nccl_lines(job, shown)))):
         print_text(text)
     return ExitCode.SUCCESS
 
 
 def _nccl_lines(job: RunningJob, shown: Collection[int]) -> tuple[str, ...]:
-    """Return what NCCL says of the ranks of each program; () if none uses it.
+    """Return what NCCL reports about the ranks of each program; () if none uses it.
 
-    ``shown``: ranks whose nodes have just answered; others would be waited for.
+    ``shown`` are the ranks whose nodes have just answered. Others are not queried, because waiting for
+    them takes time.
     """
-    known = job.described
+    known = job.stacks_text
     programs = known.programs or (NumberedProgram(MAIN, 0, known.ranks),)
     return tuple(line for each in programs if each.size > 1 for line in _lines_of(job, each, shown))
 
 
 def _lines_of(job: RunningJob, program: NumberedProgram, shown: Collection[int]) -> tuple[str, ...]:
-    """Ask the node of the first rank; if it does not answer, others: each knows the same."""
+    """Query NCCL on the node of the first rank, else of other ranks: all nodes give the same answer."""
     ranks = sorted(set(range(program.first, program.first + program.size)).intersection(shown))
     for rank in sorted({*ranks[:1], *ranks[len(ranks) // 2 :][:1], *ranks[-1:]}):
         query = Query(1, Topic.NCCL, SECONDS[Topic.NCCL], rank)
-        found, _ = read(query_nodes(job, query), NcclState)
+        found, _ = read(query_agent(job, query, Answers), NcclState)
         for _, state in found:
             return state.lines
     return ()
 
 
 def _reasons(groups: tuple[StackGroup, ...], missing: tuple[MissingNode, ...]) -> str:
-    """Return why py-spy shows no rank, and what to do about it."""
+    """Return why py-spy can't show any rank, and what to do about it."""
     if not groups and not missing:
         return "no rank runs now"
-    lines = [*stacks_text(groups, missing).splitlines()[:LINES_OF_REASONS]]
+    lines = [*stacks_text(groups, missing).splitlines()[:MAX_REASONS]]
     return "\n".join([*(line.strip() for line in lines), *([MAY_NOT_TRACE] if groups else [])])

@@ -1,10 +1,10 @@
-"""``clusterrun status [RUN]``: all ranks of all nodes of a running job."""
+"""``clusterrun status [RUN]``: the ranks of a running job, on all its nodes."""
 
 import time
 from collections.abc import Mapping
 
 from clusterrun.cli.printing import columns, print_json, print_text
-from clusterrun.cli.run_selection import chosen_run, query_nodes
+from clusterrun.cli.run_selection import query_agent, select_run
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import NoAnswer, RunningJob, ask
@@ -14,25 +14,25 @@ from clusterrun.report.ranks import JobStatus, status_text
 QUERY = Query(1, Topic.RANKS, SECONDS[Topic.RANKS])
 
 SECONDS_BETWEEN_ANSWERS = 0.5
-"""CPU use is measured between two answers."""
+"""CPU use is measured over this time."""
 
-SECONDS_FOR_THE_FIRST = 0.5
-"""If the first takes longer, there is no second: a user waits no longer than two seconds."""
+MAX_SECONDS_OF_FIRST = 0.5
+"""If the first answer takes longer, no second is requested, so that a user waits at most two seconds."""
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Print how all ranks are, and name the nodes that do not answer.
+    """Print the state of all ranks, and list the nodes that do not answer.
 
     Raises:
-        NoJobError: no run has an agent on this host, or it does not answer.
-        UsageError: the line names no run that is there.
+        NoJobError: no run has an agent on this host, or the agent does not answer.
+        UsageError: the run does not exist.
 
     """
-    job = chosen_run(line, environ, f"{called} status")
+    job = select_run(line, environ, f"{called} status")
     began = time.monotonic()
-    first = query_nodes(job, QUERY)
+    first = query_agent(job, QUERY, Answers)
     middle = time.monotonic()
-    second = _again(job) if middle - began < SECONDS_FOR_THE_FIRST else None
+    second = _again(job) if middle - began < MAX_SECONDS_OF_FIRST else None
     status = JobStatus.of(job.described, first, second, time.monotonic() - middle)
     if line.read(Launcher).json:
         return print_json(status)

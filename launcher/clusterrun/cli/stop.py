@@ -1,4 +1,4 @@
-"""``clusterrun stop [RUN]``: ends a running job on all nodes."""
+"""``clusterrun stop [RUN]``: ends a running job on all its nodes."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from clusterrun.cli.printing import print_json, print_text
-from clusterrun.cli.run_selection import answer_of, select_run_to_end
+from clusterrun.cli.run_selection import query_agent, select_run_to_end
 from clusterrun.errors import ExitCode
 from clusterrun.job.declarations import Option
 from clusterrun.job.options import Launcher
@@ -16,24 +16,24 @@ from clusterrun.policy.node import Phase
 
 
 class Stop(Struct, frozen=True):
-    """Its own options."""
+    """Options of ``clusterrun stop``."""
 
     now: Annotated[bool, Option("Kill the workers of all nodes, without a grace period")] = False
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Ask one agent of the run, and wait for no end.
+    """Send the request to one agent of the run, without waiting for the job to end.
 
     Raises:
-        NoJobError: no run has an agent on this host, or it does not answer.
-        UsageError: the line names no run that is there.
+        NoJobError: no run has an agent on this host, or the agent does not answer.
+        UsageError: the run does not exist.
 
     """
     asked = line.read(Stop)
     job = select_run_to_end(line, environ, called, "stop")
     if job is None:
         return ExitCode.NO_JOB
-    described = answer_of(job, StopJob(asked.now), Description)
+    described = query_agent(job, StopJob(asked.now), Description)
     if line.read(Launcher).json:
         return print_json(described)
     if described.state == JOINING:

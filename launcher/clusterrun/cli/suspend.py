@@ -1,10 +1,10 @@
-"""``clusterrun suspend [RUN]``: all ranks of a running job save at one step, and the job ends."""
+"""``clusterrun suspend [RUN]``: all ranks of a running job save at the same step, and the job ends."""
 
 import time
 from collections.abc import Mapping
 
 from clusterrun.cli.printing import print_json, print_text
-from clusterrun.cli.run_selection import answer_of, select_run_to_end
+from clusterrun.cli.run_selection import query_agent, select_run_to_end
 from clusterrun.errors import ExitCode, NoJobError, shell_line
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
@@ -16,21 +16,21 @@ from clusterrun.policy.suspension import SECONDS_TO_NAME
 SECONDS_BETWEEN_TRIES = 0.25
 
 SECONDS_TO_AGREE = 1.0
-"""All ranks are held for a moment before they save."""
+"""Ranks wait for a moment while they agree on a step."""
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Ask one agent of the run; all nodes of it are suspended. Name the ranks that take long.
+    """Send the request to one agent of the run, and print which ranks take long to save.
 
     Raises:
-        NoJobError: no run has an agent on this host, or it does not answer, or its ranks can't save.
-        UsageError: the line names no run that is there.
+        NoJobError: no run has an agent on this host, the agent does not answer, or ranks can't save.
+        UsageError: the run does not exist.
 
     """
     job = select_run_to_end(line, environ, called, "suspend")
     if job is None:
         return ExitCode.NO_JOB
-    described = answer_of(job, Suspend(), Description)
+    described = query_agent(job, Suspend(), Description)
     if described.unsaved:
         raise NoJobError(
             f"run {described.run_id} can't be suspended, and goes on: {described.unsaved}",
@@ -47,7 +47,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
 
 def _late_ranks(job: RunningJob) -> str:
-    """Wait until the job has ended, or its late ranks are named; return which, in words."""
+    """Wait until the job ends or its late ranks are known; return a text about these."""
     until = time.monotonic() + SECONDS_TO_NAME + SECONDS_TO_AGREE
     try:
         while time.monotonic() < until:
@@ -56,5 +56,5 @@ def _late_ranks(job: RunningJob) -> str:
         query = Query(1, Topic.RANKS, SECONDS[Topic.RANKS])
         return ask(job, query, Answers).end.suspension
     except NoAnswer:
-        # It has ended, as a rule.
+        # Usually the job has ended.
         return ""

@@ -1,4 +1,4 @@
-"""``clusterrun topo``: draws a machine, or writes what was read of it to a file."""
+"""``clusterrun topo``: draws a machine, or captures it to a file."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from clusterrun.run.preview import capture, preview
 
 
 class Topo(Struct, frozen=True):
-    """Its own options."""
+    """Options of ``clusterrun topo``."""
 
     capture: Annotated[
         values.NewCapture,
@@ -31,10 +31,10 @@ class Topo(Struct, frozen=True):
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Print the drawing, its JSON, or that the capture is written.
+    """Print the drawing or its JSON, or write the capture.
 
     Raises:
-        UsageError: the machine can't be read, the job can't be planned, or the file not be written.
+        UsageError: the machine can't be read, the job can't be planned, or the file can't be written.
 
     """
     resolved = resolve(line, environ, this_process(called), for_topo=True, local_only=True)
@@ -73,7 +73,7 @@ def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write the whole file, or leave what was there."""
+    """Write the whole file, or leave the old one as it is."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_bytes(content)
