@@ -72,7 +72,7 @@ def _reserve(chosen: Setting[int | None]) -> socket.socket:
         stop = "stop the program that listens there, " if is_in_use else ""
         raise RendezvousError(
             port_error_text(number, chosen.origin, "this machine", error),
-            f"{stop}set another port, or leave --master-port out:\n"
+            f"{stop}set another port, or remove --master-port:\n"
             "on one machine, or with --rdzv-endpoint, a free port is chosen",
         ) from error
 

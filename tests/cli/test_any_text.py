@@ -90,7 +90,7 @@ TEXTS = {
     "tee": ("3", "0:3,1:1"),
     "token_file": ("token",),
 }
-"""Good texts of options that have no default which can be typed."""
+"""Valid texts of options whose default can't be given on the command line."""
 
 UNUSUAL = ("config", "module", "no_python", "logs_specs", "requeue", "on_hang", "spares")
 """Options with which most jobs here would be impossible."""
@@ -267,7 +267,7 @@ def what_is_wrong(drawn: Input, done: Typed) -> Iterator[str]:
         pytest.param(20_000, marks=[pytest.mark.long, pytest.mark.timeout(in_all_rounds(1800))]),
     ],
 )
-def test_any_text_is_a_value_or_a_mistake(of_a_round: int, tmp_path: Path) -> None:
+def test_any_text_is_a_value_or_a_usage_error(of_a_round: int, tmp_path: Path) -> None:
     """No traceback, no line that a value has made, nothing that a terminal obeys, and no secret."""
     found: list[str] = []
 
@@ -289,13 +289,13 @@ def test_any_text_is_a_value_or_a_mistake(of_a_round: int, tmp_path: Path) -> No
         ("\u202e\u2028\udcff\ud800", r"\u202e\u2028\udcff\ud800"),
     ],
 )
-def test_what_a_terminal_obeys_is_escaped(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     """As Python writes it; letters of any language stay."""
     assert printable(text) == shown
 
 
 @pytest.mark.parametrize("shell", [pytest.param(it, marks=pytest.mark.needs(it)) for it in SHELLS])
-def test_any_words_can_be_pasted(shell: str) -> None:
+def test_shell_line_round_trip(shell: str) -> None:
     """A shell makes the same words of the line, which is printable."""
     words = [f"a{odd}1'b" for odd in ODD]
     line = shell_line(words)
@@ -308,7 +308,7 @@ def test_any_words_can_be_pasted(shell: str) -> None:
     assert done.stdout.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
 
 
-def test_an_error_is_on_lines_of_ours() -> None:
+def test_errors_begin_no_foreign_lines() -> None:
     """A value begins no line: the message is one, and what the hint quotes is indented."""
     error = UsageError(
         "there is no a\n\x1b[1mclusterrun: b", "did you mean c?\n  clusterrun \u202ed"

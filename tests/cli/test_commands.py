@@ -35,12 +35,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((), False),
     ],
 )
-def test_the_word_alone_is_the_command(words: tuple[str, ...], is_command: bool) -> None:
+def test_first_word_selects_the_command(words: tuple[str, ...], is_command: bool) -> None:
     """Not a path, a module or a program of that name, nor an argument."""
     assert (named(*words) == "topo") is is_command
 
 
-def test_options_stand_on_either_side() -> None:
+def test_options_before_and_after_the_command() -> None:
     """What stands behind the word wins."""
     command, line = find_command(
         ["--nproc-per-node=2", "--json", "topo", "--nproc-per-node", "4"], "clusterrun"
@@ -51,7 +51,7 @@ def test_options_stand_on_either_side() -> None:
     assert line.words == ()
 
 
-def test_torchrun_has_no_such_command(folder: Path) -> None:
+def test_torchrun_has_no_commands(folder: Path) -> None:
     """Called by that name, the word is a script's."""
     done = typed(["topo"], {}, folder, "torchrun")
 
@@ -60,7 +60,7 @@ def test_torchrun_has_no_such_command(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("topo", "train.py"), ("topo", "--lr=1")])
-def test_what_is_none_of_its_options(folder: Path, words: tuple[str, ...]) -> None:
+def test_option_of_another_command_is_rejected(folder: Path, words: tuple[str, ...]) -> None:
     """With a file of that name there, it may be meant."""
     with pytest.raises(UsageError) as without:
         named(*words)
@@ -91,7 +91,7 @@ def test_what_is_none_of_its_options(folder: Path, words: tuple[str, ...]) -> No
         ("--print-completion bash train.py", "_clusterrun_completion()"),
     ],
 )
-def test_what_prints_and_ends(line: str, begins: str, folder: Path) -> None:
+def test_printing_options_win(line: str, begins: str, folder: Path) -> None:
     """Asked for before SCRIPT or after a command, nothing else matters.
 
     The first of several is answered, in the order of help, not of the line.

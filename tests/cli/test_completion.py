@@ -9,7 +9,7 @@ from clusterrun.errors import UsageError
 
 
 def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what bash is told at the end of ``line``: as click reads it, from two variables."""
+    """Return the completions at the end of ``line``, which click reads from two variables."""
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - (not line.endswith(" "))))
     return completions("bash_complete", "clusterrun", dict(os.environ)).splitlines()
@@ -53,7 +53,7 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("clusterrun train.py --lr ", ["file,"]),
     ],
 )
-def test_what_is_offered(
+def test_completions(
     line: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flags in full, the words of a choice, files and folders; after -m modules.

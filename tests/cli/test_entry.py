@@ -53,7 +53,7 @@ def run(*words: str, around: tuple[str, ...] = ()) -> "subprocess.CompletedProce
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_during_imports_is_answered(number: signal.Signals) -> None:
+def test_signal_during_imports_exits(number: signal.Signals) -> None:
     """One line and the signal's exit code, and no traceback out of an import."""
     done = run("-c", BEFORE_THE_REST, f"os.kill(os.getpid(), {int(number)})")
 
@@ -61,8 +61,8 @@ def test_a_signal_during_imports_is_answered(number: signal.Signals) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", line)
 
 
-def test_streams_that_are_closed_are_opened_before_other_files_are() -> None:
-    """One that is opened first would be written to in their place."""
+def test_closed_standard_streams_are_opened_first() -> None:
+    """Otherwise the first opened file would get their descriptors, and be written to."""
     look = """
 null = os.stat(os.devnull)
 os._exit(10 + sum(os.path.samestat(os.fstat(each), null) for each in (0, 1, 2)))
@@ -80,7 +80,7 @@ def test_the_garbage_collector_is_off_during_imports() -> None:
     assert done.returncode == 0
 
 
-def test_the_process_ends_when_all_is_written() -> None:
+def test_process_exits_when_output_is_written() -> None:
     """Nothing that Python does at its exit is waited for."""
     done = run("-c", HAS_MORE_TO_DO)
 
@@ -95,7 +95,7 @@ def test_the_process_ends_when_all_is_written() -> None:
         ("freebsd14", "freebsd14: run it in a Linux container or a virtual machine"),
     ],
 )
-def test_elsewhere_than_on_linux_one_line_says_what_to_do(platform: str, what_to_do: str) -> None:
+def test_other_systems_are_rejected(platform: str, what_to_do: str) -> None:
     """Even without the signals that Windows lacks."""
     done = run("-c", ELSEWHERE, platform)
 

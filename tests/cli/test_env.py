@@ -21,7 +21,7 @@ def printed_by(environ: Mapping[str, str], *words: str) -> str:
     return done.out
 
 
-def test_it_names_what_matters() -> None:
+def test_env_report_has_all_sections() -> None:
     """Versions, the machine, variables; no secret."""
     printed = printed_by(VARIABLES)
 
@@ -31,7 +31,7 @@ def test_it_names_what_matters() -> None:
     assert "SECRET_OF_MINE" not in printed
 
 
-def test_it_is_typed() -> None:
+def test_env_report_as_json() -> None:
     """The same as JSON, in which a value is what it was set to."""
     found = json.loads(printed_by(VARIABLES, "--json"))
 
@@ -43,7 +43,7 @@ def test_it_is_typed() -> None:
 
 
 def test_json_is_ascii() -> None:
-    """A variable may have bytes that are no UTF-8, and standard output any encoding."""
+    """A variable may have bytes that are not UTF-8, and standard output any encoding."""
     value = "caf\u00e9 \udce9"
 
     printed = printed_by({"NCCL_DEBUG": value}, "--json")

@@ -42,7 +42,7 @@ def test_the_overview_names_the_groups() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), OLD_GROUPS.items())
-def test_an_old_name_of_a_group_is_answered(old: str, new: str) -> None:
+def test_old_group_names(old: str, new: str) -> None:
     """Scripts and notes have those of 0.1."""
     assert help_text(old) == help_text(new)
 

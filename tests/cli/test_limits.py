@@ -17,8 +17,8 @@ from clusterrun.errors import ExitCode, InternalError
         (MemoryError(), "there is not enough memory"),
     ],
 )
-def test_a_limit_is_named_with_its_value(error: Exception, text: str) -> None:
-    """Even where another error came of it."""
+def test_resource_limit_errors(error: Exception, text: str) -> None:
+    """Even if it caused another error."""
     last = InternalError("what came of it")
     last.__context__ = error
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

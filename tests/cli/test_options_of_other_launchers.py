@@ -1,4 +1,4 @@
-"""Options of other launchers: whose they are and what to type, never an option that looks alike."""
+"""Options of other launchers get specific errors, never the meaning of a similar option of ours."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_an_option_that_the_script_has_as_well(
 
 
 @pytest.mark.parametrize("name", TORCHRUN_FLAGS)
-def test_abbreviations_of_torchruns_stay_its_own(name: str) -> None:
+def test_torchrun_abbreviations(name: str) -> None:
     """``--np`` is torchrun's --nproc-per-node, though Open MPI has an option of that name."""
     cuts = (name[:end] for end in range(2, len(name)))
     clear = [cut for cut in cuts if sum(known.startswith(cut) for known in TORCHRUN_FLAGS) == 1]

@@ -13,7 +13,7 @@ from clusterrun.job.redaction import REDACTED, redacted
         *("LD_LIBRARY_PATH", "GLOO_SOCKET_IFNAME", "SLURM_STEP_TASKS_PER_NODE"),
     ],
 )
-def test_what_a_job_depends_on_is_shown(name: str) -> None:
+def test_job_variables_are_shown(name: str) -> None:
     """Of schedulers, libraries and clusterrun itself."""
     assert shown_variables({name: "1"}) == {name: "1"}
 
@@ -38,14 +38,14 @@ def test_numbers_and_hosts_of_slurm_are_shown(name: str, value: str) -> None:
         *("CLUSTERRUN_ENV", "CLUSTERRUN_SUSPEND_HOOK", "PYTHONSTARTUP", "LD_PRELOAD"),
     ],
 )
-def test_of_others_the_name_alone_is_shown(name: str) -> None:
+def test_values_of_other_variables_are_hidden(name: str) -> None:
     """A site may put anything there."""
     assert shown_variables({name: "hush"}) == {name: REDACTED}
 
 
 @pytest.mark.parametrize("name", ["HOME", "USER", "MY_NOTES", "WANDB_PROJECT", "MAIL", "PROMPT"])
-def test_other_variables_are_not(name: str) -> None:
-    """However harmless they look."""
+def test_unrelated_variables_are_not_shown(name: str) -> None:
+    """Even if they look harmless."""
     assert shown_variables({name: "x"}) == {}
 
 
@@ -64,7 +64,7 @@ def test_no_secret_is_shown(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["PWD", "OLDPWD", "TOKENIZERS_PARALLELISM", "CLUSTERRUN_PASS_LOCAL_RANK"]
 )
-def test_a_name_may_look_like_that_of_a_secret(name: str) -> None:
+def test_secret_like_names_are_hidden(name: str) -> None:
     """Plans have their values."""
     assert redacted(name, "x") == "x"
 
@@ -72,14 +72,14 @@ def test_a_name_may_look_like_that_of_a_secret(name: str) -> None:
 @pytest.mark.parametrize(
     "parameter", ["X-Amz-Signature", "X-Amz-Security-Token", "sig", "token", "api_key"]
 )
-def test_the_signature_of_an_address_is_left_out(parameter: str) -> None:
+def test_signature_in_a_url_is_hidden(parameter: str) -> None:
     """Whoever has such an address needs no password."""
     shown = redacted("DATA", f"https://store/a?design=1&{parameter}=hush&b=2 c")
 
     assert shown == f"https://store/a?design=1&{parameter}={REDACTED}&b=2 c"
 
 
-def test_a_password_in_an_address_is_left_out() -> None:
+def test_password_in_a_url_is_hidden() -> None:
     """The rest of the address stays."""
     shown = shown_variables({"PET_RDZV_ENDPOINT": "tcp://me:hush@host:29500/x"})
 

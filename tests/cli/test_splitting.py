@@ -77,7 +77,7 @@ def test_lines(line: str, flags: Flags, words: str) -> None:
     ],
 )
 def test_words_after_dashes(line: str, words: str, after_dashes: bool) -> None:
-    """They may be arguments of a job file's program; the line is repeated as it was typed."""
+    """They may be arguments of a job file's program; the line stays as it was."""
     found = split(line.split())
 
     assert (found.words, found.after_dashes) == (tuple(words.split()), after_dashes)
@@ -89,7 +89,7 @@ def test_empty_values_are_values() -> None:
     assert split(["--nnodes", "", "", ""]) == command_line({"nnodes": ""}, "", "")
 
 
-def test_the_callers_list_is_left_alone() -> None:
+def test_split_does_not_change_its_argument() -> None:
     """Splitting takes nothing away from what it was given."""
     argv = ["--nnodes", "1", "train.py"]
 
@@ -114,7 +114,7 @@ def test_a_repeated_option_does_not_take_a_flag_for_its_value() -> None:
         split(["--env", "--json", "x"])
 
 
-def test_a_right_line_loads_only_what_it_needs() -> None:
+def test_valid_line_imports_no_error_modules() -> None:
     """What mistakes, help and job files need is not imported on the way to the workers."""
     program = (
         imports(run_command_line, find_command, load_object, ThisProcess, resolve)
@@ -161,14 +161,14 @@ def test_full_names(typed: str, name: str) -> None:
     assert expand_flag(typed) == name
 
 
-def test_an_exact_name_needs_no_choice() -> None:
+def test_exact_flag_is_not_ambiguous() -> None:
     """``--master-addr`` is itself, whatever else may begin so one day."""
     assert matching_flags("master-addr") == ("master-addr",)
     assert matching_flags("master") == ("master-addr", "master-port")
 
 
 @given(name=st.sampled_from(FLAGS), data=st.data())
-def test_a_clear_abbreviation_means_its_flag(name: str, data: st.DataObject) -> None:
+def test_unambiguous_abbreviation(name: str, data: st.DataObject) -> None:
     """Cut a flag anywhere: what is left means it, if only one flag begins so and none is theirs."""
     cut = name[: data.draw(st.integers(2, len(name)))]
     assume(cut in FLAGS or foreign_option(cut) is None)

@@ -48,7 +48,7 @@ def test_a_directive_that_is_not_text_is_refused(script: Path) -> None:
         (("--suspend-hook", "true"), ""),
     ],
 )
-def test_a_requeue_that_nothing_asks_for_is_named(
+def test_requeue_without_suspension_gives_a_warning(
     script: Path, options: tuple[str, ...], added: str
 ) -> None:
     """A job that reaches its time limit is not suspended, and is not put back."""
@@ -60,8 +60,8 @@ def test_a_requeue_that_nothing_asks_for_is_named(
 
 
 @pytest.mark.parametrize("name", sorted(REMOVED_SUBMIT_OPTIONS))
-def test_an_option_that_is_gone(script: Path, name: str) -> None:
-    """With - or _, and what to type instead."""
+def test_removed_option(script: Path, name: str) -> None:
+    """With - or _, and what to use instead."""
     for typed_as in (f"--{name}", f"--{name.replace('_', '-')}"):
         done = submitted(script, *SUBMIT, f"{typed_as}=1", "--print")
 
@@ -84,7 +84,7 @@ def test_an_option_that_is_gone(script: Path, name: str) -> None:
         ("-lr 0.1", "-lr"),
     ],
 )
-def test_what_only_sbatch_or_the_script_has(script: Path, words: str, typed_as: str) -> None:
+def test_options_of_sbatch_or_the_script(script: Path, words: str, typed_as: str) -> None:
     """Neither is an abbreviation of one of ours; the hint has the option for sbatch."""
     done = submitted(script, *SUBMIT, *words.split(), "--print")
 
@@ -97,7 +97,7 @@ def test_what_only_sbatch_or_the_script_has(script: Path, words: str, typed_as: 
     )
 
 
-def test_names_that_submit_has_too(script: Path) -> None:
+def test_option_names_shared_with_submit(script: Path) -> None:
     """With _ for -, and abbreviated."""
     done = submitted(script, *SUBMIT, "--job_name", "a", "--part", "b", "--print")
 
@@ -141,7 +141,7 @@ def test_a_machine_without_slurm(script: Path) -> None:
 
 
 def test_options_after_the_script_are_the_scripts(script: Path) -> None:
-    """A warning says so of submit's own, too, unless the script has such an option."""
+    """There is a warning for submit's own options too, unless the script has such an option."""
     late = ("--time", "1:00:00", "--nnodes", "2")
     script.write_text("parser.add_argument('--time')")
 
@@ -171,7 +171,7 @@ def test_a_directive_may_begin_as_an_option_of_ours(script: Path) -> None:
         ([], {"SBATCH_ARRAY_INX": "0-3"}),
     ],
 )
-def test_an_array_is_not_followed(
+def test_array_job_is_not_followed(
     script: Path, options: list[str], environ: dict[str, str]
 ) -> None:
     """It is several jobs, with an output and an exit code each; nothing is submitted."""

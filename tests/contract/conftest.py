@@ -30,7 +30,7 @@ def workers_python(
     environment_of: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Have workers run this Python, if no test names another."""
+    """Make workers run this Python, unless a test sets another."""
     version = getattr(request, "param", None)
     if version is None:
         return

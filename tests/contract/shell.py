@@ -1,4 +1,4 @@
-"""An interactive bash on a pseudo terminal, and what a person types there."""
+"""An interactive bash on a pseudo-terminal, with simulated key presses."""
 
 import os
 import pty
@@ -84,7 +84,7 @@ class Shell:
         return int(code)
 
     def stop_job(self) -> None:
-        """Press Ctrl-Z, and wait until the shell reads what is typed."""
+        """Press Ctrl-Z, and wait until the shell reads input."""
         self.press("Ctrl-Z")
         self.expect("Stopped")
         assert self.exit_code() in {128 + signal.SIGTSTP, 128 + signal.SIGSTOP}

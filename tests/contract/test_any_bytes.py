@@ -9,8 +9,8 @@ ODD = "caf\udce9"
 """A name in Latin-1."""
 
 
-def test_a_job_may_have_any_bytes(clusterrun: Launcher) -> None:
-    """The script, its arguments and variables, its log folder and events, and what is looked for."""
+def test_arguments_may_have_any_bytes(clusterrun: Launcher) -> None:
+    """This applies to the script, its arguments and variables, log folder, events and patterns."""
     script = clusterrun.folder / f"{ODD}.py"
     text = "import os, sys; sys.stdout.buffer.write(os.environb[b'A'] + os.fsencode(sys.argv[1]))"
     script.write_text(f"{text}\nprint()\nprint('another line')\n")
@@ -31,7 +31,7 @@ def test_a_job_may_have_any_bytes(clusterrun: Launcher) -> None:
     assert Path(clusterrun.folder, ODD, "events").is_file()
 
 
-def test_a_mistake_in_any_bytes_is_a_message(clusterrun: Launcher) -> None:
+def test_usage_error_may_have_any_bytes(clusterrun: Launcher) -> None:
     """They are escaped, and a terminal obeys none."""
     ended = clusterrun.command(f"{ODD}\x1b[31m.py").ended()
 
@@ -39,8 +39,8 @@ def test_a_mistake_in_any_bytes_is_a_message(clusterrun: Launcher) -> None:
     assert ended.err == "clusterrun: error: caf\\udce9\\x1b[31m.py does not exist\n"
 
 
-def test_a_report_names_a_log_of_any_name(clusterrun: Launcher) -> None:
-    """What the script prints stays as it is; what clusterrun says of it is on lines of its own."""
+def test_report_prints_any_log_path(clusterrun: Launcher) -> None:
+    """The script's output is unchanged; clusterrun's messages are on separate lines."""
     folder = "a\nclusterrun: \x1b[31m"
 
     ended = clusterrun.script(

@@ -59,8 +59,8 @@ def test_a_run_that_fails(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_that_goes_on(clusterrun: Launcher, number: int) -> None:
-    """Those before it are measured; nothing is left."""
+def test_signal_ends_the_running_benchmark(clusterrun: Launcher, number: int) -> None:
+    """The runs before it are measured; no process is left."""
     script = """
         import os, time
         print("5 it/s", flush=True)
@@ -82,8 +82,8 @@ def test_a_signal_ends_the_run_that_goes_on(clusterrun: Launcher, number: int) -
     assert job.left() == []
 
 
-def test_a_table_that_is_not_read(clusterrun: Launcher) -> None:
-    """It ends as a program in a pipe does, and the results are in their folder."""
+def test_broken_pipe_of_the_table(clusterrun: Launcher) -> None:
+    """It exits as if killed by SIGPIPE, and the results are in their folder."""
     words = ("bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "bash")
     done = clusterrun.script("print('5 it/s')", "bench", "--nproc=1", around=words).ended()
 
@@ -109,7 +109,7 @@ def test_a_folder_whose_name_is_not_utf_8(clusterrun: Launcher) -> None:
         ("print('0 images/s')\nprint('0.0 images/s')", "the throughput is 0"),
     ],
 )
-def test_nothing_is_measured(script: str, fault: str, clusterrun: Launcher) -> None:
+def test_run_without_measurements(script: str, fault: str, clusterrun: Launcher) -> None:
     """The run ends well, and the benchmark does not: a program would take it for a success."""
     done = clusterrun.script(script, "bench", "--nproc=1", "--json").ended()
 

@@ -30,7 +30,7 @@ def test_ranks_are_ready_sooner_than_torchruns(nproc: int, times: int) -> None:
     assert nproc > 8 or against_import[0] < 10 * against_import[1]
 
 
-def test_eight_ranks_that_train_hold_no_more_than_torchruns() -> None:
+def test_memory_of_eight_ranks_is_at_most_torchruns() -> None:
     """Promised: half of torchrun's memory; ten times that would be five torchruns."""
     of_ranks, of_all = rows("bench_memory.py", "--runs=1")
 
@@ -67,7 +67,7 @@ def test_calls_from_python_beat_torch_multiprocessing() -> None:
     assert 5 / 10 < launch[2] < math.inf
 
 
-def test_two_thousand_nodes_meet_at_once() -> None:
+def test_two_thousand_nodes_join_quickly() -> None:
     """Promised: all join within 1 s, a failure reaches 99 % within 0.2 s, 10 KB each."""
     ten, two_thousand = rows("bench_rendezvous.py", "--runs=1", "--nodes", "2000", "--torch", "10")
 
@@ -79,7 +79,7 @@ def test_two_thousand_nodes_meet_at_once() -> None:
     assert 0.1 < memory < 10 * 10
 
 
-def test_ten_thousand_nodes_cost_no_more_each_than_a_thousand() -> None:
+def test_join_time_is_linear_up_to_ten_thousand_nodes() -> None:
     """Promised: all have joined, and all have ended, within 1.2 s."""
     options = ("--runs=1", "--nodes", "1000", "10000", "--torch")
 
@@ -92,7 +92,7 @@ def test_ten_thousand_nodes_cost_no_more_each_than_a_thousand() -> None:
     assert 0 < end_growth < 10
 
 
-def test_twenty_spares_take_twenty_places_at_once() -> None:
+def test_twenty_spares_replace_twenty_nodes() -> None:
     """Promised: all of 2,000 nodes know the new world within 0.5 s, 10 KB each."""
     [[seconds, *memory]] = rows("bench_lost_nodes.py", "--runs=1")
 

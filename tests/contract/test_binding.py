@@ -76,7 +76,7 @@ def planned(options: list[str], environ: Mapping[str, str]) -> list[Any]:
 
 
 def test_a_strict_job_that_cannot_be_bound(clusterrun: Launcher) -> None:
-    """No worker starts, and exit code 3 says what is wrong."""
+    """No worker starts, and the exit code is 3."""
     job = clusterrun.script(
         "print('started')",
         "--numa-strict",
@@ -89,7 +89,7 @@ def test_a_strict_job_that_cannot_be_bound(clusterrun: Launcher) -> None:
     ended = job.ended()
 
     assert (ended.code, ended.out) == (3, "")
-    assert "can't bind all workers as asked (--numa-strict)" in ended.err
+    assert "can't bind all workers as requested (--numa-strict)" in ended.err
     assert job.left() == []
 
 

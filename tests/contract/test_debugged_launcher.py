@@ -51,7 +51,7 @@ DEBUGPY = (
 
 
 def stops_of_two_ranks(launcher: Debugger, script: Path, place: int) -> list[str]:
-    """Debug both ranks from ``place`` to their end; return rank and ``step`` of each stop."""
+    """Debug both ranks from a breakpoint at line ``place`` to their end; return rank and ``step`` of each stop."""
     stops = []
     with ExitStack() as sessions:
         ranks = [sessions.enter_context(launcher.child({script: [place]})) for _ in range(2)]
@@ -253,7 +253,7 @@ def pretend(functions: str) -> str:
 
 
 def test_a_debugger_that_has_changed(python: Launcher) -> None:
-    """Ranks run as without it, and one line says why."""
+    """Ranks run as without the debugger, and one line says why."""
     (python.folder / "pretends.py").write_text(pretend("{'patch_args': lambda words: None}"))
 
     ended = python.command("pretends.py", "--nproc-per-node", "2", "sums.py").ended()

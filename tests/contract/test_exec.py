@@ -42,7 +42,7 @@ def test_the_worker_starts_as_from_a_shell(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_tasks_of_a_slurm_step_meet(clusterrun: Launcher) -> None:
+def test_tasks_of_a_slurm_step_rendezvous(clusterrun: Launcher) -> None:
     """As ``srun -n2 clusterrun --exec train.py``: rank, address and port come from the step."""
     # A job id of this test alone, so that its port differs from other jobs' ports.
     step = captured("shared.1") | {"SLURM_JOB_ID": str(os.getpid())}

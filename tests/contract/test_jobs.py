@@ -54,7 +54,7 @@ PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "python3.13", "python3.
 
 
 @pytest.mark.parametrize("script", [MEETS, pytest.param(MEETS_BY_TORCH, marks=pytest.mark.long)])
-def test_ten_jobs_at_once_do_not_meet(clusterrun: Launcher, script: str) -> None:
+def test_ten_jobs_at_once_do_not_mix(clusterrun: Launcher, script: str) -> None:
     """Each job has its own port, at which its two ranks find each other."""
     jobs = [clusterrun.script(script, f"--run-id=job{number}", workers=2) for number in range(10)]
 
@@ -66,7 +66,7 @@ def test_ten_jobs_at_once_do_not_meet(clusterrun: Launcher, script: str) -> None
     assert len(set.union(*ports)) == 10
 
 
-def test_a_port_that_is_taken_is_refused(clusterrun: Launcher) -> None:
+def test_port_in_use_is_an_error(clusterrun: Launcher) -> None:
     """Exit code 4 and a hint, before any worker starts."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
@@ -78,7 +78,7 @@ def test_a_port_that_is_taken_is_refused(clusterrun: Launcher) -> None:
     error = (
         f"clusterrun: error: port {port} (--master-port) is in use on this machine by"
         f" {program(os.getpid())}\n"
-        "  stop the program that listens there, set another port, or leave --master-port out:\n"
+        "  stop the program that listens there, set another port, or remove --master-port:\n"
         "  on one machine, or with --rdzv-endpoint, a free port is chosen\n"
     )
     assert ended == (4, "", error)

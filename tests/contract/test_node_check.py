@@ -103,7 +103,7 @@ def test_a_command_that_fails(
 
 
 def test_nothing_of_a_command_is_left(clusterrun: Launcher) -> None:
-    """Of one that has passed; and of one that runs when its launcher is killed."""
+    """Neither of a command that has passed, nor of one that runs when its launcher is killed."""
     passed = clusterrun.script("print('runs')", "--check", "setsid sleep 100 &", workers=1)
     killed = clusterrun.script(
         "print('runs')", "--check", "setsid sleep 100 & touch began; sleep 100", workers=1
@@ -145,7 +145,9 @@ def test_a_node_that_fails_ends_the_job(
     assert ["    looking\n" in end.err for end in ends] == [node == 0, node == 1]
 
 
-def test_a_spare_works_in_its_stead(clusterrun: Launcher, check: tuple[str, str]) -> None:
+def test_spare_replaces_a_node_that_fails_its_check(
+    clusterrun: Launcher, check: tuple[str, str]
+) -> None:
     """Node 0 names the node that fails, which ends with 3, and waits on for the others."""
     (clusterrun.folder / "bad-1").touch()
     options = ("--nnodes", "2", "--spares", "1", *check)
@@ -188,9 +190,7 @@ def test_a_node_that_fails_before_the_next_attempt_ends_the_job(
     assert "    looking\n" in ends[1].err
 
 
-def test_a_spare_takes_its_place_in_the_next_attempt(
-    clusterrun: Launcher, check: tuple[str, str]
-) -> None:
+def test_spare_joins_the_next_attempt(clusterrun: Launcher, check: tuple[str, str]) -> None:
     options = ("--nnodes", "2", "--spares", "1", "--max-restarts", "1", *check)
     ends = [job.ended() for job in start(clusterrun, FAILS_IN_THE_FIRST_ATTEMPT, *options, nodes=3)]
 

@@ -69,7 +69,7 @@ def test_pdb_in_a_module_of_one_worker(shell: Shell) -> None:
 
 @pytest.mark.long
 @pytest.mark.needs("bash")
-def test_pdb_stays_away_from_exits(shell: Shell) -> None:
+def test_pdb_ignores_exits(shell: Shell) -> None:
     """A script that calls ``sys.exit`` or gets Ctrl-C ends as ever."""
     shell.run("import sys; sys.exit(3)", "--nproc-per-node", "2", "--pdb")
     assert shell.exit_code() == 3

@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts/train_digits.py"
         ),
     ],
 )
-def test_the_digits_are_learned(clusterrun: Launcher, workers: int, method: str) -> None:
+def test_training_learns_digits(clusterrun: Launcher, workers: int, method: str) -> None:
     """DDP on gloo with DataLoader workers: each epoch's loss once, and 95 % of unseen digits."""
     ended = clusterrun.command("--start-method", method, str(SCRIPT), workers=workers).ended(300)
 

@@ -12,7 +12,7 @@ CANNOT_RUN = 77
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_the_kernel_has_the_workers_where_their_plan_has_them(pytestconfig: pytest.Config) -> None:
+def test_kernel_binds_workers_as_planned(pytestconfig: pytest.Config) -> None:
     """Affinity and the pages of their memory, also after a restart and with GPUs.
 
     What is downloaded and unpacked is kept in pytest's own cache.

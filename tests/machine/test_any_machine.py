@@ -41,7 +41,7 @@ ODD = (
     "max 0",
     "9" * 5000,
 )
-"""What a file has in place of its facts; None: it is missing."""
+"""Contents that replace those of a file; None: the file is removed."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def files_of(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-def test_what_exists_somewhere_is_among_the_machines() -> None:
+def test_strategy_draws_every_kind_of_machine() -> None:
     """A test proves nothing about machines that are never drawn."""
     missing = set(OCCUR)
 
@@ -77,7 +77,7 @@ def test_what_exists_somewhere_is_among_the_machines() -> None:
 
 @given(machines())
 @FEW
-def test_what_is_read_fits_together(facts: MachineFacts) -> None:
+def test_drawn_machines_are_read_consistently(facts: MachineFacts) -> None:
     """Each CPU has one core, and each GPU's node exists."""
     with tree_of(facts) as root:
         found = read(root)
@@ -98,7 +98,7 @@ def test_what_is_read_fits_together(facts: MachineFacts) -> None:
 
 @given(machines(), st.randoms(use_true_random=False), st.sampled_from(ODD))
 @FEW
-def test_missing_files_and_nonsense_are_ignored(
+def test_missing_and_malformed_files_are_ignored(
     facts: MachineFacts, choice: Random, text: str | None
 ) -> None:
     """A captured machine may have been edited, or be incomplete."""

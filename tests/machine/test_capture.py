@@ -1,4 +1,4 @@
-"""A capture gives the same machine again, holds nothing private, and is read without trust."""
+"""A capture restores the same machine, has nothing private, and is untrusted input."""
 
 import functools
 import json
@@ -60,7 +60,7 @@ def expect_the_same(
     return machine
 
 
-def test_a_machine_is_replayed_as_it_was(tmp_path: Path) -> None:
+def test_captured_tree_is_replayed(tmp_path: Path) -> None:
     """Links, GPUs that the driver lists, and whether their files could be opened are kept."""
     root = write_tree(tmp_path, two_nodes(GPUS, allowed="0-5"))
     write_files(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": ""})
@@ -73,14 +73,12 @@ def test_a_machine_is_replayed_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", captured())
-def test_real_machines_are_replayed_as_they_were(
-    real_machine: Callable[[str], Path], name: str
-) -> None:
+def test_recorded_machines_are_replayed(real_machine: Callable[[str], Path], name: str) -> None:
     """This includes trees that were edited to be hostile."""
     expect_the_same(tree_at(real_machine(name)))
 
 
-def test_this_machine_is_replayed_as_it_is() -> None:
+def test_this_machine_is_replayed() -> None:
     """The files are those of the running kernel, which is noted with the architecture."""
     tree = Tree(Path("/"))
 
@@ -90,7 +88,7 @@ def test_this_machine_is_replayed_as_it_is() -> None:
     assert tree.answers.answer["architecture"] == os.uname().machine
 
 
-def test_a_capture_has_the_kernel_of_any_machine() -> None:
+def test_capture_has_kernel_version() -> None:
     """Where there are GPUs, no question about the machine needs it."""
     capture = json.loads(encode_capture(Tree(Path("/")), {}, CpuSet()))
 
@@ -139,7 +137,7 @@ class Vanishing(Tree):
 
 
 @pytest.mark.parametrize("looks", range(0, 60, 7))
-def test_files_that_vanish_end_no_capture(tmp_path: Path, looks: int) -> None:
+def test_vanishing_files_do_not_fail_a_capture(tmp_path: Path, looks: int) -> None:
     """CPUs can be switched off, and GPUs reset, at any time."""
     expect_the_same(Vanishing(write_tree(tmp_path / "machine", two_nodes(GPUS)), looks))
 
@@ -173,7 +171,7 @@ SPOILERS: tuple[Callable[[Path], object], ...] = (
     max_examples=in_all_rounds(30), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(machines(), st.data())
-def test_any_machine_is_replayed(facts: MachineFacts, data: st.DataObject) -> None:
+def test_drawn_machines_are_replayed(facts: MachineFacts, data: st.DataObject) -> None:
     """Files are removed, unreadable, empty, or replaced by folders or broken links."""
     with tempfile.TemporaryDirectory() as folder:
         root = write_tree(Path(folder), facts)
@@ -184,8 +182,8 @@ def test_any_machine_is_replayed(facts: MachineFacts, data: st.DataObject) -> No
         expect_the_same(Tree(root))
 
 
-def test_only_what_was_asked_is_kept(tmp_path: Path) -> None:
-    """Of two files, private lines are left out: user ids, names of processes, other mounts."""
+def test_capture_has_only_what_was_read(tmp_path: Path) -> None:
+    """Private lines of two files are removed: user ids, names of processes, other mounts."""
     group = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu"
     status = "Cpus_allowed_list:\t0-1\nMems_allowed_list:\t0"
     root = write_tree(tmp_path, two_nodes(GPUS))
@@ -210,7 +208,7 @@ def test_only_what_was_asked_is_kept(tmp_path: Path) -> None:
     assert not any(word in content for word in (b"secret", b"serial", b"ada", b"/root", b"node7"))
 
 
-def test_the_same_machine_is_the_same_file(tmp_path: Path) -> None:
+def test_capture_is_deterministic(tmp_path: Path) -> None:
     """The order of the questions, and the time, are not in it."""
     tree = Tree(write_tree(tmp_path, two_nodes(GPUS)))
     inspect(tree, {}, None, "node7")
@@ -223,7 +221,7 @@ def test_the_same_machine_is_the_same_file(tmp_path: Path) -> None:
     assert encode_capture(again, {}, CpuSet()) == encode_capture(tree, {}, CpuSet())
 
 
-def test_names_of_hosts_and_users_are_not_kept(tmp_path: Path) -> None:
+def test_capture_has_no_host_or_user_names(tmp_path: Path) -> None:
     """In /dev, as of volume groups; in the mounts of a chroot, which has a /proc of its own."""
     root = write_tree(tmp_path, two_nodes())
     mounts = "22 1 0:21 / /proc rw - proc proc rw\n23 1 0:22 / /home/alice/root/proc rw - proc p rw"
@@ -247,7 +245,7 @@ def test_names_of_hosts_and_users_are_not_kept(tmp_path: Path) -> None:
     assert "neuron0" in content
 
 
-def test_a_capture_is_replayed_with_its_own_variables(tmp_path: Path) -> None:
+def test_replay_uses_captured_variables(tmp_path: Path) -> None:
     """The variables for GPUs are those of the captured process; no other is set by a file."""
     tree = Tree(write_tree(tmp_path / "machine", two_nodes()))
     content = encode_capture(tree, {"CUDA_VISIBLE_DEVICES": "1,0"}, CpuSet.parse("0-3"))
@@ -262,7 +260,7 @@ def test_a_capture_is_replayed_with_its_own_variables(tmp_path: Path) -> None:
     assert variables == {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "/root"}
 
 
-def test_a_folder_has_our_variables(tmp_path: Path) -> None:
+def test_folder_uses_our_variables(tmp_path: Path) -> None:
     """Another tool captured it: the CPUs are read from its /proc."""
     root = write_tree(tmp_path, two_nodes(allowed="0-5"))
 
@@ -307,7 +305,7 @@ WRONG: dict[str, tuple[bytes | dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_file_that_is_not_a_capture(tmp_path: Path, name: str) -> None:
+def test_invalid_capture_is_an_error(tmp_path: Path, name: str) -> None:
     """It may be damaged, edited, foreign, or of a newer version."""
     content, why = WRONG[name]
     path = tmp_path / "m.json"
@@ -324,8 +322,8 @@ def test_a_file_that_is_not_a_capture(tmp_path: Path, name: str) -> None:
 
 @settings(max_examples=in_all_rounds(100), deadline=None)
 @given(data=st.data())
-def test_a_damaged_capture_is_read_or_refused(data: st.DataObject) -> None:
-    """After any change of bytes, opening and inspecting it is no error but ``UsageError``."""
+def test_damaged_capture_is_read_or_rejected(data: st.DataObject) -> None:
+    """After any change of bytes, opening and inspecting it raises only ``UsageError``."""
     content = bytearray(capture_of_two_nodes())
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -357,7 +355,7 @@ def capture_of_two_nodes() -> bytes:
         ("variable CUDA_VISIBLE_DEVICES", 5000 * "1"),
     ],
 )
-def test_hostile_values_are_unknown(path: str, text: str) -> None:
+def test_hostile_values_are_ignored(path: str, text: str) -> None:
     """Numbers, masks and characters that no kernel, driver or user writes."""
     gpu = {"index": 0, "bdf": "0000:17:00.0", "vendor": "nvidia", "listed_by": "NVML"}
     files = {
@@ -382,7 +380,7 @@ def test_hostile_values_are_unknown(path: str, text: str) -> None:
     assert found.visible == () or kind not in {"answer", "variable"}
 
 
-def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+def test_huge_file_is_rejected(tmp_path: Path) -> None:
     """No more than the limit of it is."""
     path = tmp_path / "m.json"
     with path.open("wb") as file:
@@ -394,7 +392,7 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
         opened(path)
 
 
-def test_a_good_file_is_one(tmp_path: Path) -> None:
+def test_valid_capture_is_accepted(tmp_path: Path) -> None:
     """The changes of the test above are all that is wrong there."""
     (tmp_path / "m.json").write_text(json.dumps(GOOD))
 
@@ -404,7 +402,7 @@ def test_a_good_file_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tar", "gztar", "bztar", "xztar"])
-def test_an_archive_is_to_be_unpacked(tmp_path: Path, kind: str) -> None:
+def test_archive_is_rejected_with_a_hint(tmp_path: Path, kind: str) -> None:
     """Archives of hwloc's gather-topology have a folder that can be read."""
     write_tree(tmp_path / "in/machine", two_nodes())
     path = Path(shutil.make_archive(str(tmp_path / "m"), kind, tmp_path / "in"))
@@ -417,7 +415,7 @@ def test_an_archive_is_to_be_unpacked(tmp_path: Path, kind: str) -> None:
     assert caught.value.hint.endswith("\n  clusterrun topo --capture machine.json")
 
 
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_path_is_rejected(tmp_path: Path) -> None:
     """It is a folder without a machine, or a file that has gone meanwhile."""
     with pytest.raises(UsageError, match="it has neither sys nor proc"):
         opened(tmp_path)

@@ -20,7 +20,7 @@ def tree(root: Path, files: Mapping[str, str]) -> Tree:
     return Tree(root)
 
 
-def test_version_2_leads_from_our_group_to_the_root(tmp_path: Path) -> None:
+def test_version_2_lists_groups_from_own_to_root(tmp_path: Path) -> None:
     """Every group around ours may have a limit."""
     here = tree(
         tmp_path,
@@ -35,7 +35,7 @@ def test_version_2_leads_from_our_group_to_the_root(tmp_path: Path) -> None:
     assert hierarchy_of(here, "cpu") == Hierarchy(2, groups)
 
 
-def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
+def test_version_1_has_one_hierarchy_per_controller(tmp_path: Path) -> None:
     """Controllers may share one; a controller of version 1 is not in version 2."""
     here = tree(
         tmp_path,
@@ -61,7 +61,7 @@ def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
         ("/", "/", [""]),
     ],
 )
-def test_in_a_container_the_mount_is_the_outermost_group(
+def test_container_groups_end_at_the_mount(
     tmp_path: Path, path: str, root: str, expected: list[str]
 ) -> None:
     """The path may be that of the host, which the container does not see."""
@@ -79,7 +79,7 @@ def test_in_a_container_the_mount_is_the_outermost_group(
     assert found == Hierarchy(2, tuple(f"sys/fs/cgroup{group}" for group in expected))
 
 
-def test_a_captured_tree_without_mounts_has_the_usual_places(tmp_path: Path) -> None:
+def test_tree_without_mountinfo_uses_usual_mount_points(tmp_path: Path) -> None:
     """This holds for both versions."""
     first = tree(tmp_path / "1", {CGROUP: "4:cpu:/", "sys/fs/cgroup/cpu/tasks": ""})
     second = tree(tmp_path / "2", {CGROUP: "0::/", "sys/fs/cgroup/cgroup.procs": ""})
@@ -88,7 +88,7 @@ def test_a_captured_tree_without_mounts_has_the_usual_places(tmp_path: Path) -> 
     assert hierarchy_of(second, "cpu") == Hierarchy(2, ("sys/fs/cgroup",))
 
 
-def test_there_is_no_quota_without_control_groups(tmp_path: Path) -> None:
+def test_no_cgroups_means_no_quota(tmp_path: Path) -> None:
     """Missing files mean that there is no limit."""
     assert hierarchy_of(Tree(tmp_path), "cpu") is None
     assert cpu_quota(Tree(tmp_path)) is None
@@ -104,7 +104,7 @@ def test_there_is_no_quota_without_control_groups(tmp_path: Path) -> None:
         ("100000 0", "max 100000", None),
     ],
 )
-def test_the_tightest_quota_of_version_2_holds(
+def test_lowest_quota_of_version_2_wins(
     tmp_path: Path, own: str, around: str, expected: float | None
 ) -> None:
     """The group may be ours or one around it."""
@@ -122,7 +122,7 @@ def test_the_tightest_quota_of_version_2_holds(
 
 
 @pytest.mark.parametrize(("own", "expected"), [("4-7", "4-7"), ("", "0-15")])
-def test_the_cpus_of_version_2(tmp_path: Path, own: str, expected: str) -> None:
+def test_cpuset_of_version_2(tmp_path: Path, own: str, expected: str) -> None:
     """A group without the controller has those of the group around it."""
     files = {
         CGROUP: "0::/pod/box",
@@ -134,7 +134,7 @@ def test_the_cpus_of_version_2(tmp_path: Path, own: str, expected: str) -> None:
     assert str(cpuset_of(tree(tmp_path, files))) == expected
 
 
-def test_the_cpus_of_version_1(tmp_path: Path) -> None:
+def test_cpuset_of_version_1(tmp_path: Path) -> None:
     """Every group has a list of its own."""
     place = "sys/fs/cgroup/cpuset/job"
     files = {CGROUP: "3:cpuset:/job", f"{place}/cpuset.cpus": "2-3"}
@@ -144,9 +144,7 @@ def test_the_cpus_of_version_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("quota", "expected"), [("-1", None), ("250000", 2.5), ("", None)])
-def test_the_quota_of_version_1_is_two_files(
-    tmp_path: Path, quota: str, expected: float | None
-) -> None:
+def test_quota_of_version_1(tmp_path: Path, quota: str, expected: float | None) -> None:
     """The value -1 means no limit."""
     place = "sys/fs/cgroup/cpu,cpuacct/job"
     here = tree(

@@ -46,7 +46,7 @@ def test_cpus_form_cores_and_packages(
     assert lists(found.packages) == packages.split()
 
 
-def test_overlapping_siblings_give_each_cpu_one_core(tmp_path: Path) -> None:
+def test_overlapping_siblings_are_split(tmp_path: Path) -> None:
     """Tables of virtual machines may be inconsistent."""
     write_tree(tmp_path, MachineFacts())
     write_files(
@@ -62,7 +62,7 @@ def test_overlapping_siblings_give_each_cpu_one_core(tmp_path: Path) -> None:
     assert lists(found.cores) == ["0-1", "2", "3"]
 
 
-def test_our_affinity_stands_above_a_rewritten_online(tmp_path: Path) -> None:
+def test_affinity_adds_to_online_cpus(tmp_path: Path) -> None:
     """Lxcfs may number a container's CPUs from 0."""
     found = read(tmp_path, MachineFacts(online="0-1", nodes={}), allowed="1,6")
 
@@ -81,7 +81,7 @@ def test_our_affinity_stands_above_a_rewritten_online(tmp_path: Path) -> None:
     ],
     ids=["list of nodes alone", "all online", "one offline", "absent", "offline by its file"],
 )
-def test_cpus_that_a_container_does_not_show_are_online(
+def test_cpus_hidden_by_lxcfs_are_online(
     tmp_path: Path, files: dict[str, str], online: str
 ) -> None:
     """Lxcfs shortens the list of online CPUs; lists of nodes are the host's, and may be outdated."""
@@ -121,7 +121,7 @@ def test_cores_are_known_if_any_cpu_lists_its_siblings(tmp_path: Path) -> None:
     assert (known.cores_known, lists(known.cores)) == (True, ["0", "1,3", "2"])
 
 
-def test_a_cache_is_what_its_level_and_type_say(tmp_path: Path) -> None:
+def test_l3_is_found_by_level_and_type(tmp_path: Path) -> None:
     """The number of the directory is not the level: s390 has an instruction cache before L3."""
     write_tree(tmp_path, MachineFacts())
     for cpu in range(4):
@@ -152,7 +152,7 @@ def test_a_cache_is_what_its_level_and_type_say(tmp_path: Path) -> None:
         ("0-3", "", "0-3", "", ""),
     ],
 )
-def test_isolated_cpus_are_for_those_who_ask_for_them_alone(
+def test_isolated_cpus_are_used_only_if_affinity_has_no_others(
     tmp_path: Path,
     affinity: str | None,
     isolated: str,
@@ -172,7 +172,7 @@ def test_isolated_cpus_are_for_those_who_ask_for_them_alone(
     assert len(found.cores) == 4
 
 
-def test_cpus_without_l3_where_others_have_one_are_in_no_cache(tmp_path: Path) -> None:
+def test_cpus_without_l3_are_in_no_cache(tmp_path: Path) -> None:
     """The low-power cores of Intel's Arrow Lake have an L2 cache, on another die."""
     write_files(tmp_path, cache_files(2, 3, (2, 3), level=2) | cache_files(3, 3, (2, 3), level=2))
 
@@ -186,9 +186,7 @@ AROUND = ("core_siblings_list", "core_siblings", "package_cpus_list", "package_c
 
 
 @pytest.mark.parametrize(("siblings", "around"), [*zip(SIBLINGS, AROUND, strict=True)])
-def test_any_one_of_the_names_of_a_group_is_enough(
-    tmp_path: Path, siblings: str, around: str
-) -> None:
+def test_any_topology_file_name_is_enough(tmp_path: Path, siblings: str, around: str) -> None:
     """Kernels before 5.3 have the first two only; the list was added to the mask in 2.6.26."""
     for cpu in range(4):
         first = cpu // 2 * 2
@@ -207,7 +205,7 @@ def test_any_one_of_the_names_of_a_group_is_enough(
     assert lists(found.packages) == ["0-3"]
 
 
-def test_a_cache_may_have_a_mask_alone(tmp_path: Path) -> None:
+def test_cache_with_only_a_mask(tmp_path: Path) -> None:
     """There is no shared_cpu_list in trees of old kernels."""
     for cpu in range(4):
         cache = f"{CPUS}/cpu{cpu}/cache/index3"

@@ -11,7 +11,7 @@ from clusterrun.machine.tree import Tree
 from tests.machine_trees import CPUS, PciDevice, two_nodes, write_files, write_tree
 
 
-def test_all_readers_meet_in_one_machine(tmp_path: Path) -> None:
+def test_inspect_fills_every_field(tmp_path: Path) -> None:
     """Every field comes from the tree, the environment, or the arguments."""
     gpus = [
         PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-a", minor=0),
@@ -35,8 +35,8 @@ def test_all_readers_meet_in_one_machine(tmp_path: Path) -> None:
     assert found.cpu_quota is None
 
 
-def test_an_empty_tree_is_a_machine_of_which_nothing_is_known(tmp_path: Path) -> None:
-    """An empty tree is no error."""
+def test_empty_tree_gives_unknown_machine(tmp_path: Path) -> None:
+    """An empty tree is not an error."""
     found = inspect(Tree(tmp_path), {}, None, "nowhere")
 
     assert found.allowed == CpuSet()
@@ -44,7 +44,7 @@ def test_an_empty_tree_is_a_machine_of_which_nothing_is_known(tmp_path: Path) ->
     assert found.visible_origin == ""
 
 
-def test_this_machine_is_as_the_kernel_says() -> None:
+def test_this_machine_matches_the_kernel() -> None:
     """The same code reads the files of this machine."""
     ours = CpuSet(os.sched_getaffinity(0))
 
@@ -55,7 +55,7 @@ def test_this_machine_is_as_the_kernel_says() -> None:
     assert found.visible == ()
 
 
-def test_odd_numbers_in_the_tree_are_left_out(tmp_path: Path) -> None:
+def test_malformed_files_are_ignored(tmp_path: Path) -> None:
     """A user may have edited a captured tree."""
     write_tree(tmp_path, two_nodes([PciDevice("0000:17:00.0", numa_node=1)]))
     write_files(
@@ -76,7 +76,7 @@ def test_odd_numbers_in_the_tree_are_left_out(tmp_path: Path) -> None:
     assert found.gpus[0].numa_node is None
 
 
-def test_hidden_gpus_have_addresses_and_nodes(tmp_path: Path) -> None:
+def test_hidden_gpus_have_addresses_and_numa_nodes(tmp_path: Path) -> None:
     """Each has its node; the order is that of the bus."""
     gpus = [
         PciDevice("0000:99:00.0", numa_node=1, minor=0),

@@ -32,7 +32,7 @@ def cpus_by_node(root: Path, online: CpuSet = EVERYTHING) -> dict[int, str]:
         ({}, {"node0/cpumap": "00000000,0000000f"}, {0: "0-3"}),
     ],
 )
-def test_nodes_and_their_cpus(
+def test_online_nodes_and_their_cpus(
     tmp_path: Path, nodes: dict[int, str], files: dict[str, str], expected: dict[int, str]
 ) -> None:
     """The nodes are those that are online."""
@@ -42,7 +42,7 @@ def test_nodes_and_their_cpus(
     assert cpus_by_node(tmp_path) == expected
 
 
-def test_cpus_that_are_offline_are_left_out(tmp_path: Path) -> None:
+def test_offline_cpus_are_excluded(tmp_path: Path) -> None:
     """An outdated list may contain them."""
     write_tree(tmp_path, MachineFacts())
 
@@ -61,8 +61,8 @@ def test_distances_go_by_online_node(tmp_path: Path) -> None:
     assert third.distances == {}
 
 
-def test_distances_that_fit_no_node_are_not_known(tmp_path: Path) -> None:
-    """A row with another number of columns can't be matched."""
+def test_distances_with_wrong_column_count_are_ignored(tmp_path: Path) -> None:
+    """A row with the wrong number of columns can't be matched."""
     write_tree(tmp_path, MachineFacts(distances={0: "10 20 20", 1: "ten 10"}))
 
     assert [node.distances for node in read_nodes(Tree(tmp_path), EVERYTHING)] == [{}, {}]
@@ -89,7 +89,7 @@ ONE_IS_ALLOWED = "Cpus_allowed_list:\t0-3\nMems_allowed_list:\t1"
         ({"proc/self/status": ONE_IS_ALLOWED}, [1]),
     ],
 )
-def test_nodes_whose_memory_the_process_may_use(
+def test_nodes_with_usable_memory(
     tmp_path: Path, files: dict[str, str], expected: list[int]
 ) -> None:
     """Without sizes and the list, each node counts as having memory."""

@@ -49,7 +49,7 @@ def counters(*groups: GroupMemory, machine: int = 0) -> OomCounters:
     return OomCounters(groups, machine)
 
 
-def test_version_1_names_the_group_that_has_the_limit(tmp_path: Path) -> None:
+def test_oom_message_names_the_limited_group(tmp_path: Path) -> None:
     """The victim's group counts the kill; a group around it may have the limit."""
     before = version_1(tmp_path, 0, 256 * MIB)
     after = version_1(tmp_path, 2, 256 * MIB)
@@ -104,12 +104,12 @@ def unlimited(kills: int) -> GroupMemory:
         ),
     ],
 )
-def test_where_a_process_was_killed(before: OomCounters, after: OomCounters, sentence: str) -> None:
+def test_oom_kills_between(before: OomCounters, after: OomCounters, sentence: str) -> None:
     assert oom_kills_between(before, after) == (
         sentence and f"the kernel's OOM killer ended {sentence}"
     )
 
 
-def test_a_machine_without_counters(tmp_path: Path) -> None:
-    """Missing files are no error."""
+def test_no_oom_counters(tmp_path: Path) -> None:
+    """Missing files are not an error."""
     assert OomCounters.read(tmp_path) == OomCounters((), 0)

@@ -1,4 +1,4 @@
-"""What the kernel says of a process, from captured files and from a real process."""
+"""Usage of a process, from captured files and from a real process."""
 
 import os
 import signal
@@ -22,7 +22,9 @@ STAT = (
     ("letter", "state"),
     [("S", "running"), ("R", "running"), ("T", "stopped"), ("D", "waiting in the kernel")],
 )
-def test_the_fields_follow_the_name(tmp_path: Path, letter: str, state: str) -> None:
+def test_stat_fields_follow_a_name_with_parentheses(
+    tmp_path: Path, letter: str, state: str
+) -> None:
     """Which may have blanks and parentheses."""
     (tmp_path / "proc/7").mkdir(parents=True)
     (tmp_path / "proc/7/stat").write_text(STAT.format(letter))
@@ -30,13 +32,13 @@ def test_the_fields_follow_the_name(tmp_path: Path, letter: str, state: str) -> 
     assert usage_of(Tree(tmp_path), 7, UNITS) == ProcessUsage(state, 2.0, 25 * 4096)
 
 
-def test_a_process_that_has_ended_uses_nothing(tmp_path: Path) -> None:
+def test_exited_process_has_no_usage(tmp_path: Path) -> None:
     """It has no files."""
     assert usage_of(Tree(tmp_path), 7, UNITS) is None
     assert why_unresponsive(Tree(tmp_path), 7) == ""
 
 
-def test_a_real_process() -> None:
+def test_usage_of_a_real_process() -> None:
     """This one has used some CPU time; a stopped one is known as such."""
     own = usage_of(Tree(Path("/")), os.getpid(), UNITS)
     child = subprocess.Popen(["sleep", "60"])

@@ -146,7 +146,7 @@ def described(tree: Tree, found: Machine) -> dict[str, object]:
 
 
 def placed_devices(tree: Tree) -> dict[str, int]:
-    """Return the number of devices that each source places, as if each device were a GPU."""
+    """Return for how many devices each source has the NUMA node, as if each device were a GPU."""
     processors = read_processors(tree, None)
     locator = Locator(tree, read_nodes(tree, processors.online), processors)
     count: dict[str, int] = {}
@@ -157,7 +157,7 @@ def placed_devices(tree: Tree) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", [name for name in captured() if not name.startswith("kfd")])
-def test_a_machine_that_was_copied_is_read_as_it_was(
+def test_recorded_machines_are_read_correctly(
     real_machine: Callable[[str], Path], name: str
 ) -> None:
     """Facts may be missing, outdated or inconsistent."""
@@ -172,7 +172,7 @@ def test_a_machine_that_was_copied_is_read_as_it_was(
 
 
 @pytest.mark.skipif("kfd-mi210-8gpu.tar.xz" not in captured(), reason=WITHOUT_MACHINES)
-def test_eight_gpus_in_the_order_of_kfd(tmp_path: Path) -> None:
+def test_kfd_orders_eight_gpus(tmp_path: Path) -> None:
     """KFD is the only source for the nodes of these GPUs."""
     root = tmp_path / "machine"
     copied = unpacked("kfd-mi210-8gpu.tar.xz", _made(tmp_path / "copied"))

@@ -13,7 +13,7 @@ from tests.machine_trees import write_files
 
 
 @given(st.sets(st.integers(min_value=0, max_value=4096)))
-def test_cpu_lists_survive_a_round_trip(cpus: set[int]) -> None:
+def test_cpu_list_round_trip(cpus: set[int]) -> None:
     """A set of CPUs prints the list that it is read from."""
     assert parse_cpus(str(CpuSet(cpus))) == CpuSet(cpus)
 
@@ -31,7 +31,7 @@ def test_cpu_lists_survive_a_round_trip(cpus: set[int]) -> None:
     ],
 )
 def test_cpu_masks_are_words_of_32_bits(tmp_path: Path, mask: str, cpus: str) -> None:
-    """The highest word is first; a text that is no mask has no CPUs."""
+    """The highest word is first; a malformed mask has no CPUs."""
     write_files(tmp_path, {"mask": mask})
 
     assert str(Tree(tmp_path).cpu_map("mask")) == cpus
@@ -40,13 +40,13 @@ def test_cpu_masks_are_words_of_32_bits(tmp_path: Path, mask: str, cpus: str) ->
 @pytest.mark.parametrize(
     ("text", "number"), [("0", 0), ("18446744073709551615", 2**64 - 1), ("-1", None), ("", None)]
 )
-def test_numbers_are_those_that_a_kernel_writes(text: str, number: int | None) -> None:
+def test_parse_number(text: str, number: int | None) -> None:
     """Python raises an error for thousands of digits."""
     assert parse_number(text) == number
     assert parse_number("9" * 5000) is None
 
 
-def test_names_with_numbers_that_no_kernel_writes() -> None:
+def test_numbers_skips_malformed_names() -> None:
     """A captured machine may have any."""
     names = ("cpu10", "cpu9", f"cpu{'9' * 5000}", "cpufreq", "x1")
 
@@ -55,21 +55,21 @@ def test_names_with_numbers_that_no_kernel_writes() -> None:
     assert tree.numbers("cpus", "cpu") == [9, 10]
 
 
-def test_a_mask_that_is_longer_than_any_kernel_s(tmp_path: Path) -> None:
+def test_overlong_mask_is_ignored(tmp_path: Path) -> None:
     """It would take minutes to read one of some megabytes."""
     write_files(tmp_path, {"long": ",".join(["ffffffff"] * 10_000)})
 
     assert Tree(tmp_path).cpu_map("long") == CpuSet()
 
 
-def test_a_zero_byte_at_the_end_is_not_read(tmp_path: Path) -> None:
+def test_trailing_zero_byte_is_stripped(tmp_path: Path) -> None:
     """Some kernels write a zero byte after a list of nodes."""
     write_files(tmp_path, {"online": "0-7\n\0"})
 
     assert str(Tree(tmp_path).cpu_list("online")) == "0-7"
 
 
-def test_what_was_read_once_stays_as_it_was(tmp_path: Path) -> None:
+def test_each_file_is_read_once(tmp_path: Path) -> None:
     """The facts of a machine stay consistent if it changes while it is read."""
     write_files(tmp_path, {"a/file": "1"})
     tree = Tree(tmp_path)
@@ -82,7 +82,7 @@ def test_what_was_read_once_stays_as_it_was(tmp_path: Path) -> None:
     assert Tree(tmp_path).text("a/file") == "2"
 
 
-def test_the_modes_in_a_folder_are_those_of_the_captured_process(tmp_path: Path) -> None:
+def test_file_modes_say_what_the_captured_process_could_do(tmp_path: Path) -> None:
     """A container shows devices that its processes may not open; root may open all."""
     write_files(tmp_path, {f"dev/{name}": "x" for name in ("seen", "read", "used")})
     for name, mode in (("seen", 0), ("read", 0o444)):
@@ -98,7 +98,7 @@ def test_the_modes_in_a_folder_are_those_of_the_captured_process(tmp_path: Path)
         assert [tree.text(f"dev/{name}") for name in names] == ["", "x", "x", ""]
 
 
-def test_drivers_are_asked_on_this_machine_only(tmp_path: Path) -> None:
+def test_answer_is_called_on_this_machine_only(tmp_path: Path) -> None:
     """Another machine has the answers that were captured."""
     here, folder = Tree(Path("/")), Tree(tmp_path)
 
@@ -108,8 +108,8 @@ def test_drivers_are_asked_on_this_machine_only(tmp_path: Path) -> None:
     assert Tree(None, here.answers).answer("nvml", lambda: "mine") == "two GPUs"
 
 
-def test_which_kernel_showed_a_tree(tmp_path: Path) -> None:
-    """A capture of this machine has this one; a tree that another tool copied has none."""
+def test_kernel_version_of_a_tree(tmp_path: Path) -> None:
+    """A capture has the kernel of its machine; a tree that another tool copied has none."""
     here, folder = Tree(Path("/")), Tree(tmp_path)
 
     assert (here.kernel(), folder.kernel()) == (os.uname().release, "")
@@ -117,7 +117,7 @@ def test_which_kernel_showed_a_tree(tmp_path: Path) -> None:
     assert Tree(None, folder.answers).kernel() == ""
 
 
-def test_what_is_missing_is_data(tmp_path: Path) -> None:
+def test_missing_files_raise_no_error(tmp_path: Path) -> None:
     """No method raises an error for a missing file."""
     tree = Tree(tmp_path)
 
@@ -130,8 +130,8 @@ def test_what_is_missing_is_data(tmp_path: Path) -> None:
     assert not tree.can_open("a/b")
 
 
-def test_what_cannot_be_read_is_as_missing(tmp_path: Path) -> None:
-    """These are a directory instead of a file, bytes that are no text, and a wrong list."""
+def test_unreadable_files_count_as_missing(tmp_path: Path) -> None:
+    """A directory instead of a file, bytes that are not UTF-8, and a malformed list."""
     (tmp_path / "directory").mkdir()
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     write_files(tmp_path, {"list": "3-1"})
@@ -143,7 +143,7 @@ def test_what_cannot_be_read_is_as_missing(tmp_path: Path) -> None:
     assert tree.cpu_list("list") == CpuSet()
 
 
-def test_parents_are_those_of_the_real_place(tmp_path: Path) -> None:
+def test_parents_follow_links(tmp_path: Path) -> None:
     """A device in /sys/bus is a link to its real directory."""
     (tmp_path / "sys/devices/pci0/port/gpu").mkdir(parents=True)
     (tmp_path / "sys/bus").mkdir()
@@ -154,7 +154,7 @@ def test_parents_are_those_of_the_real_place(tmp_path: Path) -> None:
     assert found == ("sys/devices/pci0/port", "sys/devices/pci0", "sys/devices", "sys")
 
 
-def test_a_link_out_of_the_tree_leads_nowhere(tmp_path: Path) -> None:
+def test_link_out_of_the_tree_is_ignored(tmp_path: Path) -> None:
     """A captured tree never shows facts of the machine that reads it."""
     (tmp_path / "gpu").symlink_to("/sys/devices")
 

@@ -107,7 +107,7 @@ def test_set_port_in_use_is_an_error(family: socket.AddressFamily, address: str)
     assert caught.value.explain() == (
         f"clusterrun: error: port {port} (--master-port) is in use on this machine by"
         f" {program(os.getpid())}\n"
-        "  stop the program that listens there, set another port, or leave --master-port out:\n"
+        "  stop the program that listens there, set another port, or remove --master-port:\n"
         "  on one machine, or with --rdzv-endpoint, a free port is chosen"
     )
 

@@ -82,7 +82,7 @@ def check(mode: NumaBinding, here: Machine, expected: list[str], warning: str = 
         (machine(TWO, cores=SMT), ["0-1,8-9", "2-3,10-11", "4-5,12-13", "6-7,14-15"]),
     ],
 )
-def test_each_worker_has_whole_cores_of_its_own(here: Machine, expected: list[str]) -> None:
+def test_exclusive_gives_whole_cores(here: Machine, expected: list[str]) -> None:
     """GPUs of one node divide its cores."""
     check(EXCLUSIVE, here, expected)
 
@@ -130,7 +130,7 @@ def test_whole_caches(here: Machine, expected: list[str]) -> None:
     check(CORE_COMPLEX, here, expected)
 
 
-def test_a_container_that_sees_its_own_cpus_alone_has_a_cpuset(tmp_path: Path) -> None:
+def test_container_cpuset_divides_the_node(tmp_path: Path) -> None:
     """Lxcfs hides the other CPUs of the node, so no other job divides its own ones."""
     devices = [
         PciDevice(f"0000:{bus}:00.0", numa_node=0, minor=minor)
@@ -148,7 +148,7 @@ def test_a_container_that_sees_its_own_cpus_alone_has_a_cpuset(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("affinity", "expected"), [("0-3", ["0", "1"]), ("0-1", ["0", "1"]), ("2-3", ["2", "3"])]
 )
-def test_isolated_cpus_are_not_cpuset_of_a_job(
+def test_isolated_cpus_do_not_count_as_cpuset(
     tmp_path: Path, affinity: str, expected: list[str]
 ) -> None:
     """Two jobs with a GPU each divide those of the node that both may use."""
@@ -162,7 +162,7 @@ def test_isolated_cpus_are_not_cpuset_of_a_job(
 
 
 def test_threads_of_one_core_on_two_nodes_go_to_one_worker() -> None:
-    """The tables of a virtual machine have split its cores: no worker has a thread of another's core."""
+    """The tables of a virtual machine split its cores, but workers do not share cores."""
     here = machine({0: "0-1", 1: "2-3"}, [0, 1], cores=["0,2", "1,3"])
 
     check(EXCLUSIVE, here, ["0,2", "1,3"])
@@ -228,7 +228,7 @@ def test_a_worker_of_several_gpus_has_the_parts_of_all() -> None:
     assert [each.numa_nodes for each in found] == [(0,), (0, 1)]
 
 
-def test_a_gpu_at_a_node_that_the_job_may_not_use_has_no_part() -> None:
+def test_gpu_at_a_forbidden_node_has_no_part() -> None:
     """The worker has the part of its other GPU."""
     here = machine({0: "0-3", 1: "4-7"}, [0, 1], allowed="0-3")
 

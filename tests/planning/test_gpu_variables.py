@@ -29,12 +29,12 @@ def with_gpus(here: Machine, **changes: str) -> Machine:
     return replace(here, gpus=gpus, visible=gpus)
 
 
-def test_all_are_seen_unless_asked() -> None:
+def test_all_gpus_are_visible_by_default() -> None:
     """This is what torchrun does."""
     assert variables(FOUR, 2) == [["LOCAL_RANK=0"], ["LOCAL_RANK=1"]]
 
 
-def test_a_worker_of_several_gpus_sees_its_block() -> None:
+def test_worker_with_several_gpus_sees_its_block() -> None:
     """In the order of the visible GPUs."""
     here = replace(FOUR, visible=FOUR.visible[::-1])
 
@@ -82,7 +82,7 @@ NONE = machine({0: "0-3"})
         ),
     ],
 )
-def test_a_worker_sees_its_own_gpu(
+def test_virtual_local_rank_shows_own_gpu(
     here: Machine, environ: dict[str, str], expected: list[str]
 ) -> None:
     """The second one of two; its only GPU has number 0."""
@@ -91,7 +91,7 @@ def test_a_worker_sees_its_own_gpu(
     assert second == [*expected, "LOCAL_RANK=0"]
 
 
-def test_slices_that_no_worker_can_see_are_remarked() -> None:
+def test_invisible_slices_give_a_warning() -> None:
     """There is no warning if each worker has its own."""
     slices = with_gpus(FOUR, parent="GPU-x")
     warning = (

@@ -58,7 +58,7 @@ def variables(found: NodePlan) -> dict[str, str]:
         ),
     ],
 )
-def test_the_variable_is_the_vendor_s(
+def test_devices_set_the_vendors_variable(
     vendor: str, environ: dict[str, str], expected: dict[str, str]
 ) -> None:
     """Other vendors do not read CUDA_VISIBLE_DEVICES."""
@@ -69,7 +69,7 @@ def test_the_variable_is_the_vendor_s(
     assert [worker.numa_nodes for worker in found.workers] == [(1,), (0,)]
 
 
-def test_the_variable_is_there_before_anything_is_imported() -> None:
+def test_gpu_variable_is_set_before_imports() -> None:
     """Workers are forked from a process that sees the same GPUs."""
     described = job(devices=("5",), nproc_per_node=1)
 
@@ -80,7 +80,7 @@ def test_the_variable_is_there_before_anything_is_imported() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in prepared.per_worker_variables
 
 
-def test_intel_s_runtime_keeps_the_order_of_the_bus() -> None:
+def test_intel_devices_are_in_bus_order() -> None:
     """The order of the mask is ignored: worker 0 has the first GPU on the bus."""
     found = plan(of("intel"), "5", "0")
 
@@ -98,7 +98,7 @@ def test_devices_are_chosen_among_the_visible_gpus() -> None:
     assert machine_for(job(), here) is here
 
 
-def test_several_models_go_by_uuid() -> None:
+def test_several_models_are_selected_by_uuid() -> None:
     """The numbers are those of nvidia-smi, and the nodes are known."""
     models = tuple(replace(one, model="AB"[one.index % 2]) for one in EIGHT.gpus)
     unplaced = tuple(replace(one, numa_node=None, node_source="unknown") for one in models)
@@ -126,7 +126,7 @@ def sliced() -> Machine:
     return replace(here, gpus=(*here.gpus, *slices), visible_warning="GPU 0 is split")
 
 
-def test_slices_go_by_their_names() -> None:
+def test_slices_are_selected_by_uuid() -> None:
     """CUDA finds no slice by number; each worker sees its own."""
     found = plan(sliced(), "MIG-b", "MIG-a", virtual_local_rank=True)
 
@@ -135,7 +135,7 @@ def test_slices_go_by_their_names() -> None:
     assert not any("slice" in warning or "split" in warning for warning in found.warnings)
 
 
-def test_a_worker_is_at_the_gpu_that_is_split() -> None:
+def test_slice_is_bound_near_its_gpu() -> None:
     """CUDA shows it a slice of that GPU, wherever the GPU is in the list, and no whole GPU."""
     here = machine({0: "0-3", 1: "4-7"}, [0, 1])
     here = replace(here, gpus=(*here.gpus, replace(gpu(1, 1), uuid="MIG-a", parent="GPU-1")))
@@ -186,7 +186,7 @@ def test_a_worker_is_at_the_gpu_that_is_split() -> None:
         ),
     ],
 )
-def test_a_gpu_that_is_not_there(here: Machine, devices: str, message: str, hint: str) -> None:
+def test_devices_with_a_missing_gpu(here: Machine, devices: str, message: str, hint: str) -> None:
     """The error names it, and the GPUs that are visible."""
     with pytest.raises(UsageError) as caught:
         plan(here, *devices.split())
@@ -197,7 +197,7 @@ def test_a_gpu_that_is_not_there(here: Machine, devices: str, message: str, hint
 @pytest.mark.parametrize(
     ("vendor", "name"), [("nvidia", "CUDA_VISIBLE_DEVICES"), ("intel", "ZE_AFFINITY_MASK")]
 )
-def test_two_choices(vendor: str, name: str) -> None:
+def test_devices_conflict_with_env(vendor: str, name: str) -> None:
     """The option and the job's own variable choose different GPUs."""
     with pytest.raises(UsageError) as caught:
         plan(of(vendor), "0", env={name: "1"})
@@ -227,12 +227,12 @@ def cpus_of_workers(*gpus: int | None, workers: int, allowed: str = "0-15") -> l
     "gpus", [(1, 1), (), (0, None)], ids=["local", "none", "of another node and of an unknown one"]
 )
 def test_workers_stay_on_the_assigned_node(gpus: Sequence[int | None]) -> None:
-    """The CPUs of the other node are another job's, even if they are idle."""
+    """The CPUs of the other NUMA node are another job's, even if they are idle."""
     assert cpus_of_workers(*gpus, workers=2) == ["8-15", "8-15"]
 
 
-def test_a_node_that_is_not_ours_assigns_nothing() -> None:
-    """The variable is from another machine, or contradicts the cpuset, which is used."""
+def test_invalid_assigned_node_is_ignored() -> None:
+    """The variable is from another machine, or disagrees with the cpuset, which is used."""
     assert cpus_of_workers(0, workers=1, allowed="0-7") == ["0-7"]
 
 
@@ -245,7 +245,7 @@ def test_no_worker_is_bound_if_binding_is_off() -> None:
     assert plan.workers[0].cpus is None
 
 
-def test_one_worker_per_cpu_counts_the_assigned_ones() -> None:
+def test_worker_per_cpu_counts_assigned_cpus() -> None:
     """``--nproc-per-node cpu`` starts eight workers."""
     assigned = job(numa_node=1, nproc_per_node=WorkerCount.CPU)
 

@@ -277,7 +277,7 @@ def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> 
         ),
     ],
 )
-def test_remarks(mode: NumaBinding, here: Machine, expected: list[str | None], why: str) -> None:
+def test_warnings(mode: NumaBinding, here: Machine, expected: list[str | None], why: str) -> None:
     """A worker that is not bound, or poorly, has the reason; others have no warning."""
     found = bind(BindingOptions(mode), here, len(expected))
 
@@ -287,7 +287,7 @@ def test_remarks(mode: NumaBinding, here: Machine, expected: list[str | None], w
         assert all(bool(it.warning) is (it.cpus is None) for it in found)
 
 
-def test_none_binds_no_worker_and_keeps_the_gpus() -> None:
+def test_mode_none_keeps_the_gpus() -> None:
     """The user has set this mode, so there is no warning."""
     (only,) = bind(BindingOptions(NONE), machine(TWO, [1]), 1)
 
@@ -356,7 +356,7 @@ def test_without_gpus_workers_spread_by_the_cores_that_are_allowed(
 
 
 @pytest.mark.parametrize("mode", [NumaBinding.AUTO, NEAR])
-def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBinding) -> None:
+def test_near_does_not_bind_workers_to_too_few_cores(mode: NumaBinding) -> None:
     """Other cores are idle, so a bound worker would have less. The others have the same rule."""
     found = bind(BindingOptions(mode, NumaMemory.PREFERRED), ONE_LEFT, 3)
 
@@ -380,9 +380,7 @@ def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBind
         ([0], range(7)),
     ],
 )
-def test_cores_that_are_kept_for_the_system_change_no_binding(
-    gpus: list[int], kept: Sequence[int]
-) -> None:
+def test_reserved_cores_do_not_change_the_binding(gpus: list[int], kept: Sequence[int]) -> None:
     """Each worker has the CPUs that it has without them, less these, while a core is left for each."""
     here = machine({0: "0-7", 1: "8-15"}, gpus, packages=["0-7", "8-15"])
     less = replace(here, allowed=CpuSet(here.allowed - set(kept)))
@@ -407,7 +405,7 @@ def test_nodes_with_the_same_cpus_are_one(mode: str, expected: list[str]) -> Non
     assert bind(BindingOptions(NODE), machine({0: "0-3", 1: "0-3", 2: "4-5"}), 1)[0].cpus is None
 
 
-def test_masks_that_overlap_are_looked_at_together() -> None:
+def test_overlapping_masks_are_checked_together() -> None:
     """Six workers have two GPUs each, and any two nodes a core for each of two workers."""
     gpus = [0, 1, 0, 1, 1, 2, 1, 2, 0, 2, 0, 2]
     here = machine({at: str(at) for at in range(6)}, gpus, packages=["0-2", "3-5"])
@@ -447,7 +445,7 @@ def test_workers_of_several_gpus(workers: int, each: int, expected: list[str | N
         assert indices == [*range(workers * each)]
 
 
-def test_memory_is_that_of_the_gpus_nodes() -> None:
+def test_memory_policy_has_the_gpus_nodes() -> None:
     """The memory is that of the nodes of its GPUs, not of those that near adds."""
     here = machine(CLUSTERS, [1, 2], without_memory=[2])
 
@@ -458,7 +456,7 @@ def test_memory_is_that_of_the_gpus_nodes() -> None:
     assert second.warning == "no memory policy: this job may not use the memory of NUMA node 2"
 
 
-def test_memory_is_bound_to_all_nodes_whose_cpus_a_worker_has() -> None:
+def test_memory_is_bound_to_all_nodes_of_the_mask() -> None:
     """With the GPU's node alone, half of the memory would be lost to a worker of two nodes."""
     here = machine(CLUSTERS, [1, 2], without_memory=[2])
 
@@ -470,7 +468,7 @@ def test_memory_is_bound_to_all_nodes_whose_cpus_a_worker_has() -> None:
     assert policies(NONE) == [MemoryPolicy("bind", (1,)), None]
 
 
-def test_memory_of_a_worker_that_auto_leaves_unbound() -> None:
+def test_memory_policy_of_an_unbound_worker() -> None:
     """It runs on any allowed CPU, so that all nodes of these count; without binding the GPU's does."""
     here = machine(
         {0: "0-3", 1: "4-7", 2: "8-9", 3: "10-11", 4: ""},

@@ -68,7 +68,7 @@ def test_ranks_of_a_later_node_and_attempt() -> None:
     assert {name: variables[name] for name in expected} == expected
 
 
-def test_what_is_the_same_in_every_attempt_belongs_to_the_job() -> None:
+def test_job_variables_are_equal_in_every_attempt() -> None:
     """The fork server has these variables while it preloads modules."""
     first = plan(job())
     second = planned(job(), TWO, world(2, attempt=1))
@@ -77,7 +77,7 @@ def test_what_is_the_same_in_every_attempt_belongs_to_the_job() -> None:
     assert first.workers[0].env != second.workers[0].env
 
 
-def test_a_port_that_is_not_chosen_yet_is_not_a_variable() -> None:
+def test_unknown_master_port_is_not_set() -> None:
     """A dry run chooses no port."""
     found = planned(job(), TWO, world(2, master_port=None))
 
@@ -89,14 +89,14 @@ def test_a_port_that_is_not_chosen_yet_is_not_a_variable() -> None:
     "name",
     ["OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCHELASTIC_SIGNALS_TO_HANDLE"],
 )
-def test_what_the_user_has_set_stays(name: str) -> None:
+def test_user_variables_are_kept(name: str) -> None:
     """They may be inherited or in the job's env; those of an outer launch do not count."""
     assert name not in plan(job(), environ={name: "7"}).env
     assert plan(job(env={name: "8"}), environ={name: "7"}).env[name] == "8"
     assert plan(job(), environ={name: "7"}, unset=(name,)).env[name] != "7"
 
 
-def test_signals_that_an_option_sets_replace_inherited_ones() -> None:
+def test_signals_option_overrides_inherited_variable() -> None:
     """The option is for this job; its default is weaker than what the user has exported."""
     name, executable = "TORCHELASTIC_SIGNALS_TO_HANDLE", {"no_python": True}
     asked = describe("true", flags={**executable, "signals_to_handle": "SIGTERM"}).job
@@ -110,7 +110,7 @@ def test_signals_that_an_option_sets_replace_inherited_ones() -> None:
     ("workers", "environ", "threads"),
     [(2, {}, "1"), (1, {}, None), (2, {"OMP_NUM_THREADS": "7"}, None)],
 )
-def test_as_torchrun_threads_are_its_own(
+def test_omp_num_threads_as_torchrun(
     workers: int, environ: Mapping[str, str], threads: str | None
 ) -> None:
     """Several workers have one thread each; a single worker and the user's value are unchanged."""
@@ -130,7 +130,7 @@ def test_as_torchrun_threads_are_its_own(
     ],
     ids=["terminal", "user's own", "no colour", "one worker", "no terminal"],
 )
-def test_colours_of_several_workers(
+def test_force_color_for_several_workers(
     what: Mapping[str, Any], environ: Mapping[str, str], workers: int, *, expected: bool
 ) -> None:
     """Several workers print to pipes that end at a terminal; a single worker has the terminal.
@@ -143,7 +143,7 @@ def test_colours_of_several_workers(
     assert (found.env.get("TTY_INTERACTIVE") == "0") is (expected or "FORCE_COLOR" in environ)
 
 
-def test_the_environment_before_ours() -> None:
+def test_user_environment() -> None:
     """It is inherited without the variables of an outer launch; the job's own variables win."""
     environ = {"CUDA_VISIBLE_DEVICES": "0", "RANK": "3", "HOME": "/"}
 
@@ -152,7 +152,7 @@ def test_the_environment_before_ours() -> None:
     assert found == {"CUDA_VISIBLE_DEVICES": "1", "HOME": "/"}
 
 
-def test_no_variable_of_the_contract_can_be_set_but_those_of_the_user() -> None:
+def test_env_cannot_set_worker_variables() -> None:
     """Every variable of the contract is refused."""
     found = plan(job(), error_files="/e")
     theirs = {
@@ -181,14 +181,14 @@ def test_no_variable_of_the_contract_can_be_set_but_those_of_the_user() -> None:
         (WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ("-x",)), ("run.sh", "-x")),
     ],
 )
-def test_what_is_run(program: WorkerProgram, command: tuple[str, ...]) -> None:
+def test_worker_commands(program: WorkerProgram, command: tuple[str, ...]) -> None:
     """The job's interpreter runs unbuffered; an executable has none."""
     found = plan(job(script=program, python="py"))
 
     assert found.workers[0].command == command
 
 
-def test_each_worker_gets_its_local_rank() -> None:
+def test_pass_local_rank() -> None:
     """As torch.distributed.launch passed it: before all other arguments."""
     options = {"pass_local_rank": "local_rank"}
 
@@ -201,7 +201,7 @@ def test_each_worker_gets_its_local_rank() -> None:
     ]
 
 
-def test_a_shell_script_s_group_gets_the_signals() -> None:
+def test_no_python_signals_the_group() -> None:
     """A shell passes no signals on; a Python script handles its own."""
     shell = WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ())
 
@@ -211,7 +211,7 @@ def test_a_shell_script_s_group_gets_the_signals() -> None:
     assert of_python.workers[0].runs_python
 
 
-def test_places_reach_the_plan() -> None:
+def test_plan_has_the_binding() -> None:
     """The plan has GPUs, nodes, CPUs and warning of each worker."""
     here = machine({0: "0-3", 1: "4-7"}, [1, None])
 
@@ -224,7 +224,7 @@ def test_places_reach_the_plan() -> None:
     )
 
 
-def test_a_strict_job_that_starts() -> None:
+def test_numa_strict_accepts_bound_workers() -> None:
     """Idle CPUs are only warned about."""
     here = machine({0: "0-3", 1: "4-7", 2: "8-11"}, [0, 1])
 
@@ -372,12 +372,12 @@ UNUSED = "no worker is bound to CPUs"
         ({"numa_binding": NumaBinding.EXCLUSIVE}, machine({0: "0-7"}, [0, 0], visible=[0]), 1, ""),
     ],
 )
-def test_remarks(options: Mapping[str, Any], here: Machine, workers: int, warning: str) -> None:
+def test_warnings(options: Mapping[str, Any], here: Machine, workers: int, warning: str) -> None:
     """A warning on CPUs and GPUs that are short or unused names the option that changes it."""
     assert plan(job(**options), here, workers).warnings == ((warning,) if warning else ())
 
 
-def test_openmp_s_own_binding_is_remarked() -> None:
+def test_kmp_affinity_gives_a_warning() -> None:
     """Intel's runtime would bind the threads again; that matters only if workers are bound."""
     expected = "KMP_AFFINITY=compact is set: Intel's OpenMP uses it to bind its threads again"
 

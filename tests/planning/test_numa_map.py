@@ -27,7 +27,7 @@ def masks_of(here: Machine, mode: NumaBinding = NumaBinding.NODE) -> list[str | 
 @pytest.mark.parametrize(
     "name", ["1", "0000:20:00.0", "20:00.0", "00000000:20:00.0", "GPU-1", "gpu-1"]
 )
-def test_a_gpu_has_many_names(name: str) -> None:
+def test_gpu_is_mapped_by_any_name(name: str) -> None:
     """It is named by index, PCI address with any domain, or UUID."""
     here = mapped(MappedGpu(name, 1))
 
@@ -36,7 +36,7 @@ def test_a_gpu_has_many_names(name: str) -> None:
     assert (here.visible[0].node_source, here.pci_gpus[0].numa_node) == ("sysfs numa_node", 0)
 
 
-def test_a_gpu_that_is_on_no_bus() -> None:
+def test_gpu_without_pci_address_is_mapped_by_uuid() -> None:
     """The map moves only the GPU with this UUID."""
     gpus = tuple(replace(gpu, bdf="", numa_node=0) for gpu in HERE.gpus)
     here = mapped(MappedGpu("GPU-1", 1), here=replace(HERE, gpus=gpus, visible=gpus, pci_gpus=()))
@@ -45,7 +45,7 @@ def test_a_gpu_that_is_on_no_bus() -> None:
 
 
 def test_mapped_cpus_are_used_exactly() -> None:
-    """No mode adds CPUs to them; CPUs that are not allowed are left out."""
+    """No mode adds CPUs to them; CPUs that are not allowed are excluded."""
     here = mapped(MappedGpu("1", CpuSet.parse("2-5")), here=replace(HERE, allowed=CpuSet(range(5))))
 
     assert masks_of(here) == ["0-3", "2-4"]
@@ -55,7 +55,7 @@ def test_mapped_cpus_are_used_exactly() -> None:
     assert bind(BindingOptions(NumaBinding.NODE), here, 2)[1].numa_nodes == (0, 1)
 
 
-def test_gpus_at_the_same_cpus_divide_them() -> None:
+def test_gpus_mapped_to_the_same_cpus_divide_them() -> None:
     """They divide the mapped CPUs as GPUs of a node divide its CPUs."""
     cpus = CpuSet.parse("2-5")
     here = mapped(MappedGpu("0", cpus), MappedGpu("1", cpus))
@@ -100,7 +100,7 @@ def test_cpus_that_this_job_may_not_use() -> None:
         (MappedGpu("0", CpuSet((7, 8))), "0=7-8, but this machine has no CPUs 8"),
     ],
 )
-def test_what_is_not_there(entry: MappedGpu, complaint: str) -> None:
+def test_map_with_missing_gpu_node_or_cpu(entry: MappedGpu, complaint: str) -> None:
     """The error names the origin and the mistake."""
     with pytest.raises(UsageError) as caught:
         mapped(entry)

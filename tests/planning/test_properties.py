@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 from msgspec.structs import replace
 
+from tests.planning.binding_checks import check_core_shares, check_suggested_mode, check_tasks
 from tests.planning.generated import FEATURES, Generated, machines
-from tests.planning.promises import check_hint, check_room, check_tasks
 from tests.plans import BindingOptions, bind
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]
@@ -31,7 +31,7 @@ OPTIONS = st.builds(
 )
 
 
-def test_each_feature_occurs() -> None:
+def test_strategy_draws_every_feature() -> None:
     """A test proves nothing about features that never occur."""
     missing = set(FEATURES)
 
@@ -130,7 +130,7 @@ def test_near(made: Generated, workers: int, each_has: int | None) -> None:
 
 @given(machines(), st.integers(1, 40))
 def test_spread(made: Generated, workers: int) -> None:
-    """Workers without GPUs: moving one to another node never leaves the poorest with more cores."""
+    """Moving a worker to another NUMA node never gives the worker with the fewest cores more."""
     here = replace(made.machine, visible=())
     found = bind(BindingOptions(NumaBinding.NODE), here, workers)
     if any(each.cpus is None for each in found):
@@ -148,22 +148,24 @@ def test_spread(made: Generated, workers: int) -> None:
 
 
 @given(machines(), st.integers(1, 16), PER_WORKER)
-def test_room(made: Generated, workers: int, gpus_per_worker: int | None) -> None:
+def test_workers_have_enough_cores(
+    made: Generated, workers: int, gpus_per_worker: int | None
+) -> None:
     """Binding by default never leaves a worker with less."""
-    check_room(made.machine, workers, gpus_per_worker)
+    check_core_shares(made.machine, workers, gpus_per_worker)
 
 
 @given(machines(), st.sampled_from(NumaBinding), st.integers(1, 10), PER_WORKER)
-def test_hint(
+def test_suggested_mode_uses_idle_cpus(
     made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
 ) -> None:
     """No warning names a mode that changes nothing."""
-    check_hint(made.machine, mode, workers, gpus_per_worker)
+    check_suggested_mode(made.machine, mode, workers, gpus_per_worker)
 
 
 @given(machines(), st.sampled_from(NumaBinding), st.sampled_from(NumaMemory), st.integers(1, 3))
 def test_tasks(made: Generated, mode: NumaBinding, memory: NumaMemory, slices: int) -> None:
-    """It makes no difference who starts the workers of a node."""
+    """Tasks and a single agent give the same binding."""
     check_tasks(made.machine, mode, memory, slices)
 
 

@@ -22,7 +22,7 @@ def needing(
     return [worker.needs_ras_port for worker in plan.workers]
 
 
-def test_each_worker_with_an_nvidia_gpu() -> None:
+def test_nvidia_workers_need_ras_ports() -> None:
     assert needing(HERE, 2) == [True, True]
 
 
@@ -39,13 +39,15 @@ def test_each_worker_with_an_nvidia_gpu() -> None:
         (HERE, {}, {"exec": True}),
     ],
 )
-def test_none_is_needed(here: Machine, environ: Mapping[str, str], values: dict[str, Any]) -> None:
+def test_workers_without_ras_ports(
+    here: Machine, environ: Mapping[str, str], values: dict[str, Any]
+) -> None:
     """Without an NVIDIA GPU, if the user has chosen an address or none, or if no agent remains."""
     assert needing(here, 1, environ, **values) == [False]
 
 
 @pytest.mark.parametrize("text", ["1", " 1 ", ""])
-def test_enabled_as_by_default(text: str) -> None:
+def test_ras_is_enabled_by_default(text: str) -> None:
     assert needing(HERE, 1, {"NCCL_RAS_ENABLE": text}) == [True]
 
 

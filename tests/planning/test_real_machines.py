@@ -11,7 +11,7 @@ from clusterrun.job.options import NumaBinding, NumaMemory
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
 
-from tests.planning.promises import check_hint, check_room, check_tasks
+from tests.planning.binding_checks import check_core_shares, check_suggested_mode, check_tasks
 from tests.plans import BindingOptions, bind, job, planned
 from tests.real_machines import captured, each, recommended, tree_at
 
@@ -19,7 +19,7 @@ RealMachine = Callable[[str], Path]
 
 
 @each(("name",), [[name] for name in sorted({name for name, *_ in recommended()})])
-def test_a_real_machine_of_which_a_job_may_use_a_part(real_machine: RealMachine, name: str) -> None:
+def test_recorded_machine_with_a_partial_cpuset(real_machine: RealMachine, name: str) -> None:
     """Binding makes no worker's share worse, and what a warning names helps."""
     whole, choice = inspect(Tree(real_machine(name)), {}, None, "replayed"), Random(name)
     for part in (0.9, 0.5, 0.1):
@@ -27,14 +27,14 @@ def test_a_real_machine_of_which_a_job_may_use_a_part(real_machine: RealMachine,
         seen = whole.visible[choice.randrange(len(whole.visible)) :]
         here = msgspec.structs.replace(whole, allowed=some or whole.allowed, visible=seen)
         for workers in (1, len(seen)):
-            check_room(here, workers, None)
+            check_core_shares(here, workers, None)
             for mode in NumaBinding:
-                check_hint(here, mode, workers, None)
+                check_suggested_mode(here, mode, workers, None)
         check_tasks(here, choice.choice(list(NumaBinding)), NumaMemory.BIND)
 
 
 @pytest.mark.parametrize("name", captured())
-def test_captured_machines_give_cpus_that_exist(real_machine: RealMachine, name: str) -> None:
+def test_masks_of_recorded_machines(real_machine: RealMachine, name: str) -> None:
     """Even in hostile trees, masks contain only CPUs that are online and allowed."""
     here = inspect(tree_at(real_machine(name)), {}, None, "replayed")
     online = CpuSet.union_of(here.cores)

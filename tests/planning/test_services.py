@@ -159,7 +159,7 @@ def test_services_have_the_last_gpus_of_a_node(
 
 
 def test_two_services_may_share_chosen_gpus() -> None:
-    """Each says which, by ``devices``."""
+    """Each selects them with ``devices``."""
     services = (service("a", devices=("3",)), service("b", devices=("3", "2")))
 
     assert gpus_by_program(job(services=services), FOUR) == {"a": [[3]], "b": [[3, 2]]}
@@ -174,7 +174,7 @@ def test_the_last_gpus_are_those_of_the_visible_list() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "0000:10:00.0"], ids=["no bus", "partitions of one"])
-def test_gpus_are_told_apart_where_addresses_are_not(address: str) -> None:
+def test_gpus_without_addresses_are_distinguished(address: str) -> None:
     """The main program keeps those that the service does not have."""
     gpus = tuple(replace(gpu, bdf=address) for gpu in FOUR.gpus)
     here = replace(FOUR, gpus=gpus, visible=gpus, pci_gpus=())
@@ -200,7 +200,7 @@ def test_a_service_takes_gpus_on_its_own_nodes_only() -> None:
     assert on(1) == ({"a": [[3]], "b": [[1, 2]]}, 1)
 
 
-def test_workers_of_several_gpus_share_what_is_left() -> None:
+def test_main_workers_share_remaining_gpus() -> None:
     """Seven GPUs are enough for three workers of two."""
     spec = job(services=(service(gpus_per_worker=1),), gpus_per_worker=2)
 
@@ -241,7 +241,7 @@ def test_workers_of_several_gpus_share_what_is_left() -> None:
 def test_gpus_that_a_node_does_not_have(
     services: list[dict[str, Any]], message: str, hint: str
 ) -> None:
-    """Who wants how many, and where each said so."""
+    """The error has the number of GPUs of each service, and where it was set."""
     several = [service(name, **it) for name, it in zip("abcd", services, strict=False)]
     several[3:] = [replace(it, where="rl.yaml:6 services.d") for it in several[3:]]
 
@@ -283,7 +283,7 @@ NOTHING = service(nnodes=1)
         (NO_GPUS, NOTHING, {"node_rank": 1, "nproc_per_node": WorkerCount.AUTO}, 8),
     ],
 )
-def test_the_main_workers_of_a_node(
+def test_main_worker_count(
     here: Machine, taken: Service, values: dict[str, Any], workers: int
 ) -> None:
     """One for each GPU that is left; none where none is left, or where ``node_ranks`` has no node."""
@@ -337,7 +337,7 @@ def test_a_node_must_know_its_rank() -> None:
     assert caught.value.hint == "give --node-rank"
 
 
-def test_programs_do_not_share_out_the_slices_of_a_gpu() -> None:
+def test_services_reject_mig_slices() -> None:
     """Slices (MIG) have one address, and a process sees one of them only."""
     slices = tuple(
         replace(FOUR.gpus[0], index=index, uuid=f"MIG-{index}", parent="GPU-0")
@@ -431,7 +431,7 @@ def test_a_worker_sees_the_gpus_of_its_program(
     assert variables(plan, *names) == seen
 
 
-def test_the_variable_of_the_user_is_replaced_under_both_names() -> None:
+def test_both_hip_variables_are_replaced() -> None:
     """HIP takes CUDA's for an alias of its own: they must not differ."""
     plan = planned(
         job(services=(service(gpus_per_worker=3),)),
@@ -486,7 +486,7 @@ def ranks(worker: WorkerPlan) -> str:
 
 
 def test_ranks_on_one_node() -> None:
-    """Those of the main program count it alone; a service has none that libraries would use."""
+    """The main program's ranks count only itself; a service has no variables that libraries would use."""
     spec = job(services=(service(nproc_per_node=2),), nproc_per_node=2)
 
     plan = planned(spec, NO_GPUS, ONE_NODE)
@@ -592,7 +592,7 @@ def test_numbers_and_names_of_workers() -> None:
     assert plan.world.named(range(8)) == "ranks 0-2, server ranks 0-3, judge rank 0"
 
 
-def test_a_node_of_services_alone() -> None:
+def test_node_with_only_services() -> None:
     """It prepares no script, and its workers know where the main program is."""
     spec = job(services=(service(nnodes=1),), nnodes=2, node_rank=1, main_nodes=RankSet(((0, 0),)))
     programs = (program("main", 0, {0: 2}), program("server", 2, {1: 1}))
@@ -655,7 +655,7 @@ def test_master_addr_of_an_ipv6_node_has_no_brackets() -> None:
 @pytest.mark.parametrize(
     ("characters", "is_set"), [(MAX_LIST_LENGTH, True), (MAX_LIST_LENGTH + 1, False)]
 )
-def test_a_list_that_execve_would_refuse_is_not_set(characters: int, *, is_set: bool) -> None:
+def test_too_long_address_list_is_not_set(characters: int, *, is_set: bool) -> None:
     """A worker can still start, and has the first address; it is ``URLS`` that is too long first."""
     host = "n" * (characters - len("http://:1000"))
 
@@ -666,7 +666,7 @@ def test_a_list_that_execve_would_refuse_is_not_set(characters: int, *, is_set: 
     assert "CLUSTERRUN_SERVER_ADDRS" in found
 
 
-def test_a_list_of_very_many_workers_is_not_set() -> None:
+def test_address_list_of_many_workers_is_not_set() -> None:
     """Each has the first one's address all the same."""
     found = addresses_of((program("server", 0, dict.fromkeys(range(1000), 8)),))
 
@@ -714,7 +714,7 @@ def test_no_address_is_known_before_all_have_joined() -> None:
         ("$(date)", "$(date)"),
     ],
 )
-def test_names_in_a_command(text: str, expected: str) -> None:
+def test_variables_in_a_command_are_expanded(text: str, expected: str) -> None:
     """They stand for the worker's own variables; ``$$`` is a dollar."""
     words = WorkerProgram(ProgramKind.EXECUTABLE, "serve", (text,))
     own = {"OF_SERVICE": "9", "BOTH": "of the service"}
@@ -730,12 +730,12 @@ def test_names_in_a_command(text: str, expected: str) -> None:
 
 
 def of_a_file(spec: Job) -> Job:
-    """Return the job whose variables are those of a job file, and were not typed."""
+    """Return the job with variables from a job file, not from the command line."""
     origins = {name: f"rl.yaml:2 {name}" for name in spec.origins if name.startswith("env.")}
     return replace(spec, origins={**spec.origins, **origins})
 
 
-def test_a_typed_variable_is_as_the_shell_has_made_it() -> None:
+def test_command_line_variables_are_not_expanded_again() -> None:
     spec = job(services=(service(),), env={"TEXT": "a$b"})
 
     plan = planned(with_inherited_values(spec, {}), NO_GPUS, ONE_NODE)
@@ -767,7 +767,7 @@ def test_each_worker_has_its_own_values() -> None:
 
 
 def test_the_program_of_a_service_is_found_in_its_own_variables() -> None:
-    """One that is set for a service may be of its command."""
+    """A variable of the service may be used in its command."""
     words = WorkerProgram(ProgramKind.EXECUTABLE, "$BIN/serve", ())
 
     plan = planned(job(services=(service(program=words, env={"BIN": "/opt"}),)), NO_GPUS)
@@ -775,7 +775,7 @@ def test_the_program_of_a_service_is_found_in_its_own_variables() -> None:
     assert plan.workers[1].command == ("/opt/serve",)
 
 
-def test_a_variable_of_a_service_may_have_its_old_value() -> None:
+def test_service_variable_may_extend_inherited_value() -> None:
     """PATH: /opt/bin:$PATH."""
     spec = job(services=(service(env={"PATH": "/opt/bin:$PATH"}),))
 
@@ -784,7 +784,7 @@ def test_a_variable_of_a_service_may_have_its_old_value() -> None:
     assert variables(plan, "PATH") == [[], ["PATH=/opt/bin:/usr/bin"]]
 
 
-def test_a_variable_of_the_job_may_have_its_old_value() -> None:
+def test_job_variable_may_extend_inherited_value() -> None:
     """As one of a service."""
     inherited = {"PATH": "/usr/bin", "COST": "$5", "PATHS": "x"}
     env = {"PATH": "/opt/bin:$PATH", "COST": "${COST}$$", "A": "$PATHS"}
@@ -824,7 +824,7 @@ def main_with(*args: str) -> WorkerProgram:
         ((service(),), main_with("costs $5"), "the test: $5", "5"),
     ],
 )
-def test_a_name_that_is_not_set_is_an_error(
+def test_unset_variable_is_an_error(
     services: tuple[Service, ...],
     script: WorkerProgram,
     message: str,
@@ -849,7 +849,7 @@ def test_a_name_that_is_not_set_is_an_error(
         *("CLUSTERRUN_SERVER_URL", "CLUSTERRUN_NOPE_ADDR"),
     ],
 )
-def test_names_that_are_known_later_stay_in_a_dry_run(name: str) -> None:
+def test_late_variables_stay_in_a_dry_run(name: str) -> None:
     """Ports and addresses are known once the nodes have joined."""
     spec = job(services=(with_words(f"${name}", f"${{{name}}}"),), script=main_with(f"${name}"))
 
@@ -859,7 +859,7 @@ def test_names_that_are_known_later_stay_in_a_dry_run(name: str) -> None:
     assert plan.workers[0].command[-1] == f"${name}"
 
 
-def test_an_address_of_no_service_is_an_error_once_all_are_known() -> None:
+def test_unknown_service_address_is_an_error() -> None:
     """A service that is not there has no address."""
     spec = job(services=(with_words("$CLUSTERRUN_NOPE_ADDR"),), nproc_per_node=2)
 
@@ -867,7 +867,7 @@ def test_an_address_of_no_service_is_an_error_once_all_are_known() -> None:
         planned(spec, NO_GPUS, ONE_NODE)
 
 
-def test_what_a_shell_replaces_stays() -> None:
+def test_shell_commands_are_not_expanded() -> None:
     """A command that is a text is a shell's; words on the command line were."""
     text = WorkerProgram(ProgramKind.EXECUTABLE, "/bin/sh", ("-c", "echo $NOPE $$ ${PORT}"))
     spec = job(services=(service(program=text),), script=main_with("$NOPE", "$$"))
@@ -1037,7 +1037,7 @@ def test_a_service_of_several_gpus_is_bound_near_all_of_them() -> None:
     assert [worker.numa_nodes for worker in plan.workers] == [(0,), (0, 1)]
 
 
-def test_a_dgx_a100_with_two_servers(tmp_path: Path) -> None:
+def test_services_on_a_dgx_a100(tmp_path: Path) -> None:
     """Each worker is at the node of its GPU, as GPUs are numbered there."""
     here = inspect(Tree(write_tree(tmp_path, dgx_a100())), {}, None, "node7")
     spec = job(
@@ -1057,7 +1057,7 @@ def test_a_dgx_a100_with_two_servers(tmp_path: Path) -> None:
 
 
 def test_a_captured_machine_whose_only_gpu_a_service_has() -> None:
-    """The service is placed as a lone worker would be."""
+    """The service is bound as a single worker would be."""
     here = inspect(tree_at(CAPTURES / "one_h200.json"), {}, None, "node7")
     alone = plan_alone(job(), here, 1)
 
@@ -1070,7 +1070,7 @@ def test_a_captured_machine_whose_only_gpu_a_service_has() -> None:
 
 
 def test_a_strict_job_may_have_a_service_without_gpus() -> None:
-    """There is no node that it could be bound to."""
+    """It is not bound to any NUMA node."""
     spec = job(services=(service(),), numa_binding=NumaBinding.NODE, numa_strict=True)
 
     assert bound(planned(spec, FOUR))["server rank 0"] is None

@@ -1,4 +1,4 @@
-"""What the warning on MIG slices tells people to type works."""
+"""The command in the warning about MIG slices works."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ WHOLE = Gpu(0, "0000:17:00.0", "GPU-0", vendor="nvidia", listed_by="NVML")
     ],
     ids=["own-beginnings", "one-begins-another", "seven", "more-than-are-named"],
 )
-def test_the_named_slices_are_those_that_devices_chooses(tmp_path: Path, uuids: list[str]) -> None:
+def test_suggested_slices_are_valid_devices(tmp_path: Path, uuids: list[str]) -> None:
     """Pasted, they give each slice a worker, or each of the first, if there are many."""
     parts = [replace(WHOLE, uuid=uuid, parent=WHOLE.uuid) for uuid in uuids]
     answer = json.encode([WHOLE, *parts]).decode()

@@ -80,7 +80,7 @@ def troubles(here: Machine, mode: NumaBinding, workers: int) -> list[str]:
         (machine(TWO, [0], packages=["0-3", "4-7"], allowed="3-7"), "node", 1, ""),
     ],
 )
-def test_a_strict_job_refuses_unbound_workers_if_it_matters(
+def test_numa_strict_rejects_unbound_workers(
     here: Machine, mode: str, workers: int, why: str
 ) -> None:
     """A worker need not be bound on a single node, or if no CPUs are divided."""
@@ -89,7 +89,7 @@ def test_a_strict_job_refuses_unbound_workers_if_it_matters(
     )
 
 
-def test_a_reason_is_on_one_line() -> None:
+def test_strict_reasons_are_escaped() -> None:
     """It quotes the variable that hides GPUs, which begins no line."""
     warning = "CUDA_VISIBLE_DEVICES=0\nclusterrun: error: x names no GPU"
     here = replace(machine(TWO), visible_warning=warning)

@@ -43,16 +43,16 @@ def threads(here: Machine, workers: int, mode: NumaBinding = NumaBinding.NODE) -
         (machine({}), 1, 1),
     ],
 )
-def test_each_worker_has_the_smallest_share(here: Machine, workers: int, expected: int) -> None:
+def test_threads_are_the_smallest_share(here: Machine, workers: int, expected: int) -> None:
     assert threads(here, workers) == expected
 
 
-def test_unbound_workers_share_all_that_is_allowed() -> None:
+def test_unbound_workers_share_all_allowed_cpus() -> None:
     """Each may run on any allowed CPU."""
     assert threads(machine(TWO, [0, 1], allowed="0-11"), 4, NumaBinding.NONE) == 3
 
 
-def test_a_mask_within_another_counts_once() -> None:
+def test_nested_masks_are_counted_once() -> None:
     """The worker of both nodes has the second to itself."""
     here = machine(TWO, [0, 0, 0, 1])
 
@@ -61,7 +61,7 @@ def test_a_mask_within_another_counts_once() -> None:
     assert threads_per_worker(here, found) == 8
 
 
-def test_masks_that_overlap_are_counted_together() -> None:
+def test_overlapping_masks_are_counted_together() -> None:
     """Eight workers have twelve cores, though any three of the four masks have enough for two each."""
     nodes = {0: "0-2", 1: "3-5", 2: "6-8", 3: "9-11"}
     here = machine(nodes, [0, 1, 0, 1, 1, 2, 1, 2, 2, 3, 2, 3, 3, 0, 3, 0])

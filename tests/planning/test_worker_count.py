@@ -34,7 +34,7 @@ from tests.plans import job, machine, planned
         (1, 2, 8, 1),
     ],
 )
-def test_numbers_of_workers(
+def test_worker_count(
     wanted: int | WorkerCount, each: int | None, gpus: int, expected: int
 ) -> None:
     """Only CPUs and GPUs that the job may use are counted."""
@@ -47,7 +47,7 @@ def test_numbers_of_workers(
     ("quota", "expected"), [(None, 6), (1.5, 1), (0.5, 1), (3.0, 3), (6.5, 6), (100.0, 6)]
 )
 @pytest.mark.parametrize("wanted", [WorkerCount.CPU, WorkerCount.AUTO])
-def test_a_quota_counts_as_cpus(wanted: WorkerCount, quota: float | None, expected: int) -> None:
+def test_quota_limits_worker_count(wanted: WorkerCount, quota: float | None, expected: int) -> None:
     """A job gets no more time on CPUs than its cgroup's quota."""
     here = machine({0: "0-7"}, allowed="0-5", quota=quota)
 
@@ -63,9 +63,7 @@ def test_a_quota_counts_as_cpus(wanted: WorkerCount, quota: float | None, expect
         (4, False),
     ],
 )
-def test_accelerators_that_are_not_counted_are_named(
-    wanted: int | WorkerCount, *, is_said: bool
-) -> None:
+def test_uncounted_accelerators_give_a_warning(wanted: int | WorkerCount, *, is_said: bool) -> None:
     """They are where the number of workers was to follow from GPUs, and in place of "no GPU"."""
     here = replace(machine({0: "0-3"}, ()), visible_origin="", accelerators="4 TPU chips, ...")
     counted = job(nproc_per_node=wanted)
@@ -90,7 +88,7 @@ def split_among_others() -> Machine:
 
 
 @pytest.mark.parametrize("split", [split_by_slices(), split_among_others()])
-def test_a_process_sees_one_slice(split: Machine) -> None:
+def test_process_sees_one_slice(split: Machine) -> None:
     """A process sees no other GPU either; all slices count if each worker sees only its own."""
     assert local_size(job(nproc_per_node=WorkerCount.AUTO), split) == 1
     assert local_size(job(), split) == 1
@@ -200,7 +198,7 @@ READ_ONCE = "the script is read from standard input (-), which only one worker c
         ),
     ],
 )
-def test_numbers_that_are_refused(
+def test_rejected_worker_counts(
     options: Mapping[str, Any], gpus: int, message: str, hint: str
 ) -> None:
     """The error names the origin, and the hint what to type."""

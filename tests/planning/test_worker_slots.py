@@ -73,6 +73,6 @@ def slot_texts(here: Machine, values: dict[str, Any]) -> list[str]:
         (NO_GPUS, task(1, 2), ["main -"]),
     ],
 )
-def test_seats(here: Machine, values: dict[str, Any], expected: list[str]) -> None:
+def test_worker_slots(here: Machine, values: dict[str, Any], expected: list[str]) -> None:
     """Workers of this agent are in the order of their local ranks, before those of others."""
     assert slot_texts(here, values) == expected

@@ -103,8 +103,8 @@ def test_a_job_exits_with_the_code_that_the_scheduler_needs(clusterrun: Launcher
     assert last["seconds"] < 30
 
 
-def test_a_rank_hangs_until_the_grace_runs_out(clusterrun: Launcher) -> None:
-    """The report names it; the one that has saved ends in order."""
+def test_hung_rank_delays_suspension_until_the_grace_period_ends(clusterrun: Launcher) -> None:
+    """It is in the report; the rank that has saved exits normally."""
     job = started(clusterrun, "--suspend-grace", "0.5", words=("1=hang",))
 
     job.signal(signal.SIGUSR1)
@@ -119,7 +119,7 @@ def test_a_rank_hangs_until_the_grace_runs_out(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.long
-def test_a_rank_never_calls(clusterrun: Launcher) -> None:
+def test_rank_that_never_calls(clusterrun: Launcher) -> None:
     """It gets SIGTERM when the others have saved and it has had time for a first call."""
     job = started(clusterrun, words=("1=silent",))
 
@@ -132,7 +132,7 @@ def test_a_rank_never_calls(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 0), (signal.SIGTERM, 143)])
 def test_a_rank_ends_before_all_have_saved(number: int, code: int, clusterrun: Launcher) -> None:
-    """No suspension: the other one goes on; a SIGTERM stops the job as always."""
+    """There is no suspension: the other rank continues, and SIGTERM stops the job as usual."""
     job = started(clusterrun, words=("1=leave",))
 
     job.signal(number)

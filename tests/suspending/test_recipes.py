@@ -1,4 +1,4 @@
-"""Each program in docs/suspend.md goes on where it was."""
+"""Each program in docs/suspend.md resumes where it was."""
 
 import re
 import signal
@@ -27,7 +27,7 @@ SECONDS = 90.0
 @pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_recipe_goes_on(clusterrun: Launcher, name: str) -> None:
+def test_recipes_resume(clusterrun: Launcher, name: str) -> None:
     """Suspended twice, it ends with the sum of weights of a run that never was."""
     program = PROGRAMS[name]
     (clusterrun.folder / "undisturbed").mkdir()

@@ -119,7 +119,7 @@ def fake_command(folder: Path, name: str, script: str) -> dict[str, str]:
 
 
 def test_a_user_suspends_a_run(clusterrun: Launcher, tmp_path: Path) -> None:
-    """By the name of the run, in another process; nothing is left where the agent listened."""
+    """With the run id, from another process; the agent's socket is removed."""
     runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
     job = clusterrun.script(LOOP, "--run-id=mine", workers=2, environ=runtime)
     job.wait_for("begun", times=2)
@@ -137,7 +137,7 @@ def test_a_user_suspends_a_run(clusterrun: Launcher, tmp_path: Path) -> None:
     assert not (tmp_path / "clusterrun").exists()
 
 
-def test_hfais_commands_fit_into_the_hook(clusterrun: Launcher, tmp_path: Path) -> None:
+def test_suspend_hook_with_hfai_commands(clusterrun: Launcher, tmp_path: Path) -> None:
     """The platform's command suspends the job, and learns that it may end it."""
     (tmp_path / "hfai.py").write_text(HFAI)
     hook = f"python {ROOT / 'configs/hfai_suspend_hook.py'}"
@@ -176,10 +176,10 @@ def test_hfais_commands_fit_into_the_hook(clusterrun: Launcher, tmp_path: Path) 
     ],
     ids=["granted", "granted at once", "refused"],
 )
-def test_the_scheduler_is_asked_for_another_turn(
+def test_suspended_job_is_requeued(
     clusterrun: Launcher, tmp_path: Path, script: str, last_line: str
 ) -> None:
-    """As the very last thing; if it refuses, the last line says why. The exit code stays."""
+    """It happens last; if the scheduler refuses, the last line has the reason. The exit code is unchanged."""
     environ = {**fake_command(tmp_path / "bin", "scontrol", script), "SLURM_JOB_ID": "17"}
     options = ("--requeue", "--suspend-signal=USR1")
     job = clusterrun.script(LOOP, *options, workers=1, environ=environ)
@@ -194,7 +194,7 @@ def test_the_scheduler_is_asked_for_another_turn(
         assert (tmp_path / "asked").read_text() == "requeue 17\n"
 
 
-def test_a_job_that_is_not_suspended_is_not_put_back(clusterrun: Launcher, tmp_path: Path) -> None:
+def test_unsuspended_job_is_not_requeued(clusterrun: Launcher, tmp_path: Path) -> None:
     """A failure is one."""
     environ = {**fake_command(tmp_path / "bin", "scontrol", "touch asked"), "SLURM_JOB_ID": "17"}
 
@@ -204,8 +204,8 @@ def test_a_job_that_is_not_suspended_is_not_put_back(clusterrun: Launcher, tmp_p
     assert not (tmp_path / "asked").exists()
 
 
-def test_the_end_that_the_scheduler_gives_is_kept(clusterrun: Launcher, tmp_path: Path) -> None:
-    """Asked for once; the request names the time and where it comes from."""
+def test_suspend_before_queries_the_scheduler_once(clusterrun: Launcher, tmp_path: Path) -> None:
+    """The scheduler is queried once; the message has the time and its source."""
     answer = 'echo "$@" >> asked; echo EndTime=$(($(date +%s) + 300))'
     environ = {**fake_command(tmp_path / "bin", "scontrol", answer), "SLURM_JOB_ID": "17"}
 
@@ -217,7 +217,7 @@ def test_the_end_that_the_scheduler_gives_is_kept(clusterrun: Launcher, tmp_path
     assert (tmp_path / "asked").read_text() == "show job -o 17\n"
 
 
-def test_a_request_while_the_imports_go_on(clusterrun: Launcher) -> None:
+def test_request_during_imports(clusterrun: Launcher) -> None:
     """Ranks save as soon as they begin."""
     imports = clusterrun.folder / "imports"
     text = f"import pathlib, time; pathlib.Path({str(imports)!r}).touch(); time.sleep(1)"
@@ -254,7 +254,7 @@ def test_a_script_that_forks_for_itself_is_suspended(clusterrun: Launcher) -> No
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_each_process_of_a_node_may_ask(clusterrun: Launcher, method: str) -> None:
+def test_any_process_of_a_node_may_request(clusterrun: Launcher, method: str) -> None:
     """All of them save at one step, and the job waits for the last."""
     options = ("--nproc-per-node=1", "--numa-binding=none", "--suspend-signal=USR1")
     job = clusterrun.script(EACH_PROCESS_ASKS.replace("METHOD", method), *options)
@@ -286,8 +286,8 @@ for step in range(100000):
 """
 
 
-def test_a_rank_that_hangs_is_named(clusterrun: Launcher, tmp_path: Path) -> None:
-    """To who suspends the job, and by the job; asked again, the job ends without it."""
+def test_hung_rank_is_printed(clusterrun: Launcher, tmp_path: Path) -> None:
+    """The command and the job print it; after a second request, the job ends without that rank."""
     runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
     job = clusterrun.script(ONE_HANGS, "--run-id=mine", workers=3, environ=runtime)
     job.wait_for("begun", times=3)
@@ -321,12 +321,10 @@ name = "-".join(["clusterrun", os.uname().nodename, boot, *spaces, str(os.getpid
 Path(os.environ["TMPDIR"], name).mkdir()
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-"""Stands in for another user: whoever sees a launcher start knows all this of it."""
+"""In place of another user, who can see all this of a launcher."""
 
 
-def test_who_knows_all_of_a_launcher_can_not_take_its_folder(
-    clusterrun: Launcher, tmp_path: Path
-) -> None:
+def test_scratch_folder_name_cannot_be_guessed(clusterrun: Launcher, tmp_path: Path) -> None:
     """The job can be suspended."""
     environ = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     around = (sys.executable, "-c", TAKES_THE_NAME)
@@ -353,7 +351,7 @@ while not os.path.exists("go"):
 def test_without_a_scratch_folder_a_job_is_not_suspended(
     clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """It goes on, since nothing would be saved; one warning, for all attempts, says what is lost."""
+    """It continues, because nothing would be saved; one warning for all attempts says what is lost."""
     environ = {"TMPDIR": str(tmp_path / "absent"), "XDG_RUNTIME_DIR": str(tmp_path)}
     options = ("--run-id=mine", "--max-restarts=1", "--suspend-grace=1")
     job = clusterrun.script(RESTARTS_AND_STAYS, *options, workers=1, environ=environ)
@@ -366,7 +364,7 @@ def test_without_a_scratch_folder_a_job_is_not_suspended(
     why = f"{tmp_path}/absent: No such file or directory"
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == (
-        f"clusterrun: error: run mine can't be suspended, and goes on: {why}\n"
+        f"clusterrun: error: run mine can't be suspended and continues: {why}\n"
         "  clusterrun stop mine ends it, and nothing is saved; set TMPDIR to a folder that you can"
         " write to before you start it again\n"
     )
@@ -374,7 +372,7 @@ def test_without_a_scratch_folder_a_job_is_not_suspended(
     assert done.err.count(f"clusterrun: warning: {why}: without a scratch folder the job") == 1
 
 
-def test_a_node_without_a_scratch_folder_keeps_no_other_from_saving(
+def test_other_nodes_save_if_one_has_no_scratch_folder(
     clusterrun: Launcher, tmp_path: Path
 ) -> None:
     """Its ranks never call."""

@@ -1,4 +1,4 @@
-"""What a script calls, against a page that the test writes as an agent does."""
+"""The functions that a script calls, with a page that the test writes in place of an agent."""
 
 import os
 import subprocess
@@ -68,8 +68,8 @@ def soon(act: Callable[[], object]) -> threading.Timer:
     return timer
 
 
-def test_outside_clusterrun_nothing_is_asked() -> None:
-    """The module imports little, and always answers no."""
+def test_requested_is_false_outside_clusterrun() -> None:
+    """The module imports little, and always returns False."""
     code = (
         "import sys; from clusterrun import suspend; import clusterrun;"
         "print(suspend.requested(), suspend.requested(5), suspend.ready(), clusterrun.suspend is suspend,"
@@ -88,23 +88,23 @@ def test_outside_clusterrun_nothing_is_asked() -> None:
     assert (done.stdout, done.stderr) == ("False False None True\n", "")
 
 
-def test_the_first_call_reaches_the_agent(suspend: ModuleType, page: Page) -> None:
-    """One byte; later calls only write the step."""
+def test_first_call_writes_to_the_pipe(suspend: ModuleType, page: Page) -> None:
+    """It writes one byte; later calls only write the step."""
     assert [suspend.requested() for _ in range(3)] == [False] * 3
 
     assert os.read(page.calls, 100) == b"."
     assert page.rank == (3, 0)
 
 
-def test_a_rank_gives_its_steps(suspend: ModuleType, page: Page) -> None:
-    """A resumed run begins where it was; a call without a step counts on."""
+def test_steps_are_written_to_the_page(suspend: ModuleType, page: Page) -> None:
+    """A resumed run begins at its step; a call without a step counts from there."""
     assert [suspend.requested(1000), suspend.requested(1010), suspend.requested()] == [False] * 3
 
     assert page.rank == (1012, 0)
 
 
 def test_steps_must_not_decrease(suspend: ModuleType) -> None:
-    """Ranks could not agree on one: a script counts its steps over the whole run."""
+    """Otherwise ranks could not agree on a step."""
     suspend.requested(7)
 
     with pytest.raises(ValueError, match=r"requested\(6\): steps must not decrease \(7 before\)"):
@@ -113,8 +113,8 @@ def test_steps_must_not_decrease(suspend: ModuleType) -> None:
         suspend.requested(-1)
 
 
-def test_a_held_rank_waits(suspend: ModuleType, page: Page) -> None:
-    """Until the step is agreed on; then it goes on up to that step."""
+def test_rank_waits_until_the_step_is_agreed(suspend: ModuleType, page: Page) -> None:
+    """It waits until the step is agreed, then continues up to that step."""
     suspend.requested()
     page.hold(suspend.HOLD)
     began, timer = time.monotonic(), soon(lambda: page.hold(4))
@@ -127,8 +127,8 @@ def test_a_held_rank_waits(suspend: ModuleType, page: Page) -> None:
     assert page.rank == (4, 0)
 
 
-def test_an_agreement_is_cancelled(suspend: ModuleType, page: Page) -> None:
-    """A held rank goes on as if nothing had been."""
+def test_cancelled_agreement_returns_false(suspend: ModuleType, page: Page) -> None:
+    """A waiting rank continues."""
     page.hold(suspend.HOLD)
     timer = soon(lambda: page.hold(0))
 
@@ -137,7 +137,7 @@ def test_an_agreement_is_cancelled(suspend: ModuleType, page: Page) -> None:
     timer.join()
 
 
-def test_a_step_beyond_the_agreed_one_counts(suspend: ModuleType, page: Page) -> None:
+def test_later_step_than_agreed_also_saves(suspend: ModuleType, page: Page) -> None:
     """A script may call at every tenth step only."""
     page.hold(6)
 
@@ -154,7 +154,7 @@ def test_ready_outside_a_suspension_returns(suspend: ModuleType, page: Page) -> 
 
 
 def test_ready_waits_for_all_ranks(suspend: ModuleType, page: Page) -> None:
-    """And ends the process by SystemExit, so that exit handlers run."""
+    """It then raises SystemExit, so that exit handlers run."""
     page.hold(1)
     assert suspend.requested()
 
@@ -171,7 +171,7 @@ def test_ready_waits_for_all_ranks(suspend: ModuleType, page: Page) -> None:
 
 
 def test_ready_returns_if_the_suspension_is_cancelled(suspend: ModuleType, page: Page) -> None:
-    """The rank goes on, and later calls answer no."""
+    """The rank continues, and later calls return False."""
     page.hold(1)
     assert suspend.requested()
     timer = soon(lambda: page.hold(0))
@@ -183,10 +183,10 @@ def test_ready_returns_if_the_suspension_is_cancelled(suspend: ModuleType, page:
     suspend.ready()
 
 
-def test_a_page_that_cannot_be_opened_is_named(
+def test_unopenable_page_gives_a_warning(
     suspend: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For instance in a container without the launcher's folder: the script runs all the same."""
+    """For instance in a container without the launcher's folder. The script continues."""
     monkeypatch.setenv(suspend.VARIABLE, "/nowhere/suspend:0")
 
     with pytest.warns(UserWarning, match=r"can't suspend this rank: .* '/nowhere/suspend'"):
@@ -207,7 +207,7 @@ def test_a_forked_child_of_a_rank_is_not_the_rank(suspend: ModuleType, page: Pag
     assert page.rank == (6, 0)
 
 
-def test_processes_of_one_rank_have_their_own_words(suspend: ModuleType, page: Page) -> None:
+def test_processes_of_a_rank_have_their_own_slots(suspend: ModuleType, page: Page) -> None:
     """A script may start a process for each GPU by itself, before any has called."""
     child = os.fork()
     if child == 0:
@@ -221,14 +221,14 @@ def test_processes_of_one_rank_have_their_own_words(suspend: ModuleType, page: P
 
 
 def test_a_program_that_a_rank_executes_is_not_the_rank(suspend: ModuleType) -> None:
-    """Once the rank has called: an evaluation of its own, for instance."""
+    """For instance an evaluation that the rank starts after its first call."""
     suspend.requested()
 
     assert suspend.VARIABLE not in os.environ
 
 
-def test_more_processes_than_a_rank_may_have(suspend: ModuleType, page: Page) -> None:
-    """The last one goes on, and says so."""
+def test_too_many_callers_give_a_warning(suspend: ModuleType, page: Page) -> None:
+    """The last process continues, with a warning."""
     for number in range(suspend.MAX_CALLERS_PER_RANK):
         Path(f"{page.path}.1.{number}").touch()
 

@@ -1,4 +1,4 @@
-"""scripts/train_resume.py, which users copy, goes on where it was."""
+"""scripts/train_resume.py, which users copy, resumes where it was."""
 
 import random
 import signal
@@ -68,7 +68,7 @@ def test_a_suspended_run_ends_with_the_same_weights(
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_it_goes_on_with_other_ranks(clusterrun: Launcher) -> None:
+def test_resume_with_other_rank_count(clusterrun: Launcher) -> None:
     """Of three, two and one; the last under plain python."""
     words = (SCRIPT, "--steps", "1000", "--checkpoint", "run.pt")
 
@@ -89,8 +89,8 @@ def test_it_goes_on_with_other_ranks(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.long
-def test_a_batch_that_the_ranks_cannot_share_is_refused(clusterrun: Launcher) -> None:
-    """The script says so, rather than skip samples."""
+def test_indivisible_batch_is_rejected(clusterrun: Launcher) -> None:
+    """The script raises an error instead of skipping samples."""
     words = (SCRIPT, "--checkpoint", "run.pt", "--batch-size", "47")
 
     ended = clusterrun.command(*words, workers=2).ended(SECONDS)

@@ -220,7 +220,7 @@ COMMANDS = (
         "cli.env:execute",
         takes=("json",),
         about="Print versions, limits, the machine and the variables that a job depends on: what a"
-        " bug report needs. Values of variables that may be secret are left out; host and"
+        " bug report needs. Values of variables that may be secret are omitted; host and"
         " user names are not collected.",
     ),
 )
@@ -284,12 +284,12 @@ def _with_options_after(command: Command, line: CommandLine, called: str) -> Com
     try:
         after = split(words, called, rows, takes_script=command.takes_script, explain=explain)
     except UsageError as error:
-        hint = command.adapt_hint(error.hint) or f"type clusterrun {command.word} --help"
+        hint = command.adapt_hint(error.hint) or f"run clusterrun {command.word} --help"
         raise UsageError(error.message, _or_script(command, hint, words)) from None
     if not_taken := [texts[-1].origin for name, texts in line.options.items() if name not in rows]:
         raise UsageError(
             f"clusterrun {command.word} has no option {not_taken[0]}",
-            f"type clusterrun {command.word} --help",
+            f"run clusterrun {command.word} --help",
         )
     if len(after.words) > bool(command.words) and not command.takes_script:
         last = after.words[-1]
@@ -300,7 +300,7 @@ def _with_options_after(command: Command, line: CommandLine, called: str) -> Com
         )
         raise UsageError(
             f"clusterrun {command.word} takes {takes}",
-            _or_script(command, f"type clusterrun {command.word} --help", words),
+            _or_script(command, f"run clusterrun {command.word} --help", words),
         )
     return replace(after, options={**line.options, **after.options})
 

@@ -62,7 +62,7 @@ def select_run(line: CommandLine, environ: Mapping[str, str], command: str) -> R
         raise NoJobError(f"{what}, unless it is of another version", "\n".join(silent))
     lines = [f"  {command} {_described(job)}" for job in reversed(runs.values())]
     nearest = [did_you_mean(name, tuple(runs))] if name else []
-    raise UsageError(what, "\n".join([*filter(None, nearest), "type one of:", *lines, *silent]))
+    raise UsageError(what, "\n".join([*filter(None, nearest), "run one of:", *lines, *silent]))
 
 
 def select_run_to_end(

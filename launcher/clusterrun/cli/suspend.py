@@ -33,7 +33,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     described = query_agent(job, Suspend(), Description)
     if described.unsaved:
         raise NoJobError(
-            f"run {described.run_id} can't be suspended, and goes on: {described.unsaved}",
+            f"run {described.run_id} can't be suspended and continues: {described.unsaved}",
             f"{called} stop {shell_line([described.run_id])} ends it, and nothing is saved;"
             " set TMPDIR to a folder that you can write to before you start it again",
         )

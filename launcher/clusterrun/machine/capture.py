@@ -50,7 +50,7 @@ _COMPRESSED = (b"\xfd7zXZ\x00", b"BZh", b"\x1f\x8b")
 """The first bytes of .xz, .bz2 and .gz files."""
 
 _COMMAND = "\n  clusterrun topo --capture machine.json"
-_CAPTURE_ONE = f"to capture a machine, type on it:{_COMMAND}"
+_CAPTURE_ONE = f"to capture a machine, run this on it:{_COMMAND}"
 
 
 class Capture(Struct, frozen=True):
@@ -132,7 +132,7 @@ def open_capture(
         raise UsageError(
             f"{origin}: {root} is an archive",
             "unpack it with tar -xf, and give the folder that has sys and proc in it; for one that"
-            f" an older clusterrun wrote, type again on that machine:{_COMMAND}",
+            f" an older clusterrun wrote, run this again on that machine:{_COMMAND}",
         )
     try:
         capture = _read(content)

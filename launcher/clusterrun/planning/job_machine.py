@@ -109,7 +109,7 @@ def _expect_cpus(machine: Machine, entry: MappedGpu, cpus: CpuSet, origin: str) 
     if unknown:
         raise UsageError(
             f"{origin}: {entry}, but this machine has no CPUs {unknown}",
-            f"give CPUs of this machine ({known}); for a node, type {entry.gpu}=node0",
+            f"give CPUs of this machine ({known}); for a NUMA node, give {entry.gpu}=node0",
         )
     return cpus
 
@@ -147,7 +147,7 @@ def _find(machine: Machine, name: str, chosen: Setting[tuple[str, ...]]) -> Gpu:
     if not machine.visible:
         raise UsageError(
             f"{origin}: no GPU is visible ({why_no_gpu(machine)})",
-            f"leave {origin} out; to choose GPUs that clusterrun does not find, set their variable:\n"
+            f"remove {origin}; to choose GPUs that clusterrun does not find, set their variable:\n"
             "  --env CUDA_VISIBLE_DEVICES=0,1 --nproc-per-node 2",
         )
     found = _gpus_of(machine, name)

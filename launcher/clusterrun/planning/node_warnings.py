@@ -174,5 +174,5 @@ def require_binding(job: Job, machine: Machine, placements: Sequence[Placement])
 
 def strict_error(job: Job, host: str, reasons: Iterable[str]) -> MachineError:
     """Return the error of --numa-strict on ``host``, with a line for each reason."""
-    message = f"{host} can't bind all workers as asked ({job.origin('numa_strict')})"
+    message = f"{host} can't bind all workers as requested ({job.origin('numa_strict')})"
     return MachineError(message, "\n".join(map(printable, reasons)))

@@ -329,7 +329,7 @@ def _visible_gpus(
     raise UsageError(
         f"{service.where}.env.{other}: {other} is a variable that clusterrun sets for each worker"
         " of a job with services",
-        "leave it out; gpus_per_worker or devices choose the GPUs of a service",
+        "remove it; gpus_per_worker or devices choose the GPUs of a service",
     )
 
 

@@ -153,7 +153,7 @@ def chosen_gpus_variables(job: Job, machine: Machine, before: Mapping[str, str])
         raise UsageError(
             f"{job.origin('devices')} and {other}={job.env[other]} ({job.origin(f'env.{other}')})"
             " both choose the GPUs",
-            "leave one of them out",
+            "remove one of them",
         )
     return variables
 
@@ -188,7 +188,7 @@ def own_gpus_variables(
         raise UsageError(
             f"{asked.origin}: local rank {index} has no GPU of its own:"
             f" {count} GPU{' is' if count == 1 else 's are'} visible",
-            f"start at most one worker for each GPU, or leave {asked.origin} out",
+            f"start at most one worker for each GPU, or remove {asked.origin}",
         )
     variables = _visible(machine, gpus, before) if gpus else _by_torchrun(index, before)
     return {**variables, "LOCAL_RANK": "0"}

@@ -159,7 +159,7 @@ def _expect_gpus(job: Job, machine: Machine, workers: int, visible: int, shown: 
     if each.value > 1 and first_slice(machine):
         raise UsageError(
             f"gpus_per_worker is {each}, but {ONE_SLICE}",
-            "give each worker one: leave it out, and give --virtual-local-rank",
+            "give each worker one: remove it, and add --virtual-local-rank",
         )
     if workers * each.value <= visible:
         return

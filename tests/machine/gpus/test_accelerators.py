@@ -19,7 +19,7 @@ NETWORK = PciDevice(BDF, vendor="0x1ae0", driver="gvnic", device="0x0042", pci_c
 
 
 def named(root: Path, kind: PciDevice, count: int, *files: str) -> str:
-    """Return what is said of a machine with some devices and files."""
+    """Return the warning for a machine with some devices and files."""
     devices = [replace(kind, bdf=f"0000:1{at}:00.0") for at in range(count)]
     write_files(write_tree(root, MachineFacts(devices=devices)), dict.fromkeys(files, ""))
     return inspect(Tree(root), {}, None, "").accelerators
@@ -37,13 +37,13 @@ def named(root: Path, kind: PciDevice, count: int, *files: str) -> str:
         (TPU, (), "TPU chips, which clusterrun does not count: for a worker on each, give --nproc-per-node 2"),
     ],
 )  # fmt: skip
-def test_they_are_named_with_what_to_type(
+def test_accelerators_warning_has_advice(
     tmp_path: Path, kind: PciDevice, files: tuple[str, ...], expected: str
 ) -> None:
     assert named(tmp_path, kind, 2, *files) == f"2 {expected}"
 
 
-def test_one_is_one(tmp_path: Path) -> None:
+def test_single_accelerator(tmp_path: Path) -> None:
     assert named(tmp_path, TPU, 1).startswith("1 TPU chip, which")
 
 
@@ -58,14 +58,14 @@ def test_one_is_one(tmp_path: Path) -> None:
         (TPU, ("dev/vfio/vfio",)),
     ],
 )
-def test_a_container_has_files_for_its_own(
+def test_container_counts_its_device_files(
     tmp_path: Path, kind: PciDevice, files: tuple[str, ...]
 ) -> None:
     """It sees the bus of its host; Google's network cards are none."""
     assert named(tmp_path, kind, 2, *files) == ""
 
 
-def test_beside_gpus_they_are_not_named(tmp_path: Path) -> None:
+def test_no_accelerators_warning_beside_gpus(tmp_path: Path) -> None:
     """The number of workers is that of the GPUs."""
     gpu, other = PciDevice("0000:17:00.0", minor=0), replace(GAUDI, bdf="0000:20:00.0")
     write_tree(tmp_path, MachineFacts(devices=[gpu, other]))

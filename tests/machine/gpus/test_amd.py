@@ -29,7 +29,7 @@ def addresses(root: Path) -> set[str]:
     return {gpu.bdf for gpu in inspect(Tree(root), {}, None, "").pci_gpus}
 
 
-def test_the_order_is_that_of_kfd(tmp_path: Path) -> None:
+def test_amd_gpus_are_in_kfd_order(tmp_path: Path) -> None:
     """ROCm uses this order, not that of the bus; node 10 comes after node 9."""
     gpus = [KfdNode(f"0001:{bus:02x}:02.0", unique_id=bus << 56) for bus in range(20, 10, -1)]
 
@@ -41,8 +41,8 @@ def test_the_order_is_that_of_kfd(tmp_path: Path) -> None:
     assert addresses(tmp_path) == {gpu.bdf for gpu in gpus}
 
 
-def test_partitions_are_gpus_of_one_address(tmp_path: Path) -> None:
-    """KFD gives the number of a partition in place of the PCI function."""
+def test_partitions_share_an_address(tmp_path: Path) -> None:
+    """KFD gives the number of a partition as the PCI function."""
     gpus = [KfdNode("0000:05:00.0", partition=number) for number in range(6)]
 
     found = devices(tmp_path, gpus)
@@ -52,7 +52,7 @@ def test_partitions_are_gpus_of_one_address(tmp_path: Path) -> None:
     assert addresses(tmp_path) == {"0000:05:00.0"}
 
 
-def test_gpus_of_other_containers_are_not_ours(tmp_path: Path) -> None:
+def test_gpus_of_other_containers_are_excluded(tmp_path: Path) -> None:
     """Their properties can't be read, or their render node is missing."""
     write_files(tmp_path, {"dev/kfd": "", "dev/dri/renderD128": ""})
     buses = ("05", "06", "07")
@@ -76,7 +76,7 @@ def test_gpus_of_other_containers_are_not_ours(tmp_path: Path) -> None:
     assert addresses(tmp_path) == {f"0000:{bus}:00.0" for bus in buses}
 
 
-def test_graphics_without_compute_are_none(tmp_path: Path) -> None:
+def test_graphics_without_compute_are_excluded(tmp_path: Path) -> None:
     """If KFD lists GPUs, no other source is used."""
     write_tree(
         tmp_path,
@@ -87,14 +87,14 @@ def test_graphics_without_compute_are_none(tmp_path: Path) -> None:
     assert addresses(tmp_path) == set()
 
 
-def test_without_the_device_file_there_are_none(tmp_path: Path) -> None:
+def test_no_dev_kfd_means_no_gpus(tmp_path: Path) -> None:
     """A container may have no GPU."""
     write_files(tmp_path, {"dev/null": ""})
 
     assert devices(tmp_path, [KfdNode("0000:05:00.0")]) == ()
 
 
-def test_models_are_named_by_the_board_or_by_the_architecture(tmp_path: Path) -> None:
+def test_model_is_board_name_or_architecture(tmp_path: Path) -> None:
     """Only some boards have a product name."""
     write_files(
         tmp_path,
@@ -138,7 +138,7 @@ def seen(root: Path, **environ: str) -> list[int]:
         ("GPU-00cc,0", []),
     ],
 )
-def test_the_lower_runtime_s_list(tmp_path: Path, text: str, expected: list[int]) -> None:
+def test_rocr_visible_devices(tmp_path: Path, text: str, expected: list[int]) -> None:
     """A wrong or repeated entry ends the list."""
     assert seen(tmp_path, ROCR_VISIBLE_DEVICES=text) == expected
 
@@ -160,14 +160,12 @@ def test_the_lower_runtime_s_list(tmp_path: Path, text: str, expected: list[int]
     ],
 )
 @pytest.mark.parametrize("variable", ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
-def test_the_upper_runtime_s_list(
-    tmp_path: Path, variable: str, text: str, expected: list[int]
-) -> None:
+def test_hip_visible_devices(tmp_path: Path, variable: str, text: str, expected: list[int]) -> None:
     """A wrong entry ends the list, a repeated one counts once; CUDA's variable is an alias."""
     assert seen(tmp_path, **{variable: text}) == expected
 
 
-def test_the_upper_list_counts_in_the_lower_one(tmp_path: Path) -> None:
+def test_hip_numbers_the_gpus_that_rocr_selects(tmp_path: Path) -> None:
     """HIP's own variable is used before the alias."""
     environ = {
         "ROCR_VISIBLE_DEVICES": "3,1",
@@ -182,7 +180,7 @@ def test_the_upper_list_counts_in_the_lower_one(tmp_path: Path) -> None:
     assert found.visible_warning == ""
 
 
-def test_a_list_cut_short_says_where(tmp_path: Path) -> None:
+def test_invalid_entry_gives_a_warning(tmp_path: Path) -> None:
     """The warning has the variable, its value and the entry."""
     found = listed(tmp_path, FOUR, ROCR_VISIBLE_DEVICES="0,1", HIP_VISIBLE_DEVICES="0,2")
 

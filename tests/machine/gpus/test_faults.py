@@ -33,14 +33,14 @@ def nvmlDeviceGetFieldValues(index, fields):
 
 
 @pytest.mark.usefixtures("pynvml")
-def test_each_fault_is_named() -> None:
+def test_gpu_faults() -> None:
     assert broken_gpus() == (
         "GPU 1 is lost, GPU 2 needs a reset, GPU 3 has memory pages to retire,"
         " GPU 4 has memory rows to remap, GPU 5 has memory rows to remap, GPU 6 needs a reset"
     )
 
 
-def test_a_driver_that_hangs_is_a_fault() -> None:
+def test_hanging_driver_is_a_fault() -> None:
     """As it does on some broken GPUs."""
 
     def hangs() -> Iterator[GpuProblem]:
@@ -50,7 +50,7 @@ def test_a_driver_that_hangs_is_a_fault() -> None:
     assert broken_gpus(hangs, 0.1) == "NVML does not answer within 0.1 s"
 
 
-def test_a_machine_without_nvml_has_no_fault() -> None:
+def test_no_nvml_means_no_faults() -> None:
     def fails() -> Iterator[GpuProblem]:
         raise OSError("no libnvidia-ml.so.1")
         yield

@@ -130,7 +130,7 @@ CARDS = [
         ),
     ],
 )
-def test_which_gpus_are_ours(
+def test_gpus_with_openable_device_files_are_ours(
     tmp_path: Path, devices: list[PciDevice], files: list[str], ours: str, all_gpus: str
 ) -> None:
     """They are counted from 0; the addresses are those of all on the bus."""
@@ -145,7 +145,7 @@ def test_which_gpus_are_ours(
 
 
 @pytest.mark.parametrize("uuids", [("GPU-????????-????", "GPU-????????-????"), ("GPU-a", "GPU-a")])
-def test_a_uuid_that_several_have_is_not_a_name(tmp_path: Path, uuids: tuple[str, str]) -> None:
+def test_repeated_uuid_is_dropped(tmp_path: Path, uuids: tuple[str, str]) -> None:
     """A driver that has not initialised its GPUs writes question marks; the third's is its own."""
     found = listing(
         tmp_path,
@@ -158,7 +158,7 @@ def test_a_uuid_that_several_have_is_not_a_name(tmp_path: Path, uuids: tuple[str
     assert [gpu.uuid for gpu in found.gpus] == ["", "", "GPU-b"]
 
 
-def test_where_nvml_hangs_no_gpu_is_opened(tmp_path: Path) -> None:
+def test_no_gpu_is_opened_if_nvml_hangs(tmp_path: Path) -> None:
     """Opening one may hang, too, so only the mode of its file is read."""
     write_files(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": ""})
     for number, mode in enumerate((0o444, 0o666)):
@@ -175,8 +175,8 @@ def test_where_nvml_hangs_no_gpu_is_opened(tmp_path: Path) -> None:
     assert addresses(found) == ["0000:99:00.0"]
 
 
-def test_nvml_that_hangs_is_not_a_machine_without_gpus(tmp_path: Path) -> None:
-    """Where only NVML lists GPUs it is said that it is not known which there are."""
+def test_hanging_nvml_gives_a_warning(tmp_path: Path) -> None:
+    """The warning appears if only NVML could list the GPUs."""
     write_files(tmp_path, {"dev/dxg": ""})
     tree = Tree(tmp_path, KernelAnswers(answer={"nvml": HUNG}))
 
@@ -184,7 +184,7 @@ def test_nvml_that_hangs_is_not_a_machine_without_gpus(tmp_path: Path) -> None:
     assert inspect(tree, {"CUDA_VISIBLE_DEVICES": ""}, None, "").visible_warning == ""
 
 
-def test_wsl_lists_gpus_by_nvml_only(tmp_path: Path) -> None:
+def test_wsl_has_gpus_only_in_nvml(tmp_path: Path) -> None:
     """WSL 2 has neither the driver nor the bus: only NVML lists GPUs."""
     write_files(tmp_path, {"dev/dxg": ""})
     assert listed(Tree(tmp_path)).gpus == ()
@@ -203,9 +203,7 @@ def test_wsl_lists_gpus_by_nvml_only(tmp_path: Path) -> None:
     ("vendor", "driver"),
     [("0x1002", "amdgpu"), ("0x10de", "nvidia"), ("0x8086", "xe")],
 )
-def test_hwloc_keeps_no_more_of_drivers_than_links_to_them(
-    tmp_path: Path, vendor: str, driver: str
-) -> None:
+def test_hwloc_tree_has_only_driver_links(tmp_path: Path, vendor: str, driver: str) -> None:
     """Its archives have neither the folder of drivers nor that of KFD."""
     write_tree(
         tmp_path / "machine",
@@ -229,15 +227,15 @@ def test_hwloc_keeps_no_more_of_drivers_than_links_to_them(
     assert addresses(found) == ["0000:43:00.0", "0000:63:00.0"]
 
 
-def test_a_driver_without_details_has_addresses(tmp_path: Path) -> None:
+def test_driver_without_information_files(tmp_path: Path) -> None:
     """The name of the directory is the address."""
     write_files(tmp_path, {"proc/driver/nvidia/gpus/0004:05:00.0/numa_status": "Node: 255"})
 
     assert addresses(listed(Tree(tmp_path))) == ["0004:05:00.0"]
 
 
-def test_a_tree_of_sys_alone_has_the_driver_s_devices(tmp_path: Path) -> None:
-    """Other files in the driver's directory are no devices."""
+def test_tree_without_proc_uses_the_bus(tmp_path: Path) -> None:
+    """Other files in the driver's directory are not devices."""
     write_files(tmp_path, {f"{PCI}/drivers/nvidia/bind": "", f"{PCI}/drivers/nvidia/uevent": ""})
 
     found = listing(tmp_path, PciDevice("0000:99:00.0"), PciDevice("0000:17:00.0"))
@@ -276,7 +274,7 @@ NO_VENDOR = {"vendor": None, "driver": ""}
         ("0x030200", {"driver": "vfio-pci"}, False),
     ],
 )
-def test_gpus_are_known_by_driver_and_class(
+def test_gpus_are_found_by_driver_and_class(
     tmp_path: Path, pci_class: str, facts: dict[str, Any], *, is_gpu: bool
 ) -> None:
     """Only a tree without vendors is read by the class alone."""
@@ -296,7 +294,7 @@ def test_models_come_from_the_driver_or_the_bus(tmp_path: Path) -> None:
     assert numbered.gpus[0].model == "10de:20b2"
 
 
-def test_gpus_of_several_vendors_are_listed_apart(tmp_path: Path) -> None:
+def test_gpus_of_several_vendors_are_numbered_separately(tmp_path: Path) -> None:
     """Each vendor counts its own from 0; NVIDIA's come first."""
     devices = [
         *on_bus(AMD, "05"),

@@ -67,9 +67,7 @@ def locate_by_kfd(root: Path, facts: MachineFacts) -> Place:
         (PciDevice("0000:18:00.0", numa_node=1), UNKNOWN),
     ],
 )
-def test_sys_shows_the_node_or_the_local_cpus(
-    tmp_path: Path, device: PciDevice, expected: Place
-) -> None:
+def test_node_from_sysfs(tmp_path: Path, device: PciDevice, expected: Place) -> None:
     """The kernel's number is the first source, its list of CPUs the second, its mask the third."""
     assert locate(tmp_path, two_nodes([device])) == expected
 
@@ -101,21 +99,21 @@ def test_sys_shows_the_node_or_the_local_cpus(
         ),
     ],
 )
-def test_nodes_that_tell_where_a_gpu_is(
+def test_gpu_of_unknown_location_is_at_the_only_usable_node(
     tmp_path: Path, facts: MachineFacts, expected: Place
 ) -> None:
-    """One of unknown place is at the only node that has all CPUs that the job may use."""
+    """The only node must have all CPUs that the job may use."""
     assert locate(tmp_path, facts) == expected
 
 
-def test_devices_are_found_by_the_value_of_their_address(tmp_path: Path) -> None:
+def test_devices_are_found_by_normalised_address(tmp_path: Path) -> None:
     """A domain of 32 bits has more than four digits in /sys."""
     found = locate(tmp_path, two_nodes([PciDevice("10000:e1:00.0", numa_node=1)]), "10000:e1:00.0")
 
     assert found[0] == 1
 
 
-def test_the_root_port_has_the_node_of_devices_behind_it(tmp_path: Path) -> None:
+def test_node_from_root_port(tmp_path: Path) -> None:
     """Virtual machines and some firmware set only the node of the bridge."""
     behind = "pci0000:10/0000:10:01.0/0000:11:00.0"
     write_files(tmp_path, {"sys/devices/pci0000:10/0000:10:01.0/numa_node": "1"})
@@ -125,7 +123,7 @@ def test_the_root_port_has_the_node_of_devices_behind_it(tmp_path: Path) -> None
     assert found == (1, "sysfs numa_node of 0000:10:01.0")
 
 
-def test_a_node_without_cpus_means_its_nearest_with_cpus(tmp_path: Path) -> None:
+def test_node_without_cpus_is_replaced_by_nearest(tmp_path: Path) -> None:
     """Memory of a GPU or of CXL is a node; of two equally near nodes the lower id is taken."""
     facts = MachineFacts(
         nodes={0: "0-1", 1: "2-3", 4: "", 5: ""},
@@ -151,7 +149,7 @@ def test_a_node_without_cpus_means_its_nearest_with_cpus(tmp_path: Path) -> None
         (PciDevice(GPU, local_cpulist="0-1"), {"cpus": "4"}, (0, " by sysfs local_cpulist")),
     ],
 )  # fmt: skip
-def test_a_later_source_decides_between_equally_near_nodes(
+def test_later_source_decides_between_equally_near_nodes(
     tmp_path: Path, device: PciDevice, nvml: dict[str, Any], expected: tuple[int, str]
 ) -> None:
     """The memory of a GPU is equally far from two nodes; a later source may name one of them."""
@@ -182,9 +180,7 @@ def test_a_later_source_decides_between_equally_near_nodes(
         (-1, Hints("0-7", ""), UNKNOWN),
     ],
 )
-def test_nvml_is_used_if_sys_does_not_show_the_node(
-    tmp_path: Path, numa_node: int, hints: Hints, expected: Place
-) -> None:
+def test_node_from_nvml(tmp_path: Path, numa_node: int, hints: Hints, expected: Place) -> None:
     facts = two_nodes([PciDevice(GPU, numa_node=numa_node)])
 
     assert locate(tmp_path, facts, hints=hints) == expected
@@ -207,21 +203,19 @@ def kfd_machine(*links: dict[int, int]) -> MachineFacts:
     ],
     ids=["nearer", "only", "as-near", "to-a-gpu", "no-link"],
 )
-def test_kfd_gives_the_node_with_the_least_weight(
-    tmp_path: Path, weights: dict[int, int], expected: Place
-) -> None:
+def test_node_from_kfd_links(tmp_path: Path, weights: dict[int, int], expected: Place) -> None:
     """Its nodes with CPUs are the NUMA nodes with CPUs, in their order."""
     assert locate_by_kfd(tmp_path, kfd_machine(weights, {})) == expected
 
 
-def test_kfd_of_another_number_of_nodes_is_not_used(tmp_path: Path) -> None:
+def test_kfd_is_ignored_if_node_counts_differ(tmp_path: Path) -> None:
     """KFD sees the whole machine, /sys may be that of a container."""
     facts = MachineFacts(nodes={0: "0", 1: "1", 2: "2-3"}, kfd=kfd_machine({0: 20}).kfd)
 
     assert locate_by_kfd(tmp_path, facts) == UNKNOWN
 
 
-def test_a_processor_with_a_gpu_inside_is_its_own_node(tmp_path: Path) -> None:
+def test_apu_is_its_own_node(tmp_path: Path) -> None:
     """KFD shows the CPUs and the GPU as one node."""
     facts = kfd_machine({})
     root = write_tree(tmp_path, facts)

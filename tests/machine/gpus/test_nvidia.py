@@ -86,15 +86,13 @@ def seen(root: Path, listed: list[Gpu], text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("text", "expected"), TORCH)
-def test_entries_are_those_of_torch(text: str, expected: list[int] | list[str]) -> None:
+def test_entries_are_parsed_as_by_torch(text: str, expected: list[int] | list[str]) -> None:
     """Every string gives torch's list."""
     assert list(parse(text).ids) == expected
 
 
 @pytest.mark.parametrize(("ids", "expected"), TORCH_UUIDS)
-def test_uuids_are_read_as_torch_reads_them(
-    tmp_path: Path, ids: list[str], expected: list[int]
-) -> None:
+def test_uuids_are_parsed_as_by_torch(tmp_path: Path, ids: list[str], expected: list[int]) -> None:
     """The beginning of a UUID is enough if only one GPU has it."""
     assert seen(tmp_path, gpus(*UUIDS), ",".join(ids)) == [UUIDS[number] for number in expected]
 
@@ -107,7 +105,7 @@ def test_without_the_variable_all_are_visible(tmp_path: Path) -> None:
     assert (found.visible_origin, found.visible_warning) == ("NVML", "")
 
 
-def test_the_order_of_the_list_is_the_order_of_the_workers(tmp_path: Path) -> None:
+def test_list_order_is_worker_order(tmp_path: Path) -> None:
     """The first entry is the GPU of local rank 0."""
     found = machine(tmp_path, FOUR, "3,0")
 
@@ -134,7 +132,7 @@ def test_the_order_of_the_list_is_the_order_of_the_workers(tmp_path: Path) -> No
         ("GPU-1,MIG-a", [1], OTHER_KIND.format("GPU-1,MIG-a", "not a whole GPU, unlike the first")),
     ],
 )
-def test_a_list_cut_short_says_where(
+def test_invalid_entry_gives_a_warning(
     tmp_path: Path, text: str, numbers: list[int], warning: str
 ) -> None:
     """The warning names the entry."""
@@ -159,7 +157,9 @@ def test_a_list_cut_short_says_where(
         ("2", []),
     ],
 )
-def test_slices_are_named_by_either_form(tmp_path: Path, text: str, expected: list[str]) -> None:
+def test_slices_are_found_by_both_uuid_forms(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
     """A slice is named by its UUID, its beginning, or GPU and instances; a number is a whole GPU."""
     listing = split(gpus("GPU-0", "GPU-1"), a1=0, a2=0, b=1)
 
@@ -182,7 +182,7 @@ def test_a_slice_has_the_address_of_its_gpu(tmp_path: Path) -> None:
     ],
     ids=["one-gpu", "gpu-in-the-name", "any-of-two"],
 )
-def test_without_nvml_slices_are_known_by_their_gpu(
+def test_slice_without_nvml_has_its_gpu(
     tmp_path: Path, count: int, text: str, expected: list[str]
 ) -> None:
     """CUDA reads their names even if NVML does not answer."""
@@ -210,11 +210,11 @@ def test_slices_of_a_gpu_without_a_uuid(tmp_path: Path, uuid: str) -> None:
 
 
 def test_nvml_lists_all_slices(tmp_path: Path) -> None:
-    """Where it answers, a name that it does not have is none."""
+    """If NVML answers, a UUID that it does not list is invalid."""
     assert seen(tmp_path, gpus("GPU-0"), "MIG-x") == []
 
 
-def test_slices_that_are_not_named_are_reported(tmp_path: Path) -> None:
+def test_unselected_slices_give_a_warning(tmp_path: Path) -> None:
     """A process sees only one of them."""
     listing = split(gpus("GPU-0", "GPU-1"), a=1, b=1)
 
@@ -242,7 +242,7 @@ def test_slices_that_are_not_named_are_reported(tmp_path: Path) -> None:
     ],
     ids=["as-far-as-they-differ", "at-least-four-digits", "one-begins-the-other", "seven"],
 )
-def test_slices_are_named_as_devices_takes_them(
+def test_warning_names_slices_as_devices_takes_them(
     tmp_path: Path, uuids: list[str], named: str
 ) -> None:
     """By beginnings that no other UUID has, in any case of letters."""
@@ -253,8 +253,8 @@ def test_slices_are_named_as_devices_takes_them(
     assert f" --devices {named} --virtual-local-rank" in warning
 
 
-def test_many_slices_are_not_all_named(tmp_path: Path) -> None:
-    """A warning is short, and what it says to type works."""
+def test_warning_with_many_slices_is_short(tmp_path: Path) -> None:
+    """The warning is short, and the command in it works."""
     wholes = gpus(*(f"GPU-{at}" for at in range(8)))
     parts = [part(gpu, f"MIG-{gpu.index}{at}345678-1234") for gpu in wholes for at in range(7)]
 
@@ -278,7 +278,7 @@ def test_many_slices_are_not_all_named(tmp_path: Path) -> None:
         ("AB", (0, 1), {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"}, True),
     ],
 )
-def test_cuda_s_order_is_the_bus_s_for_gpus_of_one_model(
+def test_cuda_order_is_bus_order_for_one_model(
     tmp_path: Path,
     models: str,
     nodes: tuple[int, int],

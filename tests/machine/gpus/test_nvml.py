@@ -1,4 +1,4 @@
-"""Which GPUs NVML lists: asked in a child, so that the launcher goes on in time whatever that does."""
+"""The GPUs that NVML lists, queried in a child, so that a hanging driver does not delay the launcher."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -53,14 +53,14 @@ def asked(question: Callable[[], Iterable[Any]] | None = None) -> tuple[Gpu, ...
     return gpus_in(run_query(question, 60.0))
 
 
-def test_the_answer_comes_in_order() -> None:
+def test_gpus_are_in_nvml_order() -> None:
     """It has the facts of each GPU."""
     assert asked(lambda: TWO) == tuple(TWO)
 
 
 @pytest.mark.usefixtures("pynvml")
-def test_the_facts_that_nvml_returns() -> None:
-    """A GPU that NVML does not let us use is left out; old versions of pynvml return bytes."""
+def test_gpu_facts_from_nvml() -> None:
+    """A GPU that NVML does not let us use is excluded; old versions of pynvml return bytes."""
     near = Hints("0-3,64", "1")
     last = whole(2, "GPU-3", model="NVIDIA A100", hints=Hints("0-3,64"))
 
@@ -78,7 +78,7 @@ def test_the_facts_that_nvml_returns() -> None:
     "answer", ["", "[", '[{"index":0,"bdf":""},', '[{"bdf":""}]', '{"index":0}', "GPU-a\nend"]
 )
 def test_a_damaged_answer_lists_no_gpu(answer: str) -> None:
-    """Half of one is none; and a user may have edited a capture."""
+    """The answer may be cut off, or a user may have edited a capture."""
     assert gpus_in(answer) == ()
 
 
@@ -96,7 +96,7 @@ def test_slices_follow_the_whole_gpus() -> None:
     ("address", "expected"),
     [("00000000:17:00.0", "0000:17:00.0"), ("0000:E1:00.0", "0000:e1:00.0"), ("x", ""), ("", "")],
 )
-def test_addresses_have_one_form(address: str, expected: str) -> None:
+def test_nvml_addresses_are_normalised(address: str, expected: str) -> None:
     """NVML writes eight digits of domain; an edited answer may have none of its addresses."""
     (found,) = asked(lambda: [replace(TWO[0], bdf=address)])
 

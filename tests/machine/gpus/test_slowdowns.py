@@ -26,7 +26,7 @@ def nvmlDeviceGetGpuMaxPcieLinkGeneration(index): return 5
 
 
 @pytest.mark.usefixtures("pynvml")
-def test_each_slowdown_is_named() -> None:
+def test_gpu_slowdowns() -> None:
     """An idle GPU and one at its power limit are as they should be."""
     assert slow_gpus(seconds=60.0).split(", ") == [
         "GPU 1 is throttled by its hardware: heat or power",

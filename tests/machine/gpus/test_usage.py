@@ -1,4 +1,4 @@
-"""What GPUs do now, as NVML says; who asks never waits."""
+"""The usage of GPUs from NVML; callers never wait for it."""
 
 import time
 from collections.abc import Iterator
@@ -52,8 +52,8 @@ def answered(usage: GpuUsage, now: float) -> dict[str, GpuState]:
 
 
 @pytest.mark.usefixtures("pynvml")
-def test_the_figures_that_nvml_returns() -> None:
-    """What a GPU does not tell is not known; one that we may not open is left out."""
+def test_usage_from_nvml() -> None:
+    """What a GPU does not report is None; a GPU that we may not open is excluded."""
     usage = GpuUsage()
 
     found = answered(usage, 100.0)
@@ -66,7 +66,7 @@ def test_the_figures_that_nvml_returns() -> None:
 
 
 @pytest.mark.usefixtures("pynvml")
-def test_an_older_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_with_an_older_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has version 1 only."""
     monkeypatch.delattr("pynvml.nvmlMemory_v2")
     usage = GpuUsage()
@@ -77,7 +77,7 @@ def test_an_older_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {state.memory for state in found.values()} == {6 << 30}
 
 
-def test_old_figures_are_not_shown() -> None:
+def test_old_measurements_are_not_shown() -> None:
     """They are as old as the question; the next one brings new figures."""
     usage = GpuUsage(lambda: [("GPU-a", GpuState(1, 2, 3, 4, 5))])
     first = answered(usage, 100.0)
@@ -89,8 +89,8 @@ def test_old_figures_are_not_shown() -> None:
     usage.close()
 
 
-def test_a_driver_that_hangs_costs_one_child(tmp_path: Path) -> None:
-    """Questions start no other until it has been killed and is gone: then they are asked again."""
+def test_hanging_driver_leaves_one_child(tmp_path: Path) -> None:
+    """No other child is started until this one has been killed and reaped."""
     is_well = tmp_path / "is_well"
 
     def asks() -> Iterator[tuple[str, GpuState]]:
@@ -116,7 +116,7 @@ def test_a_driver_that_hangs_costs_one_child(tmp_path: Path) -> None:
     usage.close()
 
 
-def test_a_machine_without_nvml() -> None:
+def test_usage_without_nvml() -> None:
     def fails() -> Iterator[tuple[str, GpuState]]:
         raise OSError("no libnvidia-ml.so.1")
         yield

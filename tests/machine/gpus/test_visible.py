@@ -30,19 +30,21 @@ def machine(root: Path, devices: list[PciDevice], **environ: str) -> Machine:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "NoDevFiles"])
-def test_hiding_every_gpu_on_purpose_is_nothing_to_remark(tmp_path: Path, text: str) -> None:
+def test_hiding_all_gpus_gives_no_warning(tmp_path: Path, text: str) -> None:
     """Users and tools set these values for jobs without GPUs."""
     found = machine(tmp_path, TWO_OF_NVIDIA, CUDA_VISIBLE_DEVICES=text)
 
     assert (found.visible, found.visible_warning) == ((), "")
 
 
-def test_a_list_without_any_gpu_is_remarked(tmp_path: Path) -> None:
+def test_list_without_gpus_gives_a_warning(tmp_path: Path) -> None:
     """The user expects GPUs, and the process may open none."""
     found = machine(tmp_path, [], CUDA_VISIBLE_DEVICES="0,1")
 
     assert found.visible == ()
-    assert found.visible_warning == ("CUDA_VISIBLE_DEVICES=0,1, but this process may open no GPU")
+    assert found.visible_warning == (
+        "CUDA_VISIBLE_DEVICES=0,1, but this process can't open any GPU"
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_a_list_without_any_gpu_is_remarked(tmp_path: Path) -> None:
         ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}, "nvidia"),
     ],
 )
-def test_one_of_several_vendors_is_chosen(
+def test_one_of_several_vendors_is_used(
     tmp_path: Path, environ: dict[str, str], vendor: str
 ) -> None:
     """It is the vendor whose own variable is set, else the first."""
@@ -68,7 +70,7 @@ def test_one_of_several_vendors_is_chosen(
     assert {gpu.vendor for gpu in found.visible} == {vendor}
 
 
-def test_vendors_that_are_not_used_are_named(tmp_path: Path) -> None:
+def test_origin_names_unused_vendors(tmp_path: Path) -> None:
     """The user sees which vendor's GPUs the workers use."""
     origin = machine(tmp_path, [*TWO_OF_NVIDIA, *TWO_OF_AMD]).visible_origin
 
@@ -88,7 +90,7 @@ def test_vendors_that_are_not_used_are_named(tmp_path: Path) -> None:
         ("9", "COMPOSITE", []),
     ],
 )
-def test_intel_s_mask_only_filters(
+def test_intel_mask_keeps_bus_order(
     tmp_path: Path, mask: str, hierarchy: str, expected: list[int]
 ) -> None:
     """The order is that of the bus; a card is one device, or one for each tile."""
@@ -101,7 +103,7 @@ def test_intel_s_mask_only_filters(
     assert [gpu.index for gpu in found.visible] == expected
 
 
-def test_a_mask_that_names_no_card_says_so(tmp_path: Path) -> None:
+def test_intel_mask_without_gpus_gives_a_warning(tmp_path: Path) -> None:
     """The other entries count."""
     found = machine(tmp_path, TWO_OF_INTEL, ZE_AFFINITY_MASK="0,9")
 
@@ -122,10 +124,10 @@ def test_a_mask_that_names_no_card_says_so(tmp_path: Path) -> None:
         ("", []),
     ],
 )
-def test_huawei_s_list_ends_at_what_is_not_a_number(
+def test_huawei_list_ends_at_an_invalid_entry(
     tmp_path: Path, text: str, expected: list[int]
 ) -> None:
-    """A space is no part of a number."""
+    """A space is not part of a number."""
     found = machine(tmp_path, THREE_OF_HUAWEI, ASCEND_RT_VISIBLE_DEVICES=text)
 
     assert [gpu.index for gpu in found.visible] == expected

@@ -132,7 +132,7 @@ def _without_gpus(tree: Tree, environ: Mapping[str, str]) -> Visible:
         return Visible((), origin)
     if tree.answers.answer.get("nvml") == HUNG:
         return Visible((), origin, "NVML does not answer, and no file shows which GPUs there are")
-    return Visible((), origin, f"{origin}, but this process may open no GPU" if origin else "")
+    return Visible((), origin, f"{origin}, but this process can't open any GPU" if origin else "")
 
 
 def _by_class(tree: Tree) -> tuple[Gpu, ...]:

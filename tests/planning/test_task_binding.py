@@ -76,7 +76,7 @@ def test_a_task_uses_its_own_gpu(
     assert worker.local_rank_reason == reason
 
 
-def test_variables_of_the_worker() -> None:
+def test_variables_of_a_task() -> None:
     """The variables describe the tasks of all nodes, not the one worker of the agent."""
     (worker,) = plan(layout(2), machine(NODES, [0, 0, 1, 1])).workers
 
@@ -106,7 +106,9 @@ def test_variables_of_the_worker() -> None:
         (layout(2), [2], "4", "1"),
     ],
 )
-def test_threads(tasks: TaskLayout, visible: list[int], allowed: str, threads: str) -> None:
+def test_threads_of_a_task(
+    tasks: TaskLayout, visible: list[int], allowed: str, threads: str
+) -> None:
     """The task has a share of the CPUs of all tasks, or all CPUs of its own."""
     here = machine(NODES, [0, 0, 1, 1], visible=visible, allowed=allowed)
 
@@ -127,7 +129,7 @@ def test_threads(tasks: TaskLayout, visible: list[int], allowed: str, threads: s
         (1, "0-7", "", "4-5", "2"),
     ],
 )
-def test_cpus_of_a_task_whose_scheduler_does_not_say_whose_they_are(
+def test_cpus_of_a_task_if_ownership_is_unknown(
     tasks: int, allowed: str, cpuset: str, cpus: str, threads: str
 ) -> None:
     """They are its own if every task can have as many cores."""
@@ -229,7 +231,7 @@ FOUR_CORES_EACH = machine(
     ],
     ids=["one thread of each core", "half of the cores"],
 )
-def test_tasks_have_all_gpus_of_a_node_of_which_the_job_has_a_part(
+def test_tasks_with_all_gpus_of_a_partial_node(
     mode: NumaBinding, allowed: str, exclusive: list[str], threads: str
 ) -> None:
     """Each is bound as one job's worker: no other job has a GPU there."""
@@ -261,10 +263,10 @@ UNPLACED = tuple(replace(gpu, numa_node=None) for gpu in CLUSTERS.pci_gpus[1:])
 
 @pytest.mark.parametrize("others", [(), UNPLACED], ids=["not there", "not placed"])
 @pytest.mark.parametrize(("mode", "expected"), [("auto", "12-15"), ("socket", "0-15")])
-def test_a_bus_that_hides_the_other_tasks_gpus(
+def test_other_tasks_gpus_hidden_from_the_bus(
     others: tuple[PciGpu, ...], mode: str, expected: str
 ) -> None:
-    """A node without a GPU may be another task's: its CPUs are not taken, but by a mode that shares."""
+    """A NUMA node without a GPU may be another task's, so only modes that share CPUs use it."""
     bus = (*CLUSTERS.pci_gpus[:1], *others)
     here = replace(CLUSTERS, visible=CLUSTERS.visible[:1], pci_gpus=bus)
 
@@ -274,7 +276,7 @@ def test_a_bus_that_hides_the_other_tasks_gpus(
 
 
 @pytest.mark.parametrize("cpus", ["0-12", "0-31"])
-def test_a_task_beside_unseen_ones_keeps_the_core_that_is_left(cpus: str) -> None:
+def test_task_beside_hidden_ones_keeps_the_last_core(cpus: str) -> None:
     """Where the GPUs of the others are is unknown."""
     here = replace(CLUSTERS, visible=CLUSTERS.visible[:1], pci_gpus=CLUSTERS.pci_gpus[:1])
     allowed = CpuSet(CpuSet.parse(cpus) - {13, 14, 15})
@@ -294,7 +296,7 @@ def test_a_task_beside_unseen_ones_keeps_the_core_that_is_left(cpus: str) -> Non
         (2, 4, "exclusive", ["0", "1", "2", "3"]),
     ],
 )
-def test_tasks_with_a_slice_each(gpus: int, tasks: int, mode: str, expected: list[str]) -> None:
+def test_tasks_with_one_slice_each(gpus: int, tasks: int, mode: str, expected: list[str]) -> None:
     """Each sees one MIG slice, all of them of the first GPU here; the part of a GPU is divided."""
     size = 8 * gpus
     caches = [f"{at}-{at + 1}" for at in range(0, size, 2)]
@@ -317,7 +319,7 @@ def test_tasks_with_a_slice_each(gpus: int, tasks: int, mode: str, expected: lis
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)], ids=["block", "cyclic"])
 @pytest.mark.parametrize("allowed", ["0-7", "0-3"])
-def test_tasks_with_a_slice_each_of_two_gpus(order: tuple[int, ...], allowed: str) -> None:
+def test_tasks_with_slices_of_two_gpus(order: tuple[int, ...], allowed: str) -> None:
     """All slices are listed: each has its own half of its GPU's part, whichever task has it."""
     here = machine({0: "0-7"}, [0, 0], allowed=allowed)
     slices = [
@@ -344,7 +346,7 @@ def test_tasks_with_a_slice_each_of_two_gpus(order: tuple[int, ...], allowed: st
     assert {worker.env["LOCAL_RANK"] for worker in found} == {"0"}
 
 
-def test_tasks_with_slices_beside_one_with_a_whole_gpu() -> None:
+def test_tasks_with_slices_and_a_whole_gpu() -> None:
     """Two each divide the parts of the GPUs that are split."""
     here = machine({0: "0-11"}, [0, 0, 0])
     slices = [
@@ -370,10 +372,10 @@ def test_tasks_with_slices_beside_one_with_a_whole_gpu() -> None:
     ("on_bus", "tasks", "of_job"),
     [(1, 7, None), (1, 7, 1), (1, 7, 7), (8, 7, None), (8, 7, 7), (8, 14, None), (8, 14, 2)],
 )
-def test_tasks_with_a_slice_each_that_see_no_other(
+def test_tasks_with_slices_hidden_from_each_other(
     on_bus: int, tasks: int, of_job: int | None
 ) -> None:
-    """Up to seven may have slices of one GPU. They are not refused: none sees another's slice."""
+    """Up to seven tasks may have slices of one GPU. None sees another's slice, which is not an error."""
     here = machine({0: "0-55"}, [0] * on_bus)
     slices = [
         replace(here.gpus[at // 7], uuid=f"MIG-{at}", parent=f"GPU-{at // 7}")
@@ -395,7 +397,7 @@ def test_tasks_with_a_slice_each_that_see_no_other(
     ]
 
 
-def test_a_slice_that_all_tasks_see() -> None:
+def test_slice_shared_by_all_tasks() -> None:
     """CUDA shows each of them the slice of the second GPU, and no other."""
     here = machine(NODES, [0, 1])
     here = replace(here, gpus=(*here.gpus, replace(here.gpus[1], uuid="MIG-a", parent="GPU-1")))

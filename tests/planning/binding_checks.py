@@ -1,4 +1,4 @@
-"""What binding promises to each worker, on any machine."""
+"""Properties of the binding that hold on any machine."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.plans import BindingOptions, bind, job, planned
 
 
-def check_room(here: Machine, workers: int, each_has: int | None) -> None:
+def check_core_shares(here: Machine, workers: int, each_has: int | None) -> None:
     """By default no worker has less than a core, if it has more without binding; all have one rule.
 
     If there are GPUs that the job does not see, all that it does not use may have workers of others.
@@ -47,8 +47,10 @@ def _cores(here: Machine, cpus: CpuSet) -> int:
     return sum(1 for core in here.cores if core & cpus)
 
 
-def check_hint(here: Machine, mode: NumaBinding, workers: int, each_has: int | None) -> None:
-    """A mode that a warning names uses the idle CPUs that it names, and leaves nobody with less."""
+def check_suggested_mode(
+    here: Machine, mode: NumaBinding, workers: int, each_has: int | None
+) -> None:
+    """A mode that a warning suggests uses the idle CPUs in it, and gives no worker fewer cores."""
     plan = planned(job(numa_binding=mode, gpus_per_worker=each_has), here, workers)
     for warning in plan.warnings:
         if "--numa-binding" not in warning:

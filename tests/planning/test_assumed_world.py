@@ -30,23 +30,23 @@ def test_one_node() -> None:
     assert (world.master_addr, world.master_port) == ("127.0.0.1", None)
 
 
-def test_other_nodes_are_like_this_one() -> None:
-    """Until they set another number."""
+def test_assumed_world_repeats_this_node() -> None:
+    """All nodes are assumed to have the same number of workers."""
     world = assumed_world(job(nnodes=3, node_rank=2, master_addr="a", master_port=1), 4)
 
     assert (world.node_rank, world.first_rank, world.size) == (2, 8, 12)
     assert (world.master_addr, world.master_port) == ("a", 1)
 
 
-def test_a_node_that_knows_no_rank_is_shown_as_the_first() -> None:
-    """There is no better guess."""
+def test_unknown_node_rank_is_shown_as_0() -> None:
+    """Rank 0 is assumed."""
     world = assumed_world(job(nnodes=3, rdzv_endpoint="[::1]:29500"), 4)
 
     assert (world.node_rank, world.first_rank) == (0, 0)
     assert world.master_addr == "::1"
 
 
-def test_tasks_know_it_all() -> None:
+def test_assumed_world_of_a_task() -> None:
     """Nothing is assumed of them: 3, 2 and 1 on three nodes."""
     world = assumed_world(job(nnodes=3, node_rank=2, tasks=TASK, master_addr="a"), 1)
 
@@ -54,7 +54,7 @@ def test_tasks_know_it_all() -> None:
     assert (world.first_rank, world.local_size, world.size) == (5, 1, 6)
 
 
-def test_a_lone_worker_gets_a_free_port() -> None:
+def test_single_worker_gets_a_free_ras_port() -> None:
     """As any job on one machine."""
     port = lone_worker_world(job(exec=True)).master_port
 
@@ -63,14 +63,14 @@ def test_a_lone_worker_gets_a_free_port() -> None:
         pass
 
 
-def test_workers_of_many_tasks_all_take_the_first_candidate() -> None:
-    """No node joins, so there is no second world."""
+def test_tasks_take_the_first_candidate_port() -> None:
+    """Nodes do not join, so this world is final."""
     spec = job(exec=True, nnodes=3, tasks=TASK, master_addr="a", port_candidates=(20001, 20002))
 
     assert lone_worker_world(spec).master_port == 20001
 
 
-def test_rank_0_finds_its_port_taken() -> None:
+def test_rank_0_skips_a_port_in_use() -> None:
     """Only node 0 can know."""
     with socket.create_server(("", 0)) as taken:
         spec = job(

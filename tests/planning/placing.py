@@ -1,1 +1,0 @@
-"""Workers that are placed by the options of a job."""
