@@ -1,4 +1,4 @@
-"""Nodes that meet by torch's c10d rendezvous, as torchrun's agents do; many in one process.
+"""Nodes that use torch's c10d rendezvous, as torchrun's agents do; many in one process.
 
 Each is a thread: processes of their own took longer wherever both were tried.
 """
@@ -14,7 +14,7 @@ STORE = "127.0.0.1"
 
 
 def store(pipe: Pipe, port: int) -> None:
-    """Hold the store that the nodes meet at, until the pipe is closed."""
+    """Serve the store of the rendezvous until the pipe is closed."""
     # Only in this process: no other needs torch.
     from torch.distributed import TCPStore
 

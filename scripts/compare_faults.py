@@ -77,7 +77,7 @@ for step in range(1_000_000):
         raise ConnectionError("connection closed by peer")
     time.sleep(0.02)
 """
-"""No rank goes on without the others, as in a step of training; each has a child."""
+"""No rank continues without the others, as in a training step; each has a child process."""
 
 
 class Trial(NamedTuple):
@@ -108,7 +108,7 @@ class Fault(NamedTuple):
 
 
 def order(trial: Trial) -> None:
-    """Let rank 1 do what it was told at its start."""
+    """Let rank 1 do what its arguments say."""
     (trial.folder / "strike").touch()
 
 

@@ -59,7 +59,7 @@ SECONDS_OF_A_STAGE = 30 * 60.0
 SECONDS_OF_A_LONG_STAGE = 100 * 60.0
 
 SECONDS_BETWEEN_LINES = 30.0
-"""Where the output is no terminal; there, one line is written anew each second."""
+"""If the output is not a terminal. On a terminal, one line is rewritten each second."""
 
 PERCENTAGE = re.compile(r"\[ *(\d+%)\]")
 SUMMARY = "short test summary info"
@@ -264,7 +264,7 @@ def run(steps: Sequence[Step], options: argparse.Namespace) -> list[Step]:
 
 
 class MovingLine:
-    """Says what is running: on a terminal in one place, elsewhere as a line now and then."""
+    """Prints what is running: on a terminal by rewriting a line, elsewhere as a line now and then."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -293,7 +293,7 @@ def show(step: Step) -> None:
     """Print how a command ended, and its output if it failed."""
     text = step.printed().rstrip()
     if step.code == 0 and "pytest" in step.command:
-        # What was left out and why, and the numbers.
+        # The skipped tests with their reasons, and the counts.
         _, _, text = text.rpartition(SUMMARY) if SUMMARY in text else text.rpartition("\n")
         text = text.lstrip(" =\n")
     elif step.code == 0:
@@ -335,7 +335,7 @@ def left_out(cases: Iterable[Element], options: argparse.Namespace) -> Iterator[
 
 
 def conclude(steps: Sequence[Step], reports: Path, options: argparse.Namespace) -> int:
-    """Print what was left out, and the numbers; return the exit code.
+    """Print the skipped tests and the counts; return the exit code.
 
     The last line has the tests that failed and the other steps that did, as CI reads it.
     """
@@ -349,7 +349,7 @@ def conclude(steps: Sequence[Step], reports: Path, options: argparse.Namespace) 
     for kind in sorted({kind for kind, _ in cases} | wanted.keys()):
         counts = {end: cases[kind, end] for end in ("passed", "failed", "skipped")}
         ends.update(counts)
-        # Without CI, a test left out for want of root or a tool is as good as run.
+        # Without CI, a test that is skipped because root or a tool is missing counts as run.
         ran = counts["passed"] + counts["failed"] + (0 if "CI" in os.environ else counts["skipped"])
         print(f"   {kind}: {', '.join(f'{count} {end}' for end, count in counts.items())}")
         if ran < wanted[kind]:

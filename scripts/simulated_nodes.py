@@ -73,22 +73,22 @@ TAIL = "Traceback (most recent call last):\n" + 5 * '  File "train.py", line 12,
 
 
 MAX_UNANSWERED = 1000
-"""Calls of one process at a time, so that the kernel's queue of node 0 (4096) has room for all: a call
-that it drops is repeated after seconds."""
+"""Pending connections per process, so that all fit into node 0's backlog (4096). The kernel retries a
+dropped connection only after seconds."""
 
 
 class SimulatedNode:
-    """A member, and when it learnt what."""
+    """A member, and the times of its events."""
 
     def __init__(self, rank: int, nodes: int, attempts: int, silent: float) -> None:
-        """Make all messages in advance: a real node has processors of its own for that."""
+        """Encode all messages in advance, because a real node has its own CPUs for that."""
         self.joined_at = self.stopped_at = self.ended_at = 0.0
         self.failed_at = 0.0
-        """When it reported its worker's failure; 0: it reported none."""
+        """When it reported its worker's failure; 0 if it reported none."""
         self.placed_at = 0.0
-        """When it learnt its place in the newest world."""
+        """When it got its rank in the newest world."""
         self.lost_at = 0.0
-        """When it was lost; 0: it was not."""
+        """When it was lost; 0 if it was not."""
         self.shortest_lease = float("inf")
         """Seconds that its lease had to run when it was renewed, at least."""
         self._lease = MemberLease(heartbeat_rhythm(nodes, silent))
@@ -127,9 +127,9 @@ class SimulatedNode:
                     self.joined_at = now
                 case WorldFormed(world):
                     self.joined_at = self.joined_at or now
-                    self._take_place(world, now)
+                    self._take_rank(world, now)
                 case NextAttempt(world):
-                    self._take_place(world, now)
+                    self._take_rank(world, now)
                 case Stop():
                     self.stopped_at = now
                     connection.send_body(self._done[self.attempt])
@@ -158,10 +158,10 @@ class SimulatedNode:
         self.lost_at = time.monotonic()
         self.connection.close()
 
-    def _take_place(self, world: World, now: float) -> None:
+    def _take_rank(self, world: World, now: float) -> None:
         self.placed_at, self.attempt = now, world.attempt
         if world.node_rank != self._rank:
-            # A spare that has a place now, which few are.
+            # A spare that has replaced a node.
             self._rank = world.node_rank
             self._done = _done_bodies(self._rank, range(len(self._done)))
 
@@ -343,7 +343,7 @@ def _supervise(membership: Membership, loop: Loop[Event], pipe: Pipe) -> None:
 
 
 def measured() -> tuple[int, float]:
-    """Return the bytes that this process holds, without mapped files, and its processor seconds.
+    """Return the memory of this process in bytes, without mapped files, and its CPU seconds.
 
     The share of libraries in it would shrink as soon as other processes use them (PSS).
     """

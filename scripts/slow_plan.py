@@ -49,7 +49,7 @@ class Cause(StrEnum):
     HEALTHY = "healthy"
     """No rank is slow; the CPUs are full."""
     HEALTHY_FREE = "healthy_free"
-    """No rank is slow; two ranks sleep in place of most of their work, so CPUs are free."""
+    """No rank is slow; two ranks sleep instead of most of their work, so CPUs are free."""
 
 
 class Plan(NamedTuple):

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 WIDTH, LAYERS = 256, 4
 
 SAMPLES = 1_000_000
-"""Of one epoch: an hour of training or so. A sampler that shuffles holds the number of each."""
+"""Of one epoch: about an hour of training. A sampler that shuffles keeps the index of each."""
 
 LOADER_TIMES = 1.5
 """A slow loader takes so many times the delay for a batch: it works ahead while its rank computes."""

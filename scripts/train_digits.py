@@ -122,7 +122,7 @@ def train_epoch(
 
 @torch.no_grad()
 def accuracy(model: DistributedDataParallel, test: TensorDataset, device: torch.device) -> float:
-    """Return the share of ``test`` that is read rightly; each rank looks at its own part."""
+    """Return the share of ``test`` that is classified correctly; each rank evaluates its own part."""
     mine = Subset(test, range(dist.get_rank(), len(test), dist.get_world_size()))
     total = torch.zeros(2, device=device)
     for images, labels in DataLoader(mine, batch_size=256):

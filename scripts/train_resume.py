@@ -1,8 +1,8 @@
-"""Train with DistributedDataParallel, and go on where the last run was suspended.
+"""Train with DistributedDataParallel, and resume where the last run was suspended.
 
-Type ``clusterrun --nproc-per-node 2 scripts/train_resume.py --checkpoint run.pt`` again to go on:
-on as many ranks, the weights end bit for bit as in a run that was never suspended; on others, each
-step still has the same samples. python and torchrun run it, too.
+To resume, run ``clusterrun --nproc-per-node 2 scripts/train_resume.py --checkpoint run.pt`` again. On the same
+number of ranks, the final weights are bit for bit those of a run that was never suspended; on another
+number, each step still has the same samples. python and torchrun run it too.
 """
 
 import argparse

@@ -177,7 +177,7 @@ def _group_section(group: type[Struct]) -> str:
 
 
 def _option_cells(row: Row) -> tuple[str, str, str]:
-    # The brackets of a value that may be left out touch the name.
+    # The metavar of an optional value includes "[=", without a space before it.
     space = "" if row.needs_equals else " "
     others = [
         *map(flag, row.option.aliases),

@@ -1,4 +1,4 @@
-"""Draw what the commands that look into a job print, as pictures for the documentation.
+"""Draw the output of the commands about running jobs, as pictures for the documentation.
 
     scripts/write_screens.py [FOLDER]
 
