@@ -114,7 +114,7 @@ def test_several_models_are_selected_by_uuid() -> None:
 
 
 NONE_FOUND = (
-    "leave the test out; to choose GPUs that clusterrun does not find, set their variable:\n"
+    "remove the test; to choose GPUs that clusterrun does not find, set their variable:\n"
     "  --env CUDA_VISIBLE_DEVICES=0,1 --nproc-per-node 2"
 )
 

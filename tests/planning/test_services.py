@@ -457,7 +457,7 @@ def test_variables_of_a_service_that_choose_gpus() -> None:
         " worker of a job with services"
     )
     assert caught.value.hint == (
-        "leave it out; gpus_per_worker or devices choose the GPUs of a service"
+        "remove it; gpus_per_worker or devices choose the GPUs of a service"
     )
     assert variables(planned(spec, NO_GPUS), CUDA) == [[], [f"{CUDA}=0"]]
 
