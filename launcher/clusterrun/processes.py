@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from clusterrun.signals import signal_name
 
@@ -79,7 +79,14 @@ def forked(child: Callable[[], object]) -> int:
     with blocked(*signal.valid_signals()):
         pid = posix.fork()
         if pid == 0:
-            _call_and_exit(child)
+            status = 1
+            try:
+                stop_tracing()
+                child()
+                status = 0
+            finally:
+                # After any exception, without a traceback and without the launcher's exit handlers.
+                os._exit(status)
     return pid
 
 
@@ -126,17 +133,6 @@ def _stop_monitoring(monitoring: Any) -> None:
     for tool in filter(monitoring.get_tool, range(6)):
         for event in events:
             monitoring.register_callback(tool, event, None)
-
-
-def _call_and_exit(child: Callable[[], object]) -> NoReturn:
-    status = 1
-    try:
-        stop_tracing()
-        child()
-        status = 0
-    finally:
-        # After any exception, without a traceback and without the launcher's exit handlers.
-        os._exit(status)
 
 
 class TimeLimitedChild:

@@ -64,7 +64,7 @@ def test_no_secret_is_shown(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["PWD", "OLDPWD", "TOKENIZERS_PARALLELISM", "CLUSTERRUN_PASS_LOCAL_RANK"]
 )
-def test_secret_like_names_are_hidden(name: str) -> None:
+def test_harmless_names_that_look_secret_are_shown(name: str) -> None:
     """Plans have their values."""
     assert redacted(name, "x") == "x"
 

@@ -54,7 +54,7 @@ def test_assumed_world_of_a_task() -> None:
     assert (world.first_rank, world.local_size, world.size) == (5, 1, 6)
 
 
-def test_single_worker_gets_a_free_ras_port() -> None:
+def test_single_worker_gets_a_free_master_port() -> None:
     """As any job on one machine."""
     port = lone_worker_world(job(exec=True)).master_port
 
@@ -70,7 +70,7 @@ def test_tasks_take_the_first_candidate_port() -> None:
     assert lone_worker_world(spec).master_port == 20001
 
 
-def test_rank_0_skips_a_port_in_use() -> None:
+def test_rank_0_rejects_a_port_in_use() -> None:
     """Only node 0 can know."""
     with socket.create_server(("", 0)) as taken:
         spec = job(

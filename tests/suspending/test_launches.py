@@ -103,7 +103,7 @@ def test_a_job_exits_with_the_code_that_the_scheduler_needs(clusterrun: Launcher
     assert last["seconds"] < 30
 
 
-def test_hung_rank_delays_suspension_until_the_grace_period_ends(clusterrun: Launcher) -> None:
+def test_suspension_fails_if_a_rank_hangs(clusterrun: Launcher) -> None:
     """It is in the report; the rank that has saved exits normally."""
     job = started(clusterrun, "--suspend-grace", "0.5", words=("1=hang",))
 

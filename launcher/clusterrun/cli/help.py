@@ -118,7 +118,8 @@ def _write_commands(formatter: click.HelpFormatter) -> None:
 
 
 def _write_command(formatter: click.HelpFormatter, command: Command) -> None:
-    formatter.write_usage("clusterrun", f"{command.word} {_words_after(command)}")
+    words = "SCRIPT [ARGS]..." if command.takes_script else command.words
+    formatter.write_usage("clusterrun", f"{command.word} [OPTIONS] {words}".rstrip())
     with formatter.indentation():
         formatter.write_paragraph()
         formatter.write_text(command.about or command.summary)
@@ -129,13 +130,6 @@ def _write_command(formatter: click.HelpFormatter, command: Command) -> None:
     _write_sections(formatter, command.groups)
 
 
-def _words_after(command: Command) -> str:
-    if command.takes_script:
-        return "[OPTIONS] SCRIPT [ARGS]..."
-    options = ["[OPTIONS]"] if command.own or command.takes else []
-    return " ".join([*options, *filter(None, [command.words])])
-
-
 def _command_rows() -> list[tuple[str, str]]:
     return [(_spelling(row), row.option.help) for row in PRINTING.values()]
 
@@ -143,15 +137,13 @@ def _command_rows() -> list[tuple[str, str]]:
 def _write_sections(formatter: click.HelpFormatter, groups: Iterable[type[Struct]]) -> None:
     for group in groups:
         with formatter.section(f"{title_of(group)} (--help {group.__name__.lower()})"):
-            formatter.write_dl(_rows(group), col_max=FIRST_COLUMN_WIDTH)
+            rows = [(_spelling(row), _sentence(row)) for row in rows_of(group).values()]
+            if group is Launcher:
+                rows += _command_rows()
+            formatter.write_dl(rows, col_max=FIRST_COLUMN_WIDTH)
             if group is Launcher:
                 formatter.write_paragraph()
                 formatter.write_text(ELSEWHERE)
-
-
-def _rows(group: type[Struct]) -> list[tuple[str, str]]:
-    rows = [(_spelling(row), _sentence(row)) for row in rows_of(group).values()]
-    return [*rows, *(_command_rows() if group is Launcher else ())]
 
 
 def _spelling(row: Row) -> str:

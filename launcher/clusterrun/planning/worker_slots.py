@@ -137,7 +137,13 @@ def _requested_workers(job: Job, machine: Machine, shown: int) -> int:
         case WorkerCount.AUTO:
             return for_gpus or _usable_cpus(machine)
         case WorkerCount.GPU:
-            return for_gpus or _no_gpu(job, machine)
+            if for_gpus:
+                return for_gpus
+            raise UsageError(
+                f"nproc_per_node is gpu ({job.origin('nproc_per_node')}), but no GPU is visible"
+                f" ({why_no_gpu(machine)})",
+                "give a number, as in --nproc-per-node 2, or --nproc-per-node cpu",
+            )
         case WorkerCount.CPU:
             return _usable_cpus(machine)
         case _:
@@ -186,14 +192,6 @@ def _expect_gpu_each(job: Job, machine: Machine, workers: int, visible: int, sho
     raise UsageError(
         f"{asked}, but {shown} {are} visible ({machine.visible_origin})",
         f"give --nproc-per-node {shown}\n{shared}",
-    )
-
-
-def _no_gpu(job: Job, machine: Machine) -> int:
-    raise UsageError(
-        f"nproc_per_node is gpu ({job.origin('nproc_per_node')}), but no GPU is visible"
-        f" ({why_no_gpu(machine)})",
-        "give a number, as in --nproc-per-node 2, or --nproc-per-node cpu",
     )
 
 
