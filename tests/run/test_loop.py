@@ -65,7 +65,7 @@ def test_turn_serves_by_priority(loop: Loop[str], stack: ExitStack) -> None:
 
     assert [loop.next_event() for _ in Priority] == [
         "SIGNALS",
-        "KNOWN",
+        "AUTHENTICATED",
         "LISTENERS",
         "UNAUTHENTICATED",
     ]
