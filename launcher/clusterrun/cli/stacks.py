@@ -66,7 +66,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     asked, as_json = line.read(Stacks), line.read(Launcher).json
     rank = asked.rank
     job = select_run(line, environ, f"{called} stacks")
-    known = job.stacks_text
+    known = job.described
     if rank is not None and rank >= known.ranks:
         raise UsageError(
             f"--rank: run {known.run_id} has no rank {rank}",
@@ -102,7 +102,7 @@ def _nccl_lines(job: RunningJob, shown: Collection[int]) -> tuple[str, ...]:
     ``shown`` are the ranks whose nodes have just answered. Others are not queried, because waiting for
     them takes time.
     """
-    known = job.stacks_text
+    known = job.described
     programs = known.programs or (NumberedProgram(MAIN, 0, known.ranks),)
     return tuple(line for each in programs if each.size > 1 for line in _lines_of(job, each, shown))
 
