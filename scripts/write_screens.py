@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from clusterrun.network.control_client import ask, find_jobs
-from clusterrun.policy.answers import NodeRanks, read
+from clusterrun.policy.answers import NodeRanks, decode_answers
 from clusterrun.policy.queries import Answers, Query, Topic
 from rich.console import Console
 from rich.text import Text
@@ -122,7 +122,7 @@ def _pids(sockets: Path) -> dict[int, int]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for job in find_jobs([sockets]).jobs if sockets.exists() else ():
-            found, _ = read(ask(job, Query(1, Topic.RANKS, 1.2), Answers), NodeRanks)
+            found, _ = decode_answers(ask(job, Query(1, Topic.RANKS, 1.2), Answers), NodeRanks)
             ranks = [rank for _, node in found for rank in node.ranks]
             if ranks and all(rank.last_line for rank in ranks):
                 return {rank.rank: rank.pid for rank in ranks}

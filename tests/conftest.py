@@ -28,7 +28,7 @@ HISTORIES = "tests/histories/"
 LONGEST = (
     "tests/contract/test_training.py",
     "tests/histories/test_all_orders.py",
-    "tests/policy/test_parted_jobs.py",
+    "tests/policy/test_partitions.py",
     "tests/policy/test_large_jobs.py",
     "tests/policy/test_fates.py",
     "tests/from_python/test_notebook.py",

@@ -35,7 +35,7 @@ UNCLEAR = (
 )
 """Words in whose place messages and pages use a term: nodes report, an option is set."""
 
-ERRORS = ("Error", "Fault", "Mismatch", "Rejection", "PortInUse")
+ERRORS = ("Error", "Fault", "Rejection", "PortInUse")
 """What errors are made by: a message and a hint."""
 
 OTHER_STYLE = re.compile(
@@ -118,7 +118,7 @@ def test_the_top_level_is_what_a_visitor_needs() -> None:
 
 
 def test_pages_and_messages_use_plain_words() -> None:
-    """Plain settings of the field take their place."""
+    """Plain terms of the field take their place."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     lines = [
         (f"{relative(page)}:{number}", line)

@@ -51,37 +51,37 @@ class JoinHistory(Job):
 
     def connects(self, workers: int = 1) -> Self:
         """Have a caller connect that says nothing yet."""
-        self._connected(workers)
+        self._connect(workers)
         return self
 
-    def introduces_itself(self, caller: int, **says: Any) -> Self:
+    def sends_hello(self, caller: int, **says: Any) -> Self:
         """Have a silent caller say what it is."""
-        self._introduces(self._nodes[caller], **says)
+        self._send_hello(self._nodes[caller], **says)
         return self
 
-    def hangs_up(self, refused: str = "") -> Self:
+    def disconnects(self, refused: str = "") -> Self:
         """Have a silent caller go; ``refused``: it was no clusterrun, or not of this job."""
-        self._decided(job_events.CallerDisconnected(refused, self.now))
+        self._coordinate(job_events.CallerDisconnected(refused, self.now))
         return self
 
     def reports_too_early(self, node: int) -> Self:
         """Have a node say that ranks have ended, though none has begun."""
         report = messages.Done(0, (), None)
-        self._decided(job_events.MessageReceived(node, report, self.now))
+        self._coordinate(job_events.MessageReceived(node, report, self.now))
         return self
 
     def is_interrupted(self, number: int = signal.SIGINT) -> Self:
         """Have node 0 get a signal that ends it."""
         why = ended_while_waiting("n0", outcomes.Interrupted(number))
-        self._decided(job_events.JoinAbandoned(why, self.now))
+        self._coordinate(job_events.JoinAbandoned(why, self.now))
         return self
 
     @property
-    def all_know(self) -> bool:
+    def all_are_informed(self) -> bool:
         """Whether each node has its answer, so that node 0 may go."""
         return self._coordinator.all_are_informed
 
-    def part(self, node: int) -> str:
+    def world_text(self, node: int) -> str:
         """Return what the ranks of a node get to know of the world."""
         world = self._nodes[node].world
         assert world is not None
@@ -90,7 +90,7 @@ class JoinHistory(Job):
         return (
             f"node {world.node_rank} of {world.nodes}, ranks {ranks} of {world.size},"
             f" in the role {of_role} of {world.role_size},"
-            f" at {self.meet_at(node)}, run {world.run_id},"
+            f" at {self.master_address(node)}, run {world.run_id},"
             f" logs after {world.kept_attempts}"
         )
 

@@ -1,4 +1,4 @@
-"""Every order in which ranks, agents and messages can meet while a step is agreed on."""
+"""A suspension step is agreed on correctly in every interleaving of ranks, agents and messages."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,15 @@ from tests.histories.all_orders import DEATHS, Orders
         ((1, 1), ["lost"], {"suspended", "too late", "all end", "failed"}),
         (
             (2,),
-            ["fails", "leaves", "hangs"],
+            ["fails", "exits", "hangs"],
             {"suspended", "too late", "all end", "failed", "the grace runs", "a rank hangs"},
         ),
     ],
 )
-def test_two_ranks(sizes: Sequence[int], deaths: Sequence[str], hows: set[str]) -> None:
-    """They save at one step or go on; none waits for ever; all end when one fails or is lost."""
+def test_two_ranks_save_at_one_step(
+    sizes: Sequence[int], deaths: Sequence[str], hows: set[str]
+) -> None:
+    """All ranks save at the same step, none waits forever, and all end when one fails or is lost."""
     assert Orders(sizes, 2, deaths).explore()[1] == hows
 
 
@@ -30,13 +32,15 @@ def test_two_ranks(sizes: Sequence[int], deaths: Sequence[str], hows: set[str]) 
     [
         ((1, 1), 2, DEATHS),
         ((3,), 2, ()),
-        ((3,), 1, ("fails", "leaves")),
+        ((3,), 1, ("fails", "exits")),
         ((2, 1), 4, ()),
         *(((2, 1), 4, (death,)) for death in DEATHS),
     ],
 )
-def test_more_ranks_and_steps(sizes: Sequence[int], steps: int, deaths: Sequence[str]) -> None:
-    """One request and one death, in all orders."""
+def test_more_ranks_save_at_one_step(
+    sizes: Sequence[int], steps: int, deaths: Sequence[str]
+) -> None:
+    """One request and one accident, in all orders."""
     ends = Orders(sizes, steps, deaths).explore()[1]
 
     assert {"suspended", "too late", "all end"} <= ends

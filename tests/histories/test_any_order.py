@@ -1,4 +1,4 @@
-"""Jobs to whose nodes anything happens at any time; a counter-example is a history to paste."""
+"""Jobs in which anything happens to any node at any time; a counter-example is a history to paste."""
 
 import re
 from collections.abc import Sequence
@@ -35,14 +35,14 @@ ENDS_THE_JOB: Sequence[tuple[str, dict[str, Any]]] = (
 )
 ENDS_NOTHING = (SIGUSR1, SIGQUIT, SIGTSTP, SIGCONT)
 
-STEPS = ("is_heard", "listens", "goes_on", "goes_on", "settles", "settles", "passes")
+STEPS = ("delivers_from", "delivers_to", "steps", "steps", "settles", "settles", "time_passes")
 
 FAULTS = (
-    *("is_to_end", "is_to_end", "gets_another_signal", "hangs_at_exit", "loses_reader"),
-    *("is_killed", "freezes", "is_cut_off", "thaws", "thaws", "joins", "joins"),
+    *("is_to_end", "is_to_end", "gets_another_signal", "hangs_at_exit", "output_is_closed"),
+    *("is_killed", "freezes", "is_cut_off", "continues", "continues", "joins", "joins"),
     *("loses_fork_server", "loses_fork_server", "loses_relay", "no_rank_moves"),
-    *("outlives_lease", "outlives_lease"),
-    *("leaves", "leaves", "leaves", "has_nothing_left"),
+    *("lease_expires", "lease_expires"),
+    *("leaves_processes", "leaves_processes", "leaves_processes", "leftovers_end"),
     *(("nothing",) * 16),
 )
 
@@ -91,7 +91,7 @@ class AnyOrder(RuleBasedStateMachine):
             **options,
         }
         self.job = Job(**given)
-        self.told = [
+        self.history = [
             f"job = Job({', '.join(f'{name}={value!r}' for name, value in given.items())})"
         ]
         self.workers, self.restarts = workers, options["restarts"]
@@ -111,13 +111,13 @@ class AnyOrder(RuleBasedStateMachine):
     def handle(self, what: str, *args: Any, **options: Any) -> None:
         """Have something happen, and check what follows."""
         shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in options.items())]
-        self.told.append(f"job.{what}({', '.join(shown)})")
+        self.history.append(f"job.{what}({', '.join(shown)})")
         getattr(self.job, what)(*args, **options)
         self._look(by_signal=what in {"signalled", "asked_to_stop"})
 
     def _look(self, *, by_signal: bool) -> None:
-        lines = self.job.saw()
-        self.told += [f"    # {line}" for line in lines]
+        lines = self.job.new_lines()
+        self.history += [f"    # {line}" for line in lines]
         for line in lines:
             if found := STARTS.match(line):
                 self._starts(self.agents[int(found[1])], int(found[1]), found[2], int(found[3]))
@@ -196,8 +196,8 @@ class AnyOrder(RuleBasedStateMachine):
         if what == "settles":
             self.handle("settles")
             self._hears_again(node)
-        elif what == "passes":
-            self.handle("passes", min(100.0, self.job.next_due() + 0.001))
+        elif what == "time_passes":
+            self.handle("time_passes", min(100.0, self.job.next_due() + 0.001))
         elif node is not None:
             self.handle(what, node)
 
@@ -232,7 +232,7 @@ class AnyOrder(RuleBasedStateMachine):
         last = self.job.further_attempts + 1
         if choice % 2:
             for _ in range(4):
-                self.handle("is_heard", node)
+                self.handle("delivers_from", node)
             last = self.job.further_attempts
         self.last_attempt = last if self.last_attempt is None else min(last, self.last_attempt)
 
@@ -256,20 +256,20 @@ class AnyOrder(RuleBasedStateMachine):
             self.handle("loses_node", node)
 
     def freezes(self, choice: int) -> None:
-        self._is_missed(choice, "misses")
+        self._is_missed(choice, "goes_silent")
 
     def is_cut_off(self, choice: int) -> None:
-        self._is_missed(choice, "loses_link")
+        self._is_missed(choice, "is_cut_off")
 
     def _is_missed(self, choice: int, what: str) -> None:
         node = self._acting(choice)
         if node and self.agents[0].acts and not self.agents[node].is_lost:
             self._is_lost(node)
             self.agents[node].is_silent = True
-            self.agents[node].is_frozen = what == "misses"
+            self.agents[node].is_frozen = what == "goes_silent"
             self.handle(what, node)
 
-    def thaws(self, choice: int) -> None:
+    def continues(self, choice: int) -> None:
         frozen = [each for each, agent in enumerate(self.agents) if agent.is_frozen]
         node = self._one(choice, frozen)
         if node is not None:
@@ -280,7 +280,7 @@ class AnyOrder(RuleBasedStateMachine):
         agent.is_frozen = False
         # Its time goes on from here.
         agent.stopped_at = None if agent.stopped_at is None else self.job.now
-        self.handle("thaws", node)
+        self.handle("continues", node)
 
     def loses_fork_server(self, choice: int) -> None:
         has_place = [each for each, agent in enumerate(self.agents) if agent.attempt >= 0]
@@ -301,7 +301,7 @@ class AnyOrder(RuleBasedStateMachine):
         node = self._acting(choice)
         if node is None or self.agents[node].has_no_relay:
             return
-        # A node that waits for a place ends by itself, and a told job has no part for its wait.
+        # A node that waits for a place ends by itself, and ``Job`` does not model its wait.
         if self.agents[node].attempt >= 0:
             self.agents[node].has_no_relay = True
             self._leaves(self.agents[node], node)
@@ -313,7 +313,7 @@ class AnyOrder(RuleBasedStateMachine):
             self._is_lost(node)
             agent.leaves = True
 
-    def outlives_lease(self, choice: int) -> None:
+    def lease_expires(self, choice: int) -> None:
         """Have a fork server end the ranks of a node, which is back in time."""
         node = self._acting(choice)
         if not node or not self.lives_on or self.agents[node].has_no_fork_server:
@@ -323,12 +323,12 @@ class AnyOrder(RuleBasedStateMachine):
             self.changes += 1
             self.codes.update({(agent.attempt, rank): -SIGKILL for rank in agent.alive})
             agent.alive.clear()
-            self.handle("outlives_lease", node)
+            self.handle("lease_expires", node)
 
-    def loses_reader(self, choice: int) -> None:
+    def output_is_closed(self, choice: int) -> None:
         node = self._acting(choice)
         if node is not None:
-            self.handle("loses_reader", node)
+            self.handle("output_is_closed", node)
 
     def joins(self, _: int) -> None:
         if self.agents[0].acts and self.lives_on and len(self.agents) < MAX_NODES:
@@ -338,26 +338,26 @@ class AnyOrder(RuleBasedStateMachine):
 
     def _hears_again(self, node: int | None) -> None:
         if node is not None and self.agents[node].attempt > 0:
-            before = len(self.told)
-            self.handle("hears_again", node)
-            assert len(self.told) == before + 1, "an order for another attempt is obeyed"
+            before = len(self.history)
+            self.handle("gets_old_orders", node)
+            assert len(self.history) == before + 1, "an order for another attempt is obeyed"
 
-    def leaves(self, choice: int) -> None:
+    def leaves_processes(self, choice: int) -> None:
         """Have a rank start a process that outlives it."""
         node = self._acting(choice)
         if node is not None:
-            self.handle("leaves", "sh", node=node)
+            self.handle("leaves_processes", "sh", node=node)
 
-    def has_nothing_left(self, choice: int) -> None:
+    def leftovers_end(self, choice: int) -> None:
         node = self._acting(choice)
         if node is not None:
-            self.handle("has_nothing_left", node)
+            self.handle("leftovers_end", node)
 
     def no_rank_moves(self, _: int) -> None:
         for node, agent in enumerate(self.agents):
             if agent.acts and agent.attempt >= 0:
                 # For a moment: nothing is due meanwhile.
-                self.handle("stands_still", node, seconds=0.001)
+                self.handle("is_idle", node, seconds=0.001)
 
     def nothing(self, _: int) -> None:
         """Too many faults end a job early."""
@@ -378,7 +378,7 @@ class AnyOrder(RuleBasedStateMachine):
             else:
                 self._end_by_time_alone()
         finally:
-            note("\n".join(self.told))
+            note("\n".join(self.history))
 
     def _end_by_time_alone(self) -> None:
         """Once they are to end, no rank, process or output can keep agents from their ends."""
@@ -388,8 +388,8 @@ class AnyOrder(RuleBasedStateMachine):
             if agent.acts:
                 self.handle("signalled", SIGTERM, node=node)
         for _ in range(6):
-            self.handle("passes", 30.0)
-            self.handle("hears")
+            self.handle("time_passes", 30.0)
+            self.handle("delivers_all")
         assert all(agent.is_over or agent.is_killed for agent in self.agents), "no end"
 
     def _come_to_an_end(self) -> None:
@@ -404,7 +404,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.handle("settles")
             if all(agent.is_over or agent.is_killed for agent in self.agents):
                 return
-            self.handle("passes", min(100.0, self.job.next_due() + 0.001))
+            self.handle("time_passes", min(100.0, self.job.next_due() + 0.001))
         raise AssertionError("no end")
 
 
@@ -467,14 +467,14 @@ def _runs(machine: type[AnyOrder], examples: int) -> None:
 
 
 @pytest.mark.parametrize("machine", [Plain, Reformed])
-def test_promises_hold(machine: type[AnyOrder]) -> None:
-    """One cause, one end, no attempt too many, no rank that outlives a stop."""
+def test_invariants_hold(machine: type[AnyOrder]) -> None:
+    """There is one cause and one end, no attempt too many, and no rank outlives a stop."""
     _runs(machine, 40)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("machine", [Plain, Reformed])
-def test_promises_hold_in_many_jobs(machine: type[AnyOrder]) -> None:
-    """Faults that take several accidents to show take thousands of jobs."""
+def test_invariants_hold_in_many_jobs(machine: type[AnyOrder]) -> None:
+    """Some faults show only after several accidents, in thousands of jobs."""
     _runs(machine, 4000)

@@ -1,4 +1,4 @@
-"""A node that has lost node 0, or that the others have lost: its ranks must not go on alone."""
+"""A node has lost node 0, or was declared lost: its ranks must not run on."""
 
 import signal
 from collections.abc import Callable
@@ -20,56 +20,59 @@ def outliving() -> Job:
 @pytest.mark.parametrize(
     ("cut_off", "line", "end"),
     [
-        (Job.loses_link, SILENT, "ends with 5: node 0 has been silent for 17 s"),
-        (Job.is_given_up, GIVEN_UP, "joins again"),
+        (Job.is_cut_off, SILENT, "ends with 5: node 0 has been silent for 17 s"),
+        (Job.is_declared_lost, GIVEN_UP, "joins again"),
     ],
     ids=["silent", "given up"],
 )
-def test_ranks_are_killed_if_node_0_may_go_on(
+def test_ranks_are_killed_if_node_0_may_continue(
     cut_off: Callable[[Job, int], Job], line: str, end: str
 ) -> None:
-    """In a grace period they would save what the next attempt saves, too; also if they are stopping."""
+    """In a grace period they would save what the next attempt saves as well; even ranks that are stopping are killed."""
     kills = [f"node 1 prints: {line}", "node 1 sends SIGKILL to ranks 2-3 and all they started"]
     running, stopping, ended, killed = outliving(), outliving(), outliving(), outliving()
-    stopping.exits(0, code=3).settles().saw()
-    ended.exits(2, 3).saw()
-    killed.exits(0, code=3).settles().passes(25).saw()
+    stopping.exits(0, code=3).settles().new_lines()
+    ended.exits(2, 3).new_lines()
+    killed.exits(0, code=3).settles().time_passes(25).new_lines()
 
     for job in (running, stopping):
-        assert of_node(1, cut_off(job, 1).saw())[:2] == kills
-        assert of_node(1, job.dies(2, 3).settles().saw())[-1] == f"node 1 {end}"
-    assert "killing" not in "".join(of_node(1, cut_off(ended, 1).saw()))
-    assert "SIGKILL" not in "".join(of_node(1, cut_off(killed, 1).saw()))
+        assert of_node(1, cut_off(job, 1).new_lines())[:2] == kills
+        assert of_node(1, job.dies(2, 3).settles().new_lines())[-1] == f"node 1 {end}"
+    assert "killing" not in "".join(of_node(1, cut_off(ended, 1).new_lines()))
+    assert "SIGKILL" not in "".join(of_node(1, cut_off(killed, 1).new_lines()))
 
 
 @pytest.mark.parametrize("spares", [0, 1])
-def test_ranks_are_stopped_in_order_if_node_0_has_ended(spares: int) -> None:
-    """It goes on with nobody: with a grace period; where there is a lease, it ends that."""
+def test_ranks_get_grace_period_if_node_0_has_ended(spares: int) -> None:
+    """No other attempt can run; a lease, where there is one, still ends the grace period."""
     job = Job(nodes=2, workers=2, spares=spares)
 
-    assert of_node(1, job.loses_node(0).settles().saw()) == [
+    assert of_node(1, job.loses_node(0).settles().new_lines()) == [
         "node 1 prints: node 0 (n0) is gone: stopping 2 workers here",
         "node 1 sends SIGTERM to ranks 2-3",
     ]
-    assert job.passes(25).dies(2, 3).settles().saw()[-1] == "node 1 ends with 5: node 0 is gone"
+    assert (
+        job.time_passes(25).dies(2, 3).settles().new_lines()[-1]
+        == "node 1 ends with 5: node 0 is gone"
+    )
 
 
-def test_a_lease_ends_the_grace_period() -> None:
-    """Node 0 renews it no more, and is the reason."""
+def test_lease_ends_grace_period() -> None:
+    """Node 0 does not renew it any more, and is the reason."""
     job = outliving().loses_node(0).settles()
-    job.saw()
+    job.new_lines()
 
-    assert of_node(1, job.outlives_lease(1).settles().saw()) == [
+    assert of_node(1, job.lease_expires(1).settles().new_lines()) == [
         "node 1 prints: the lease of this node has expired, and 2 workers killed",
         "node 1 kills what its ranks have left",
         "node 1 ends with 5: node 0 is gone",
     ]
 
 
-def test_ranks_are_stopped_in_order_if_the_job_ends_with_its_nodes() -> None:
+def test_ranks_get_grace_period_in_job_of_fixed_nodes() -> None:
     job = Job(nodes=2, workers=2)
 
-    assert of_node(1, job.loses_link(1).saw()) == [
+    assert of_node(1, job.is_cut_off(1).new_lines()) == [
         "node 1 prints: node 0 (n0) has been silent for 17 s: stopping 2 workers here",
         "node 1 sends SIGTERM to ranks 2-3",
     ]
@@ -78,25 +81,25 @@ def test_ranks_are_stopped_in_order_if_the_job_ends_with_its_nodes() -> None:
 @pytest.mark.parametrize(
     ("lost", "end"),
     [
-        (Job.loses_link, "ends with 5: node 0 has been silent for 17 s"),
-        (Job.is_given_up, "joins again"),
+        (Job.is_cut_off, "ends with 5: node 0 has been silent for 17 s"),
+        (Job.is_declared_lost, "joins again"),
     ],
     ids=["silent", "given up"],
 )
-def test_a_node_that_is_done_and_cut_off(lost: Callable[[Job, int], Job], end: str) -> None:
-    """Nothing is left to kill: it ends, or joins again, at once."""
+def test_node_is_cut_off_after_report(lost: Callable[[Job, int], Job], end: str) -> None:
+    """No worker is left to kill, so it ends or joins again at once."""
     job = outliving()
-    job.exits(2, 3, code=1).settles().saw()
+    job.exits(2, 3, code=1).settles().new_lines()
 
-    assert of_node(1, lost(job, 1).saw())[-1] == f"node 1 {end}"
+    assert of_node(1, lost(job, 1).new_lines())[-1] == f"node 1 {end}"
 
 
-def test_a_node_that_is_given_up_after_a_signal_ends() -> None:
+def test_node_declared_lost_after_signal_ends() -> None:
     """Its user does not want it to join again."""
     job = outliving()
-    job.signalled(signal.SIGTERM, node=1).is_given_up(1)
+    job.signalled(signal.SIGTERM, node=1).is_declared_lost(1)
 
-    assert of_node(1, job.dies(2, 3, by=signal.SIGTERM).settles().saw())[-1] == (
+    assert of_node(1, job.dies(2, 3, by=signal.SIGTERM).settles().new_lines())[-1] == (
         "node 1 ends with 143: it got SIGTERM"
     )
 
@@ -107,12 +110,12 @@ def test_a_node_that_is_given_up_after_a_signal_ends() -> None:
 LEASE_OVER = "was stopped, or cut off, for too long: its workers' lease had expired"
 
 
-def test_the_end_of_a_lease_is_not_a_failure() -> None:
-    """The same nodes go on, and neither a restart nor a loss is counted; the spare waits on."""
+def test_expired_lease_is_not_a_failure() -> None:
+    """The same nodes continue, no restart or loss is counted, and the spare keeps waiting."""
     job = outliving()
 
-    job.outlives_lease(1).settles()
-    assert job.saw()[:2] == [
+    job.lease_expires(1).settles()
+    assert job.new_lines()[:2] == [
         (
             "node 1 prints: this node was stopped, or cut off from node 0, for too long:"
             " its lease has expired, and 2 workers killed"
@@ -120,46 +123,46 @@ def test_the_end_of_a_lease_is_not_a_failure() -> None:
         "node 1 kills what its ranks have left",
     ]
     job.dies(0, 1, by=signal.SIGTERM).settles()
-    assert job.saw()[-2:] == [
+    assert job.new_lines()[-2:] == [
         "node 0 starts ranks 0-1, attempt 1",
         "node 1 starts ranks 2-3, attempt 1",
     ]
     assert job.restarted() == f"node 1 {LEASE_OVER}; restarts: 0, lost nodes: 0"
 
 
-def test_a_failure_that_was_there_first_is_the_cause() -> None:
-    """The node was stopped while all were being stopped."""
+def test_failure_before_expired_lease_is_cause() -> None:
+    """The node was stopped while all nodes were stopping."""
     job = Job(nodes=2, spares=1, restarts=1)
 
-    job.exits(0, code=7).settles().outlives_lease(1).settles()
+    job.exits(0, code=7).settles().lease_expires(1).settles()
 
     assert job.restarted() == "rank 0 failed; restarts: 1, lost nodes: 0"
 
 
-def test_failures_of_peers_follow_from_the_end_of_a_lease() -> None:
+def test_failures_of_peers_follow_from_expired_lease() -> None:
     job = Job(nodes=2, spares=1, restarts=1)
     broken = "RuntimeError: Connection closed by peer"
 
-    job.outlives_lease(1).exits(0, code=1, last=broken).settles()
+    job.lease_expires(1).exits(0, code=1, last=broken).settles()
 
     assert job.restarted() == f"node 1 {LEASE_OVER}; restarts: 0, lost nodes: 0"
 
 
-def test_a_lost_node_is_the_cause_before_one_that_is_back() -> None:
+def test_lost_node_is_cause_before_expired_lease() -> None:
     job = Job(nodes=3, spares=1)
 
-    job.outlives_lease(1).loses_node(2).settles().dies(0, by=signal.SIGTERM).settles()
+    job.lease_expires(1).loses_node(2).settles().dies(0, by=signal.SIGTERM).settles()
 
     assert job.restarted().startswith("node 2 is gone; restarts: 0, lost nodes: 1")
 
 
-def test_a_suspension_outlives_the_end_of_a_lease() -> None:
+def test_suspension_outlives_expired_lease() -> None:
     """The next attempt is asked to save."""
     job = Job(nodes=2, spares=1)
-    job.asks(0, 1).asked_to_suspend("SIGUSR1").settles().outlives_lease(1).settles()
+    job.calls_requested(0, 1).asked_to_suspend("SIGUSR1").settles().lease_expires(1).settles()
     job.dies(0, by=signal.SIGTERM).settles()
 
-    assert job.saw()[-4:] == [
+    assert job.new_lines()[-4:] == [
         "node 0 starts rank 0, attempt 1",
         "node 0 holds its ranks",
         "node 1 starts rank 1, attempt 1",
@@ -168,54 +171,54 @@ def test_a_suspension_outlives_the_end_of_a_lease() -> None:
 
 
 def test_node_0_was_stopped_for_too_long() -> None:
-    """The others have given it up, and have ended: it is the reason, not the first of them."""
+    """The others have declared it lost and have ended; it is the reason, not the first of them."""
     job = Job(nodes=3, least=1)
 
-    job.was_stopped(20.0).loses_node(1).loses_node(2).settles().dies(0, by=signal.SIGTERM)
+    job.node_0_was_stopped(20.0).loses_node(1).loses_node(2).settles().dies(0, by=signal.SIGTERM)
 
-    assert job.settles().saw()[-1] == "node 0 ends with 5: node 0 was stopped for 20 s"
+    assert job.settles().new_lines()[-1] == "node 0 ends with 5: node 0 was stopped for 20 s"
 
 
 def test_all_nodes_were_stopped() -> None:
-    """Nobody has given up anybody: a loss since then is one."""
+    """No node has declared another one lost; a loss since then counts."""
     job = Job(nodes=2, spares=1)
 
-    job.was_stopped(3600.0).passes(2).loses_node(1).settles().dies(0, by=signal.SIGTERM)
+    job.node_0_was_stopped(3600.0).time_passes(2).loses_node(1).settles().dies(0, by=signal.SIGTERM)
 
-    assert job.settles().saw()[-1] == "node 2 starts rank 1, attempt 1"
+    assert job.settles().new_lines()[-1] == "node 2 starts rank 1, attempt 1"
 
 
-def test_orders_of_another_attempt_are_none() -> None:
-    """Those of this attempt are followed."""
+def test_orders_of_another_attempt_are_ignored() -> None:
+    """Those of the current attempt are obeyed."""
     job = Job(nodes=2)
 
-    assert job.gets_orders(1).settles().saw() == []
-    job.asked_to_suspend("clusterrun suspend").settles().saw()
-    assert job.gets_orders(1).settles().saw() == []
-    assert job.gets_orders(0).saw() == [
+    assert job.gets_orders(1).settles().new_lines() == []
+    job.asked_to_suspend("clusterrun suspend").settles().new_lines()
+    assert job.gets_orders(1).settles().new_lines() == []
+    assert job.gets_orders(0).new_lines() == [
         "node 0 holds its ranks",
         "node 0 lets its ranks go on, to save at step 4",
         "node 0 lets its ranks go on",
         "node 0 prints: rank 9 on n9 failed: stopping 1 worker here",
         "node 0 sends SIGTERM to rank 0",
     ]
-    assert job.dies(0, by=signal.SIGTERM).gets_orders(0).saw() == [
+    assert job.dies(0, by=signal.SIGTERM).gets_orders(0).new_lines() == [
         "node 0 kills what its ranks have left",
     ]
 
 
-def test_a_node_that_is_given_up_joins_again_though_it_loses_node_0_then() -> None:
-    """It was the one to be lost."""
-    job = outliving().is_given_up(1).loses_link(1)
+def test_node_declared_lost_joins_again_after_losing_node_0() -> None:
+    """Node 0 has declared it lost, not the reverse."""
+    job = outliving().is_declared_lost(1).is_cut_off(1)
 
-    assert of_node(1, job.dies(2, 3).settles().saw())[-1] == "node 1 joins again"
+    assert of_node(1, job.dies(2, 3).settles().new_lines())[-1] == "node 1 joins again"
 
 
-def test_the_verdict_is_the_answer_though_node_0_is_lost_afterwards() -> None:
-    """It came first, and says what the other nodes report."""
+def test_verdict_counts_though_node_0_is_lost_later() -> None:
+    """It came first, and it is what the other nodes report."""
     job = Job(nodes=2)
 
     job.exits(0, code=7).settles()
-    job.dies(1, by=signal.SIGTERM).settles().loses_link(1).settles()
+    job.dies(1, by=signal.SIGTERM).settles().is_cut_off(1).settles()
 
-    assert "node 1 ends with 7: rank 0 failed" in job.saw()
+    assert "node 1 ends with 7: rank 0 failed" in job.new_lines()

@@ -1,4 +1,4 @@
-"""--nnodes MIN:MAX: the number of nodes follows losses and newcomers."""
+"""--nnodes MIN:MAX: the number of nodes changes with lost and joining nodes."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.histories.worlds import starts, stops
         (3, 5, 4, 3, 1, (0, 2, 3, 4, 5)),
     ],
 )
-def test_the_nodes_that_are_left_are_counted_through(
+def test_ranks_of_remaining_nodes_have_no_gap(
     *,
     least: int,
     most: int,
@@ -24,7 +24,7 @@ def test_the_nodes_that_are_left_are_counted_through(
     lost: int,
     places: tuple[int, ...],
 ) -> None:
-    """In their order, newcomers last, without a gap, up to MAX."""
+    """They keep their order, and new nodes come last, up to MAX."""
     job = Job(nodes=nodes, least=least, most=most)
     for _ in range(newcomers):
         job.joins()
@@ -36,7 +36,7 @@ def test_the_nodes_that_are_left_are_counted_through(
 
 
 def test_too_few_nodes_are_left() -> None:
-    """The job ends, and says how many it needs; or it waits for others, if so told, and says so then."""
+    """The job ends and prints how many nodes it needs, or it waits for others if --rejoin-timeout is set."""
     job, waits = Job(nodes=3, least=3, most=6), Job(nodes=3, least=3, most=6, rejoin=60)
     for each in (job, waits):
         each.loses_node(1)
@@ -45,15 +45,17 @@ def test_too_few_nodes_are_left() -> None:
     assert stops(job, 0, 2) == [f"node 0 {end})", f"node 2 {end})"]
     assert stops(waits, 0, 2) == []
     within = f"{end} within 60 s (--rejoin-timeout))"
-    assert waits.passes(61).settles().saw() == [f"node 0 {within}", f"node 2 {within}"]
+    assert waits.time_passes(61).settles().new_lines() == [f"node 0 {within}", f"node 2 {within}"]
 
 
-def test_a_node_that_joins_learns_when_it_takes_part() -> None:
-    """At the next restart, or in a lost one's place if the world is full."""
+def test_joining_node_is_told_when_it_participates() -> None:
+    """At the next restart, or when a node is lost if the world is full."""
     says = "node 0 prints: n{} (pid 1{}) has joined and {}"
     later, full = Job(nodes=2, least=1, most=4), Job(nodes=2, least=1, most=2)
 
-    assert later.joins().settles().saw()[0] == says.format(2, 2, "joins when all workers restart")
-    assert full.joins().settles().saw()[0] == says.format(
+    assert later.joins().settles().new_lines()[0] == says.format(
+        2, 2, "joins when all workers restart"
+    )
+    assert full.joins().settles().new_lines()[0] == says.format(
         2, 2, "waits to take the place of a lost node"
     )

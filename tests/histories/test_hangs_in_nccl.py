@@ -1,4 +1,4 @@
-"""A job whose ranks print and whose main threads run, while NCCL waits for some of them."""
+"""Ranks print and main threads run, while NCCL waits for some of the ranks."""
 
 import pytest
 
@@ -8,7 +8,7 @@ ASKS = ["node 0 asks its ranks for their stacks", "node 1 asks its ranks for the
 BEHIND = "behind: rank 1 launched AllReduce 1203 times"
 
 
-def told(seconds: str, then: str = "the job keeps running") -> str:
+def hang_notice(seconds: str, then: str = "the job keeps running") -> str:
     return (
         "node 0 prints: ranks print, but some are behind in NCCL, and none has made progress for"
         f" {seconds} s: the Python stacks of all ranks follow; {then}"
@@ -18,24 +18,24 @@ def told(seconds: str, then: str = "the job keeps running") -> str:
 def trains(on_hang: str = "report") -> Job:
     """Return a job of two nodes that looks for hangs of 60 s: NCCL is asked every 20 s."""
     job = Job(nodes=2, on_hang=on_hang, finds_hangs=60.0)
-    job.settles().saw()
+    job.settles().new_lines()
     return job
 
 
 def waits(job: Job, seconds: int) -> list[str]:
     """Return what is seen within this time."""
     for _ in range(seconds):
-        job.passes(1).settles()
-    return job.saw()
+        job.time_passes(1).settles()
+    return job.new_lines()
 
 
-def test_the_same_ranks_are_behind_for_long() -> None:
-    """The stacks are shown, then what NCCL says; once."""
-    job = trains().nccl_says(BEHIND, behind=(1,), counts="a")
+def test_same_ranks_are_behind_for_long() -> None:
+    """The stacks are printed, then what NCCL reports, once."""
+    job = trains().nccl_answers(BEHIND, behind=(1,), counts="a")
 
     assert waits(job, 79) == []
-    assert waits(job, 3) == [told("60.1"), *ASKS]
-    assert job.shows(0, 1, at="wait").settles().saw() == [
+    assert waits(job, 3) == [hang_notice("60.1"), *ASKS]
+    assert job.shows_stack(0, 1, at="wait").settles().new_lines() == [
         'node 0 shows stacks: ranks 0-1: | File "/train.py", line 7 in wait',
         f"node 0 shows stacks: NCCL: | {BEHIND}",
     ]
@@ -43,44 +43,45 @@ def test_the_same_ranks_are_behind_for_long() -> None:
 
 
 @pytest.mark.parametrize("counts", ["b", ""])
-def test_ranks_that_go_on(counts: str) -> None:
+def test_ranks_behind_catch_up(counts: str) -> None:
     """They are behind for a time, and others later."""
-    job = trains().nccl_says(BEHIND, behind=(1,), counts="a")
+    job = trains().nccl_answers(BEHIND, behind=(1,), counts="a")
     seen = waits(job, 70)
-    job.nccl_says(BEHIND, behind=(1,) if counts else (), counts=counts)
+    job.nccl_answers(BEHIND, behind=(1,) if counts else (), counts=counts)
 
     assert seen == []
     assert waits(job, 50) == []
 
 
-def test_it_may_stop_all_ranks() -> None:
-    """After NCCL was asked."""
-    job = trains("stop").nccl_says(BEHIND, behind=(1,), counts="a")
-    assert waits(job, 82)[0] == told("60.1", "then the job is stopped (--on-hang)")
+def test_on_hang_stop_stops_all_ranks() -> None:
+    """After NCCL was queried."""
+    job = trains("stop").nccl_answers(BEHIND, behind=(1,), counts="a")
+    assert waits(job, 82)[0] == hang_notice("60.1", "then the job is stopped (--on-hang)")
 
-    seen = job.shows(0, 1, at="wait").settles().saw()
+    seen = job.shows_stack(0, 1, at="wait").settles().new_lines()
     assert seen[1] == f"node 0 shows stacks: NCCL: | {BEHIND}"
     assert "node 0 sends SIGTERM to rank 0" in seen
-    assert job.exits(0, 1).settles().saw()[-1] == (
+    assert job.exits(0, 1).settles().new_lines()[-1] == (
         "node 1 ends with 7: no collective has moved for 60 s"
     )
 
 
-def test_a_job_that_looks_for_no_hang() -> None:
+def test_job_without_hang_timeout_does_not_query_nccl() -> None:
     """NCCL is not asked."""
-    job = Job(nodes=2).nccl_says(BEHIND, behind=(1,), counts="a").settles()
+    job = Job(nodes=2).nccl_answers(BEHIND, behind=(1,), counts="a").settles()
 
     assert waits(job, 300) == []
 
 
-def test_ranks_that_are_silent_as_well() -> None:
-    """That is what is said, once, with what NCCL says."""
-    job = trains().nccl_says(BEHIND, behind=(1,), counts="a")
+def test_silent_ranks_are_reported_once() -> None:
+    """As silent, with what NCCL reports."""
+    job = trains().nccl_answers(BEHIND, behind=(1,), counts="a")
     waits(job, 60)
 
-    job.stands_still(0, 1).settles()
-    assert job.saw()[0].startswith("node 0 prints: no rank has printed or exited for 60 s: ")
+    job.is_idle(0, 1).settles()
+    assert job.new_lines()[0].startswith("node 0 prints: no rank has printed or exited for 60 s: ")
     assert (
-        job.shows(0, 1, at="wait").settles().saw()[-1] == f"node 0 shows stacks: NCCL: | {BEHIND}"
+        job.shows_stack(0, 1, at="wait").settles().new_lines()[-1]
+        == f"node 0 shows stacks: NCCL: | {BEHIND}"
     )
     assert waits(job, 300) == []

@@ -1,4 +1,4 @@
-"""A job that outlives its nodes: who takes the places of lost ones, and when it ends all the same."""
+"""A job that survives node loss: which nodes replace lost ones, and when it ends all the same."""
 
 import signal
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def waiting(nodes: int = 3) -> Job:
     return job
 
 
-def test_all_others_keep_their_places() -> None:
+def test_other_nodes_keep_their_ranks() -> None:
     """In every job of at most four nodes and three spares, whichever are lost."""
     for nodes, spares in product(range(2, 5), range(1, 4)):
         others = range(1, nodes)
@@ -35,19 +35,19 @@ def test_all_others_keep_their_places() -> None:
                 assert stopped == starts(*(next(free) if n in lost else n for n in range(nodes)))
 
 
-def test_the_last_nodes_are_the_spares() -> None:
-    """By the ranks that a scheduler has given, in whatever order nodes join."""
+def test_last_nodes_are_spares() -> None:
+    """By the ranks that a scheduler has assigned, in whatever order nodes join."""
     job = JoinHistory(nodes=2, spares=1, endpoint=True)
 
-    assert job.joins(rank=2).joins(rank=1).settles().saw() == [
+    assert job.joins(rank=2).joins(rank=1).settles().new_lines() == [
         "node 0 starts rank 0, attempt 0",
         "node 1 waits for a place",
         "node 2 starts rank 1, attempt 0",
     ]
 
 
-def test_a_loss_does_not_count_as_a_restart() -> None:
-    """All report who has the place of whom; a loss after its node's report counts besides a failure."""
+def test_node_loss_is_not_counted_as_restart() -> None:
+    """All report which node replaces which; a loss after the node's report counts besides a failure."""
     lost, failed = Job(nodes=2, spares=1), Job(nodes=3, spares=1, restarts=1)
 
     stops(lost.loses_node(1), 0)
@@ -61,16 +61,16 @@ def test_a_loss_does_not_count_as_a_restart() -> None:
     )
 
 
-def test_a_spare_that_has_gone_takes_no_place() -> None:
-    """Also one whose host is silent, or whose connection is lost."""
+def test_lost_spare_replaces_no_node() -> None:
+    """Even one whose host is silent, or whose connection is lost."""
     for how, why in (
         (Job.loses_node, "has left"),
         (Job.loses_connection, "has left"),
-        (Job.misses, "has been silent for 18 s"),
+        (Job.goes_silent, "has been silent for 18 s"),
     ):
         job = Job(nodes=4, spares=1)
 
-        assert how(job, 4).settles().saw()[0] == (
+        assert how(job, 4).settles().new_lines()[0] == (
             f"node 0 prints: n4 (pid 14), which waited for a place, {why}"
         )
         assert stops(job.loses_node(1), 0, 2, 3)[0] == (
@@ -80,19 +80,19 @@ def test_a_spare_that_has_gone_takes_no_place() -> None:
 
 
 def test_two_nodes_are_lost_at_once() -> None:
-    """Both are replaced, or the job ends and says whom nobody has replaced."""
+    """Both are replaced, or the job ends and names the one that is not."""
     enough, too_few = Job(nodes=3, spares=2), Job(nodes=3, spares=1)
 
     for job in (enough, too_few):
         job.loses_node(1).loses_node(2).settles().dies(0, by=signal.SIGTERM).settles()
 
-    assert enough.saw()[-3:] == [
+    assert enough.new_lines()[-3:] == [
         "node 0 starts rank 0, attempt 1",
         "node 3 starts rank 1, attempt 1",
         "node 4 starts rank 2, attempt 1",
     ]
     assert "lost nodes: 2" in enough.restarted()
-    assert too_few.saw()[-2:] == [
+    assert too_few.new_lines()[-2:] == [
         (
             "node 0 ends with 5: node 1 is gone (no restart: no other node has taken the place of"
             " node 1 (n1), node 2 (n2))"
@@ -102,78 +102,78 @@ def test_two_nodes_are_lost_at_once() -> None:
 
 
 @pytest.mark.parametrize("nodes", range(2, 6))
-def test_an_elastic_job_goes_on_without_silent_nodes(nodes: int) -> None:
-    """However many: node 0 has the job, and their ranks have no lease any more."""
+def test_elastic_job_continues_without_silent_nodes(nodes: int) -> None:
+    """However many: node 0 runs the coordinator, and their leases have expired."""
     for silent in range(1, nodes):
         job = Job(nodes=nodes, least=1)
         for number in range(nodes - silent, nodes):
-            job.misses(number)
+            job.goes_silent(number)
         left = nodes - silent
 
         assert stops(job, *range(left)) == []
-        assert job.passes(2).settles().saw() == starts(*range(left))
+        assert job.time_passes(2).settles().new_lines() == starts(*range(left))
 
 
-def test_nodes_that_are_cut_off_together_are_lost_in_one_attempt() -> None:
-    """They are found silent one after the other, a spare among them; no attempt begins in between."""
+def test_nodes_cut_off_together_are_lost_in_one_attempt() -> None:
+    """They are found silent one after another, a spare among them; no attempt begins in between."""
     both, spare = Job(nodes=3, spares=2), Job(nodes=3, spares=2)
 
-    assert stops(both.misses(1), 0, 2) == []
-    both.passes(0.9).misses(2)
-    assert begun(both.passes(1)) == []
-    assert begun(both.passes(0.3)) == starts(0, 3, 4)
-    assert stops(spare.misses(3).loses_node(1), 0, 2) == []
-    assert begun(spare.passes(1.3)) == starts(0, 4, 2)
+    assert stops(both.goes_silent(1), 0, 2) == []
+    both.time_passes(0.9).goes_silent(2)
+    assert begun(both.time_passes(1)) == []
+    assert begun(both.time_passes(0.3)) == starts(0, 3, 4)
+    assert stops(spare.goes_silent(3).loses_node(1), 0, 2) == []
+    assert begun(spare.time_passes(1.3)) == starts(0, 4, 2)
 
 
 def test_node_0_is_cut_off() -> None:
-    """Nobody is left to take a place; whoever may go on alone does."""
+    """No node is left to replace one; a node that may continue alone does."""
     job, alone = Job(nodes=2, spares=1), Job(nodes=2, least=1)
-    job.misses(1).settles().passes(0.9).misses(2)
+    job.goes_silent(1).settles().time_passes(0.9).goes_silent(2)
 
     assert stops(job, 0)[-1] == (
         "node 0 ends with 5: node 1 has been silent for 18 s (no restart: no other node has taken the"
         " place of node 1 (n1))"
     )
-    assert stops(alone.misses(1), 0) == []
-    assert begun(alone.passes(1.3)) == starts(0)
+    assert stops(alone.goes_silent(1), 0) == []
+    assert begun(alone.time_passes(1.3)) == starts(0)
 
 
-def test_a_silent_node_is_given_up() -> None:
-    """When it continues, it finds that, kills its ranks, and joins again: nothing else was sent to it."""
+def test_silent_node_is_declared_lost() -> None:
+    """When it continues it is told so, kills its ranks, and joins again; nothing else was sent to it."""
     job = Job(nodes=3, spares=1)
 
-    assert stops(job.misses(1), 0, 2) == []
-    assert begun(job.passes(2)) == starts(0, 3, 2)
-    assert job.thaws(1).settles().saw() == [
+    assert stops(job.goes_silent(1), 0, 2) == []
+    assert begun(job.time_passes(2)) == starts(0, 3, 2)
+    assert job.continues(1).settles().new_lines() == [
         (
             "node 1 prints: node 0 has declared this node lost, as it has been silent for 18 s: killing 1"
             " worker here; rejoining"
         ),
         "node 1 sends SIGKILL to rank 1 and all they started",
     ]
-    job.passes(5).settles().passes(7)
-    assert of_node(1, job.settles().saw())[-1] == "node 1 joins again"
-    assert job.joins(host="n1").settles().saw()[-1] == "node 4 waits for a place"
+    job.time_passes(5).settles().time_passes(7)
+    assert of_node(1, job.settles().new_lines())[-1] == "node 1 joins again"
+    assert job.joins(host="n1").settles().new_lines()[-1] == "node 4 waits for a place"
 
 
-def test_a_silent_node_in_a_job_that_ends_with_it_finds_the_verdict() -> None:
-    """So it reports what all report."""
+def test_silent_node_gets_verdict_of_ended_job() -> None:
+    """So it reports the same as all others."""
     job = Job(nodes=2)
 
-    stops(job.misses(1), 0)
+    stops(job.goes_silent(1), 0)
 
-    assert stops(job.thaws(1), 1)[-1] == "node 1 ends with 5: node 1 has been silent for 18 s"
+    assert stops(job.continues(1), 1)[-1] == "node 1 ends with 5: node 1 has been silent for 18 s"
 
 
-def test_a_spare_that_is_given_up_joins_again() -> None:
+def test_spare_declared_lost_joins_again() -> None:
     job = Job(nodes=2, spares=1)
-    job.misses(2).settles().saw()
+    job.goes_silent(2).settles().new_lines()
 
-    assert job.thaws(2).settles().saw() == ["node 2 joins again"]
+    assert job.continues(2).settles().new_lines() == ["node 2 joins again"]
 
 
-def test_ranks_that_may_run_have_their_lease() -> None:
+def test_next_attempt_waits_for_lease() -> None:
     """The connection was reset, or its host is silent: its newest answer was for 18 s.
 
     Of a node whose connection has ended in order none runs: known before all have stopped, or later.
@@ -189,8 +189,8 @@ def test_ranks_that_may_run_have_their_lease() -> None:
         )
     assert begun(ends.loses_node(1)) == starts(0, 3, 2)
     for job in (reset, silent):
-        assert begun(job.passes(17.5)) == []
-        assert begun(job.passes(0.5)) == starts(0, 3, 2)
+        assert begun(job.time_passes(17.5)) == []
+        assert begun(job.time_passes(0.5)) == starts(0, 3, 2)
 
 
 @pytest.mark.parametrize(
@@ -201,17 +201,17 @@ def test_ranks_that_may_run_have_their_lease() -> None:
     ],
     ids=["fork server", "relay"],
 )
-def test_a_node_without_a_helper_leaves(
+def test_node_without_helper_leaves_job(
     loses: Callable[[Job, int], Job], name: str, how: str, code: int
 ) -> None:
-    """It can start no rank any more; the others go on without it, and say why."""
+    """It cannot start a rank any more; the others continue without it and print why."""
     job, ended, waiting = Job(nodes=3, spares=1), Job(nodes=3, spares=1), Job(nodes=3, rejoin=60)
     why = f"node 1 has lost its {name}, which {how}"
 
     loses(job, 1).settles()
     if loses is Job.loses_relay:
         job.dies(1, by=signal.SIGTERM).settles()
-    lines = of_node(1, job.saw())
+    lines = of_node(1, job.new_lines())
     assert lines[0] == f"node 1 prints: the {name} {how}: this node leaves the job"
     assert lines[-1] == f"node 1 ends with {code}: its {name} {how}"
     assert stops(job.loses_node(1), 0, 2)[-3:] == starts(0, 3, 2)
@@ -228,51 +228,51 @@ def test_a_node_without_a_helper_leaves(
     assert begun(waiting.loses_node(2).joins().joins()) == starts(0, 3, 4)
 
 
-def test_node_0_without_a_helper_ends_the_job() -> None:
-    """It has the job."""
+def test_node_0_without_helper_ends_job() -> None:
+    """It runs the coordinator."""
     job = Job(nodes=2, spares=1)
 
     job.loses_fork_server(0).settles().dies(1, by=signal.SIGTERM).settles()
 
-    assert "node 1 ends with 137: its fork server on n0 was killed by SIGKILL" in job.saw()
+    assert "node 1 ends with 137: its fork server on n0 was killed by SIGKILL" in job.new_lines()
 
 
-def test_a_node_that_does_not_end_its_ranks_is_given_up() -> None:
-    """20 s after the grace period; one that its user has paused is waited for."""
+def test_node_that_does_not_end_its_ranks_is_lost() -> None:
+    """20 s after the grace period; a node that its user has paused is waited for."""
     job, paused = Job(nodes=3, spares=1, restarts=1), Job(nodes=3, spares=1, restarts=1)
     paused.signalled(signal.SIGTSTP, node=1).settles()
     for each in (job, paused):
         each.freezes(1).exits(0, code=7).settles().dies(2, by=signal.SIGTERM).settles()
-        assert begun(each.passes(44.9)) == []
-        each.passes(0.2).settles()
+        assert begun(each.time_passes(44.9)) == []
+        each.time_passes(0.2).settles()
 
     # Neither has node 0, which has the job: it is waited for.
     both = Job(nodes=3, spares=1, restarts=1)
-    both.freezes(1).exits(2, code=7).settles().passes(45.1)
+    both.freezes(1).exits(2, code=7).settles().time_passes(45.1)
     assert begun(both) == []
-    assert begun(both.passes(18)) == starts(0, 3, 2)
+    assert begun(both.time_passes(18)) == starts(0, 3, 2)
 
-    assert begun(paused.passes(30)) == []
-    assert begun(job.passes(18)) == starts(0, 3, 2)
+    assert begun(paused.time_passes(30)) == []
+    assert begun(job.time_passes(18)) == starts(0, 3, 2)
     assert job.restarted() == (
         "rank 0 failed; restarts: 1, lost nodes: 1; node 1 (n1) has not ended its workers: n3 has its"
         " place"
     )
 
 
-def test_a_job_waits_for_a_node_in_a_lost_ones_place() -> None:
+def test_job_waits_for_replacement_node() -> None:
     """For --rejoin-timeout; then it ends."""
     comes, stays_away = Job(nodes=2, rejoin=60), Job(nodes=2, rejoin=60)
     for job in (comes, stays_away):
-        job.loses_node(1).settles().dies(0, by=signal.SIGTERM).settles().saw()
+        job.loses_node(1).settles().dies(0, by=signal.SIGTERM).settles().new_lines()
 
-    assert comes.passes(30).settles().joins().settles().saw() == [
+    assert comes.time_passes(30).settles().joins().settles().new_lines() == [
         "node 0 prints: n2 (pid 12) has joined and waits to take the place of a lost node",
         "node 0 starts rank 0, attempt 1",
         "node 2 waits for a place",
         "node 2 starts rank 1, attempt 1",
     ]
-    assert stays_away.passes(61).settles().saw() == [
+    assert stays_away.time_passes(61).settles().new_lines() == [
         (
             "node 0 ends with 5: node 1 is gone (no restart: no other node has taken the place of"
             " node 1 (n1) within 60 s (--rejoin-timeout))"
@@ -280,12 +280,12 @@ def test_a_job_waits_for_a_node_in_a_lost_ones_place() -> None:
     ]
 
 
-def test_an_elastic_job_goes_on_with_fewer_nodes() -> None:
-    """Ranks are counted through again; below the minimum it ends."""
+def test_elastic_job_continues_with_fewer_nodes() -> None:
+    """Ranks are numbered again; below the minimum the job ends."""
     job = Job(nodes=3, least=2)
 
     job.loses_node(1).settles().dies(0, 2, by=signal.SIGTERM).settles()
-    assert job.saw()[-2:] == [
+    assert job.new_lines()[-2:] == [
         "node 0 starts rank 0, attempt 1",
         "node 2 starts rank 1, attempt 1",
     ]
@@ -294,82 +294,82 @@ def test_an_elastic_job_goes_on_with_fewer_nodes() -> None:
         " place"
     )
     job.loses_node(2).settles().dies(0, by=signal.SIGTERM).settles()
-    assert job.saw()[-1] == (
+    assert job.new_lines()[-1] == (
         "node 0 ends with 5: node 1 is gone (no restart: 1 node left, and the minimum is 2)"
     )
 
 
 @pytest.mark.parametrize("other", [{"workers": 2}, {"role": "reader"}], ids=["size", "role"])
-def test_a_node_of_another_size_or_role_takes_no_place(other: dict[str, Any]) -> None:
-    """The ranks of the world are counted, and within a role, too; one that fits may come later."""
+def test_node_of_other_size_or_role_replaces_no_node(other: dict[str, Any]) -> None:
+    """It would change other ranks, in the world or in a role; one that fits may join later."""
     job = waiting(2)
 
-    assert job.joins(**other).settles().saw()[-1] == "node 2 waits for a place"
-    assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 1"
+    assert job.joins(**other).settles().new_lines()[-1] == "node 2 waits for a place"
+    assert job.joins().settles().new_lines()[-1] == "node 3 starts rank 1, attempt 1"
 
 
 @pytest.mark.parametrize(
     "comes", [{"host": "n1"}, {"rank": 1}, {"host": "n1", "rank": 2}], ids=["host", "rank", "both"]
 )
-def test_a_node_that_is_back_takes_its_own_place(comes: dict[str, Any]) -> None:
-    """Before spares that have waited longer: by its host, or by the rank that a scheduler gave it."""
+def test_returning_node_gets_its_own_rank(comes: dict[str, Any]) -> None:
+    """Before spares that have waited longer: by its host, or by its scheduler's rank."""
     job = Job(nodes=3, spares=1)
 
     assert stops(job.joins(**comes).loses_node(1), 0, 2) == starts(0, 4, 2)
 
 
-def test_the_time_to_rejoin_counts_anew() -> None:
+def test_rejoin_timeout_restarts_with_each_attempt() -> None:
     """For each attempt."""
     job = waiting(2)
-    job.passes(50).settles().joins().settles().loses_node(2)
+    job.time_passes(50).settles().joins().settles().loses_node(2)
     stops(job, 0)
 
-    assert job.passes(50).settles().saw() == []
-    assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 2"
+    assert job.time_passes(50).settles().new_lines() == []
+    assert job.joins().settles().new_lines()[-1] == "node 3 starts rank 1, attempt 2"
 
 
-def test_what_ends_a_job_that_waits() -> None:
-    """A signal does; Ctrl-Z does not."""
+def test_signal_ends_waiting_job() -> None:
+    """Ctrl-Z does not."""
     signalled, paused = waiting(2), waiting(2)
 
-    assert signalled.signalled(signal.SIGTERM).settles().saw()[-1:] == [
+    assert signalled.signalled(signal.SIGTERM).settles().new_lines()[-1:] == [
         "node 0 ends with 143: it got SIGTERM",
     ]
-    assert paused.signalled(signal.SIGTSTP).settles().saw() == ["node 0 stops with its ranks"]
+    assert paused.signalled(signal.SIGTSTP).settles().new_lines() == ["node 0 stops with its ranks"]
     paused.signalled(signal.SIGCONT).settles().joins().settles()
-    assert paused.saw()[-1] == "node 2 starts rank 1, attempt 1"
+    assert paused.new_lines()[-1] == "node 2 starts rank 1, attempt 1"
 
 
-def test_another_node_is_lost_while_the_job_waits() -> None:
-    """Both places are to be taken, also if its end is not known: no rank runs there."""
-    for how in (Job.loses_node, Job.misses, Job.loses_host):
+def test_another_node_is_lost_while_job_waits() -> None:
+    """Both must be replaced, even if the second one's end is not known: it runs no rank."""
+    for how in (Job.loses_node, Job.goes_silent, Job.loses_host):
         job = how(waiting(), 2).joins()
-        assert begun(job.passes(2)) == []
+        assert begun(job.time_passes(2)) == []
         assert begun(job.joins()) == starts(0, 3, 4)
 
 
-def test_a_node_that_goes_while_the_job_waits_may_change_nothing() -> None:
-    """It was lost already, or could take no place, or was refused."""
+def test_irrelevant_node_leaves_while_job_waits() -> None:
+    """It was already lost, did not fit, or was refused."""
     lost, unfit, refused = Job(nodes=3, rejoin=60), waiting(), waiting()
-    stops(lost.misses(1), 0, 2)
+    stops(lost.goes_silent(1), 0, 2)
     unfit.joins(workers=2)
     refused.joins(must={"nnodes": "7"})
 
-    lost.misses(1).loses_node(1)
+    lost.goes_silent(1).loses_node(1)
     unfit.loses_node(3)
     refused.loses_node(3)
 
     for job in (lost, unfit, refused):
-        assert "ends" not in "".join(job.passes(5).settles().saw())
+        assert "ends" not in "".join(job.time_passes(5).settles().new_lines())
         assert begun(job.joins())[:1] == ["node 0 starts rank 0, attempt 1"]
 
 
-def test_who_may_not_wait_for_a_place() -> None:
-    """With other options, or as a second node 0; nor more than have places. The job goes on."""
+def test_nodes_that_may_not_wait_for_rank() -> None:
+    """With different options, as a second node 0, or too many. The job continues."""
     job = Job(nodes=1, spares=1, has_token=True)
     job.joins(must={"nnodes": "7"}).joins(rank=0).joins().joins().settles()
 
-    assert [line for line in job.saw() if "gives up" in line] == [
+    assert [line for line in job.new_lines() if "gives up" in line] == [
         (
             "node 2 gives up: nnodes is 2 on n0, 7 on n2"
             " (run the same command on every node, each with its own --node-rank)"
@@ -380,21 +380,21 @@ def test_who_may_not_wait_for_a_place() -> None:
         ),
         "node 5 gives up: enough nodes wait for a place in the job at n0:29500: n1, n4",
     ]
-    assert job.exits(0).settles().saw()[1] == "node 0 ends with 0: all ranks have succeeded"
+    assert job.exits(0).settles().new_lines()[1] == "node 0 ends with 0: all ranks have succeeded"
 
 
-def test_a_node_that_waits_takes_part_in_suspensions() -> None:
-    """Its agent may ask for one, and learns whether SIGTERM does, also if it joins later."""
+def test_waiting_node_may_request_suspension() -> None:
+    """Its agent is told whether SIGTERM requests one, even if it joins later."""
     job = Job(nodes=2, spares=1)
 
     asks = "will take SIGTERM for a request to suspend"
-    assert job.asks(0).settles().saw() == [f"node 2 {asks}"]
-    assert job.joins().settles().saw()[1:] == ["node 3 waits for a place", f"node 3 {asks}"]
-    assert job.asked_to_suspend("SIGUSR1", node=2).settles().saw() == [
+    assert job.calls_requested(0).settles().new_lines() == [f"node 2 {asks}"]
+    assert job.joins().settles().new_lines()[1:] == ["node 3 waits for a place", f"node 3 {asks}"]
+    assert job.asked_to_suspend("SIGUSR1", node=2).settles().new_lines() == [
         "node 0 holds its ranks",
         "node 1 holds its ranks",
     ]
-    job.asks(1).is_held(4).is_held(4, node=1).settles()
-    assert job.saw()[0] == (
+    job.calls_requested(1).holds_ranks(4).holds_ranks(4, node=1).settles()
+    assert job.new_lines()[0] == (
         "node 0 prints: SIGUSR1 on n2: all ranks save at step 4 and end (--suspend-grace 30 s)"
     )

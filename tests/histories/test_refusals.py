@@ -1,4 +1,4 @@
-"""Who may not join: a node of another job, one that contradicts its own, one that is left over."""
+"""Which nodes may not join: of another job, with a mismatch, or left over from an earlier start."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -70,55 +70,53 @@ REPLACED = (
         ),
     ],
 )
-def test_a_node_contradicts_the_others(
-    own: dict[str, Any], theirs: dict[str, Any], text: str
-) -> None:
-    """Anyone may call: it is refused alone. Who holds the token has made a mistake: all end."""
+def test_mismatching_node(own: dict[str, Any], theirs: dict[str, Any], text: str) -> None:
+    """Without a token any program may connect, so it alone is refused; with a token all nodes end."""
     open_to_all, with_token = (JoinHistory(token=token, **own) for token in (False, True))
     host = theirs.get("host", "n1")
     reason = text.rpartition(" (")[0]
 
-    assert open_to_all.joins(**theirs).settles().saw() == [
+    assert open_to_all.joins(**theirs).settles().new_lines() == [
         f"node 0 prints: refused {host} (pid 11) at 10.0.0.{host[1]}: {reason}",
         f"node 1 gives up: {text}",
     ]
-    assert open_to_all.joins().settles().saw()[-1] == "node 2 starts rank 1, attempt 0"
-    assert with_token.joins(**theirs).settles().saw() == [
+    assert open_to_all.joins().settles().new_lines()[-1] == "node 2 starts rank 1, attempt 0"
+    assert with_token.joins(**theirs).settles().new_lines() == [
         f"node 0 gives up: {text}",
         f"node 1 gives up: {text}",
     ]
 
 
-def test_all_nodes_of_a_contradiction_hear_of_it() -> None:
-    """Those that have joined, and those that call later: node 0 goes when all know."""
+def test_all_nodes_are_told_of_mismatch() -> None:
+    """Those that have joined and those that connect later; node 0 ends once all have been told."""
     job = JoinHistory(nodes=5, token=True).joins(rank=1, host="hostA", pid=12).joins(rank=2)
 
     text = f"gives up: two nodes have node rank 1: hostA (pid 12) and hostB (pid 34) ({OWN_RANK})"
-    assert job.joins(rank=1, host="hostB", pid=34).settles().saw() == [
+    assert job.joins(rank=1, host="hostB", pid=34).settles().new_lines() == [
         f"node {node} {text}" for node in range(4)
     ]
-    assert not job.all_know
-    assert job.joins(rank=3).settles().saw() == [f"node 4 {text}"]
-    assert job.all_know
+    assert not job.all_are_informed
+    assert job.joins(rank=3).settles().new_lines() == [f"node 4 {text}"]
+    assert job.all_are_informed
 
 
-def test_a_node_too_many() -> None:
-    """It calls before the job begins. Without a token, those that came first begin."""
+def test_one_node_too_many() -> None:
+    """It connects before the job begins. Without a token the nodes that came first begin."""
     text = "nnodes is 2, but 3 nodes have connected: n0 (pid 10), n1 (pid 11) and n2 (pid 12)"
     hint = "(start one node fewer, or give a higher --nnodes)"
     open_to_all, with_token = (
-        JoinHistory(token=token).connects().connects().introduces_itself(1).introduces_itself(2)
+        JoinHistory(token=token).connects().connects().sends_hello(1).sends_hello(2)
         for token in (False, True)
     )
 
-    assert open_to_all.passes(0).settles().saw() == [
+    assert open_to_all.time_passes(0).settles().new_lines() == [
         f"node 0 prints: refused n2 (pid 12) at 10.0.0.2: {text}",
         "node 0 closes the port",
         "node 0 starts rank 0, attempt 0",
         "node 1 starts rank 1, attempt 0",
         f"node 2 gives up: {text} {hint}",
     ]
-    assert with_token.settles().saw() == [
+    assert with_token.settles().new_lines() == [
         f"node {node} gives up: {text} {hint}" for node in range(3)
     ]
 
@@ -153,49 +151,49 @@ def test_a_node_too_many() -> None:
     ],
 )
 @pytest.mark.parametrize("token", [True, False])
-def test_a_node_of_another_job_is_refused_alone(
+def test_node_of_other_job_is_refused(
     own: Mapping[str, Any], theirs: dict[str, Any], text: str, noted: str, *, token: bool
 ) -> None:
-    """Its own may be elsewhere. This one waits as before, and prints one line however often it calls."""
+    """Its own job may be elsewhere. This one keeps waiting, and prints one line however often it connects."""
     job = JoinHistory(token=token, **own).joins(**theirs)
 
     job.joins(**theirs, host="n1", pid=11)
 
-    assert job.settles().saw() == [
+    assert job.settles().new_lines() == [
         f"node 0 prints: refused n1 (pid 11) at 10.0.0.1: {noted}",
         f"node 1 calls elsewhere: {text}",
         f"node 2 calls elsewhere: {text}",
     ]
-    assert job.joins().settles().saw()[-1] == "node 3 starts rank 1, attempt 0"
+    assert job.joins().settles().new_lines()[-1] == "node 3 starts rank 1, attempt 0"
 
 
-def test_node_0_of_another_job_only_asks() -> None:
-    """Whether it is the only one: it waits for no place in a job that outlives its nodes."""
+def test_node_0_of_other_job_is_refused() -> None:
+    """It checks that it is the only one, and does not wait for a rank in a job that survives node loss."""
     job = JoinHistory(nodes=2, spares=1, endpoint=True).joins().joins().settles()
-    job.saw()
+    job.new_lines()
 
-    assert job.joins(rank=0).settles().saw()[-1] == (
+    assert job.joins(rank=0).settles().new_lines()[-1] == (
         "node 3 gives up: n3 (pid 13) has node rank 0, but n0:29500 is an address of n0 (pid 10)"
         " (give --node-rank 0 to the machine that --master-addr names)"
     )
 
 
-def test_node_0_may_reach_itself() -> None:
-    """Through the address of a service: it notices, and prints nothing."""
+def test_node_0_connects_to_itself() -> None:
+    """Through the address of a service; it notices, and prints nothing."""
     job = JoinHistory().joins(identity="agent 0", rank=0)
 
-    assert job.settles().saw() == ["node 1 has called itself"]
-    assert job.joins().settles().saw()[-1] == "node 2 starts rank 1, attempt 0"
+    assert job.settles().new_lines() == ["node 1 has called itself"]
+    assert job.joins().settles().new_lines()[-1] == "node 2 starts rank 1, attempt 0"
 
 
 @pytest.mark.parametrize("token", [True, False])
 @pytest.mark.parametrize("old_first", [True, False])
 @pytest.mark.parametrize("changes", [{"rank": 1}, {"rank": 1, "must": {"nnodes": "4"}}])
-def test_an_agent_of_an_earlier_start_is_refused_alone(
+def test_agent_of_earlier_start_is_refused(
     changes: dict[str, Any], *, old_first: bool, token: bool
 ) -> None:
-    """It has called for longer than this job runs; the new one of its host has its place."""
-    job = JoinHistory(nodes=3, token=token).passes(2)
+    """It has tried to connect for longer than this job runs; the new agent of its host has joined."""
+    job = JoinHistory(nodes=3, token=token).time_passes(2)
     new: dict[str, Any] = {"host": "n1", "pid": 1, "rank": 1, "waited": 3.0}
     old = {"host": "n1", "pid": 2, "rank": 1, "waited": 40.0} | ({} if old_first else changes)
 
@@ -203,7 +201,7 @@ def test_an_agent_of_an_earlier_start_is_refused_alone(
         job.joins(**says)
 
     noted = "another clusterrun, started later on its host, has its place"
-    assert job.settles().saw() == [
+    assert job.settles().new_lines() == [
         (
             f"node 0 prints: n1 (pid 2) is refused: {noted}"
             if old_first
@@ -211,20 +209,20 @@ def test_an_agent_of_an_earlier_start_is_refused_alone(
         ),
         f"node {1 if old_first else 2} {REPLACED}",
     ]
-    assert job.joins(rank=2).settles().saw()[-2:] == [
+    assert job.joins(rank=2).settles().new_lines()[-2:] == [
         f"node {2 if old_first else 1} starts rank 1, attempt 0",
         "node 3 starts rank 2, attempt 0",
     ]
 
 
-def test_an_agent_of_an_earlier_start_is_not_one_node_too_many() -> None:
-    """Where nodes say no ranks, it is found once the job is complete."""
-    job = JoinHistory(nodes=3).passes(2).connects()
+def test_agent_of_earlier_start_is_not_one_node_too_many() -> None:
+    """Where nodes send no ranks it is found once the job is complete."""
+    job = JoinHistory(nodes=3).time_passes(2).connects()
 
     job.joins(host="n1", waited=40.0).joins(host="n3", waited=1.0).joins(host="n1", waited=1.0)
 
-    assert job.settles().saw()[1:] == [f"node 2 {REPLACED}"]
-    assert job.passes(1).settles().saw()[-2:] == [
+    assert job.settles().new_lines()[1:] == [f"node 2 {REPLACED}"]
+    assert job.time_passes(1).settles().new_lines()[-2:] == [
         "node 3 starts rank 1, attempt 0",
         "node 4 starts rank 2, attempt 0",
     ]
@@ -239,20 +237,21 @@ def test_an_agent_of_an_earlier_start_is_not_one_node_too_many() -> None:
         pytest.param({"host": "n1", "waited": 40.0, "at": "10.0.0.66"}, id="elsewhere"),
     ],
 )
-def test_none_of_two_nodes_is_left_over(one: dict[str, Any]) -> None:
-    """They have one rank by mistake, or one claims the other's name: it takes no place by that."""
+def test_two_nodes_of_one_start_are_not_stale(one: dict[str, Any]) -> None:
+    """They have the same rank by mistake, or one sends the other's name and gains nothing by that."""
     with_token, open_to_all = (
-        JoinHistory(nodes=3, token=token).passes(2).joins(rank=1, **one) for token in (True, False)
+        JoinHistory(nodes=3, token=token).time_passes(2).joins(rank=1, **one)
+        for token in (True, False)
     )
 
     for job in (with_token, open_to_all):
-        job.passes(10).settles().saw()
+        job.time_passes(10).settles().new_lines()
         job.joins(rank=1, host="n1", waited=1.0)
 
-    assert [line[:15] for line in with_token.settles().saw()] == [
+    assert [line[:15] for line in with_token.settles().new_lines()] == [
         f"node {node} gives up" for node in range(3)
     ]
-    assert open_to_all.joins(rank=2).settles().saw()[2:] == [
+    assert open_to_all.joins(rank=2).settles().new_lines()[2:] == [
         "node 0 starts rank 0, attempt 0",
         "node 1 starts rank 1, attempt 0",
         (
@@ -281,13 +280,11 @@ def test_none_of_two_nodes_is_left_over(one: dict[str, Any]) -> None:
         ({"arguments": "0"}, {"arguments": "1"}, "arguments on all nodes: n0 and n1 differ"),
     ],
 )
-def test_a_difference_is_printed_once(
-    own: dict[str, str], theirs: dict[str, str], differ: str
-) -> None:
-    """The first one of the first node that differs: the job begins all the same."""
+def test_warning_is_printed_once(own: dict[str, str], theirs: dict[str, str], differ: str) -> None:
+    """The first difference of the first node that differs; the job begins all the same."""
     job = JoinHistory(nodes=3, should=own).joins(should=theirs).joins(should={"torch": "2.11"})
 
-    assert job.settles().saw() == [
+    assert job.settles().new_lines() == [
         f"node 0 prints: warning: not the same {differ}",
         "node 0 closes the port",
         "node 0 starts rank 0, attempt 0",
@@ -296,17 +293,19 @@ def test_a_difference_is_printed_once(
     ]
 
 
-def test_a_port_scanner_causes_only_a_few_lines() -> None:
-    """However often it calls; one that calls a job that runs is named, too."""
+def test_port_scanner_causes_few_lines() -> None:
+    """However often it connects; one that connects to a running job is named as well."""
     job, runs = JoinHistory(), JoinHistory(endpoint=True).joins().settles()
-    runs.saw()
+    runs.new_lines()
     for number in range(100):
-        job.connects().hangs_up(f"10.0.1.{number}: it does not speak clusterrun's protocol")
+        job.connects().disconnects(f"10.0.1.{number}: it does not speak clusterrun's protocol")
 
-    assert job.saw() == [
+    assert job.new_lines() == [
         f"node 0 prints: refused 10.0.1.{number}: it does not speak clusterrun's protocol"
         for number in range(16)
     ]
-    assert runs.connects().hangs_up("10.0.0.9: it has a different token").settles().saw() == [
+    assert runs.connects().disconnects(
+        "10.0.0.9: it has a different token"
+    ).settles().new_lines() == [
         "node 0 prints: refused 10.0.0.9: it has a different token",
     ]

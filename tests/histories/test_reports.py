@@ -1,4 +1,4 @@
-"""What a report says of each rank, and which failure is the cause."""
+"""What a report contains about each rank, and which failure is the cause."""
 
 import signal
 from collections.abc import Callable
@@ -11,14 +11,14 @@ TRACEBACK = "Traceback (most recent call last):\n  File x, line 1\nValueError: i
 ECHO = "Traceback (most recent call last):\n  File x\nRuntimeError: Connection closed by peer\n"
 
 
-def test_all_that_is_known_of_a_rank() -> None:
-    """How it ended and after how long, whether it was asked to, and what even SIGKILL did not end."""
+def test_report_of_each_rank() -> None:
+    """How it ended and when, whether it was stopped, and what SIGKILL did not end."""
     job = Job(workers=3)
 
-    job.passes(9).exits(2, code=3).passes(1).dies(0, by=signal.SIGTERM).exits(1)
-    job.is_clean(survivors=["pid 9 (python, state D in nfs_wait)"]).settles()
+    job.time_passes(9).exits(2, code=3).time_passes(1).dies(0, by=signal.SIGTERM).exits(1)
+    job.is_cleaned_up(survivors=["pid 9 (python, state D in nfs_wait)"]).settles()
 
-    assert job.saw()[-1] == "node 0 ends with 3: rank 2 failed"
+    assert job.new_lines()[-1] == "node 0 ends with 3: rank 2 failed"
     assert job.report() == [
         "rank 0 was killed by SIGTERM after 10 s, as it was asked to end",
         "rank 1 exited with 0 after 10 s, as it was asked to end",
@@ -27,11 +27,11 @@ def test_all_that_is_known_of_a_rank() -> None:
     ]
 
 
-def test_a_rank_that_never_ran() -> None:
+def test_rank_that_never_ran() -> None:
     """It ran for no time; the others die with the fork server as well."""
     job = Job(workers=2, starting=[1])
 
-    job.passes(7).loses_fork_server().settles()
+    job.time_passes(7).loses_fork_server().settles()
 
     assert job.report() == [
         "rank 0 was killed by SIGKILL after 7 s, as it was asked to end",
@@ -43,50 +43,50 @@ def test_a_rank_that_never_ran() -> None:
     "fails",
     [lambda job: job.exits(0, code=7), lambda job: job.dies(0, by=signal.SIGSEGV)],
 )
-def test_a_failure_before_the_signal_that_ended_the_job(fails: Callable[[Job], Job]) -> None:
-    """The restart was near when Ctrl-C came: the failure is still to be explained."""
+def test_failure_before_signal_that_ended_job(fails: Callable[[Job], Job]) -> None:
+    """The restart was due when Ctrl-C came: the failure is still reported."""
     job = fails(Job(workers=2, restarts=1))
 
     job.signalled(signal.SIGINT).exits(1, code=9).settles()
 
-    assert job.saw()[-1] == "node 0 ends with 130: it got SIGINT"
+    assert job.new_lines()[-1] == "node 0 ends with 130: it got SIGINT"
     assert job.report()[-1] == "rank 0 had failed before"
 
 
-def test_what_the_signal_did_is_not_an_earlier_failure() -> None:
-    """A scheduler signals all processes at once, a rank first."""
+def test_rank_killed_by_the_signal_is_not_an_earlier_failure() -> None:
+    """A scheduler signals all processes at once, and a rank may end first."""
     job = Job(workers=2, restarts=1)
 
     job.dies(0, by=signal.SIGTERM).signalled(signal.SIGTERM)
     job.exits(1, code=1, last=TRACEBACK).settles()
 
-    assert job.saw()[-1] == "node 0 ends with 143: it got SIGTERM"
+    assert job.new_lines()[-1] == "node 0 ends with 143: it got SIGTERM"
     assert job.report() == [
         "rank 0 was killed by SIGTERM after 0 s",
         "rank 1 exited with 1 after 0 s, as it was asked to end",
     ]
 
 
-def test_a_failure_is_dated_by_when_it_left_the_script() -> None:
-    """Exit handlers hold its end back; a rank that fails for want of it has ended before."""
+def test_failure_is_dated_by_its_exception() -> None:
+    """Exit handlers delay its end; a rank that fails because it is gone has ended before."""
     earlier, later = Job(workers=2), Job(workers=2)
 
-    earlier.exits(0, code=1).passes(2).exits(1, code=3, since=2.5).settles()
-    later.exits(0, code=1).passes(2).exits(1, code=3, since=1.5).settles()
+    earlier.exits(0, code=1).time_passes(2).exits(1, code=3, since=2.5).settles()
+    later.exits(0, code=1).time_passes(2).exits(1, code=3, since=1.5).settles()
 
-    assert earlier.saw()[-1] == "node 0 ends with 3: rank 1 failed"
+    assert earlier.new_lines()[-1] == "node 0 ends with 3: rank 1 failed"
     assert earlier.report()[1] == "rank 1 exited with 3 after 2 s"
-    assert later.saw()[-1] == "node 0 ends with 1: rank 0 failed"
+    assert later.new_lines()[-1] == "node 0 ends with 1: rank 0 failed"
     assert later.report()[1] == "rank 1 exited with 3 after 2 s, as it was asked to end"
 
 
-def test_a_rank_that_is_known_to_exit_with_a_code() -> None:
-    """That code counts, and when it failed, not the SIGTERM that ended it."""
+def test_rank_that_was_exiting_with_known_code() -> None:
+    """The code and the time of its failure count, not the SIGTERM that ended it."""
     job = Job(workers=2)
 
-    job.exits(0, code=9).passes(2).dies(1, by=signal.SIGTERM, since=2.5, code=3).settles()
+    job.exits(0, code=9).time_passes(2).dies(1, by=signal.SIGTERM, since=2.5, code=3).settles()
 
-    assert job.saw()[-1] == "node 0 ends with 3: rank 1 failed"
+    assert job.new_lines()[-1] == "node 0 ends with 3: rank 1 failed"
     assert job.report()[1] == "rank 1 exited with 3 after 2 s"
 
 
@@ -102,8 +102,8 @@ def test_a_rank_that_is_known_to_exit_with_a_code() -> None:
         ("", False),
     ],
 )
-def test_a_rank_that_was_exiting_when_our_sigterm_came(last: str, *, has_failed: bool) -> None:
-    """Its last lines are an exception: it had failed by itself, and the echo was quicker to end."""
+def test_rank_that_was_exiting_when_sigterm_came(last: str, *, has_failed: bool) -> None:
+    """Its last lines are an exception: it had failed by itself, and the peer that failed because of it ended first."""
     job, unasked = Job(workers=2), Job()
 
     job.exits(0, code=9, last=ECHO).dies(1, by=signal.SIGTERM, last=last).settles()
@@ -113,4 +113,4 @@ def test_a_rank_that_was_exiting_when_our_sigterm_came(last: str, *, has_failed:
     unasked.dies(0, by=signal.SIGTERM, last=last).settles()
     assert unasked.report() == ["rank 0 was killed by SIGTERM after 0 s"]
     cause = "1: rank 1 failed" if has_failed else "9: rank 0 failed"
-    assert job.saw()[-1] == f"node 0 ends with {cause}"
+    assert job.new_lines()[-1] == f"node 0 ends with {cause}"

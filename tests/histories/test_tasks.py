@@ -1,4 +1,4 @@
-"""A scheduler has started a task for each worker: messages count tasks, and say how to start them."""
+"""A scheduler has started a task for each worker: messages count tasks, and name the command to start them."""
 
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.job.job import TaskLayout
@@ -18,25 +18,25 @@ OF_SRUN = TaskLayout(
 START = "start all tasks at once:   srun -n 4 clusterrun ..."
 
 
-def test_tasks_that_stay_away_are_numbered() -> None:
-    """Each has a rank from its scheduler; the hint is what starts them all."""
+def test_missing_tasks_are_named_by_rank() -> None:
+    """Each has a rank from its scheduler; the hint is the command that starts them all."""
     job = JoinHistory(nodes=4, rank=0, tasks=OF_SRUN, rdzv_timeout=60).joins(rank=1, host="n0")
 
-    assert job.passes(5).settles().saw()[0] == (
+    assert job.time_passes(5).settles().new_lines()[0] == (
         "node 0 prints: 2 of 4 tasks have joined: n0; waiting for tasks 2-3 (5 s of 60 s)"
     )
-    assert job.joins(rank=3, host="n1").passes(55).settles().saw()[-3] == (
+    assert job.joins(rank=3, host="n1").time_passes(55).settles().new_lines()[-3] == (
         "node 0 gives up: 3 of 4 tasks joined within 60 s: n0, n1; missing: task 2"
         f" ({START} each must reach n0:29500 to wait longer, give --rdzv-timeout SECONDS)"
     )
 
 
-def test_a_task_that_contradicts_the_others() -> None:
-    """Two programs, or two calls of srun, that have become one job."""
+def test_mismatching_task() -> None:
+    """Two programs, or two runs of srun, that have become one job."""
     job = JoinHistory(nodes=4, rank=0, tasks=OF_SRUN).joins(rank=1)
 
     assert [
-        job.joins(**says).settles().saw()[-1].partition(": ")[2]
+        job.joins(**says).settles().new_lines()[-1].partition(": ")[2]
         for says in ({"rank": 1}, {"rank": 4}, {"must": {"nnodes": "3"}})
     ] == [
         f"two tasks have rank 1: n1 (pid 11) and n2 (pid 12) ({START})",
@@ -45,8 +45,8 @@ def test_a_task_that_contradicts_the_others() -> None:
     ]
 
 
-def test_a_task_that_is_lost() -> None:
-    """Its number is not that of a node."""
+def test_lost_task() -> None:
+    """Its number is not a node's."""
     job = Job(nodes=4, tasks=OF_SRUN).loses_node(3).settles()
 
-    assert "node 0 prints: task 3 (n3) is gone: stopping 1 worker here" in job.saw()
+    assert "node 0 prints: task 3 (n3) is gone: stopping 1 worker here" in job.new_lines()

@@ -1,4 +1,4 @@
-"""Between two attempts: ranks end as ordered, and others start."""
+"""Helpers for histories with restarts: ranks end as ordered, and others start."""
 
 import signal
 
@@ -7,8 +7,8 @@ from tests.histories.job_history import Job
 
 def stops(job: Job, *ranks: int) -> list[str]:
     """Let ranks end as ordered; return what followed of it but for their cleaning."""
-    job.settles().saw()
-    seen = job.dies(*ranks, by=signal.SIGTERM).settles().saw()
+    job.settles().new_lines()
+    seen = job.dies(*ranks, by=signal.SIGTERM).settles().new_lines()
     return [line for line in seen if "kills what its ranks have left" not in line]
 
 
@@ -26,7 +26,7 @@ def numbers(ranks: str) -> set[int]:
 
 def begun(job: Job) -> list[str]:
     """Return which ranks have started since the last call."""
-    return [line for line in job.settles().saw() if "starts" in line]
+    return [line for line in job.settles().new_lines() if "starts" in line]
 
 
 def of_node(node: int, lines: list[str]) -> list[str]:

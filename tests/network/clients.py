@@ -16,7 +16,7 @@ from clusterrun.network.rendezvous_port import open_rendezvous_port
 from clusterrun.policy import events, messages
 from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.job_events import MessageReceived
-from clusterrun.policy.members import OWN
+from clusterrun.policy.members import LOCAL_CONNECTION
 from free_ports import free_port
 
 from tests.network.frames import framed, taken
@@ -63,7 +63,7 @@ class RunningCoordinator:
 
     def send_from_node_zero(self, message: messages.AgentMessage) -> None:
         """Send a message of node 0's own agent."""
-        self.server.handle(MessageReceived(OWN, message, self.loop.clock()))
+        self.server.handle(MessageReceived(LOCAL_CONNECTION, message, self.loop.clock()))
 
     def close(self) -> None:
         """Close the server and the loop."""

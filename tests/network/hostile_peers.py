@@ -183,11 +183,11 @@ class Member(Peer):
     def _obey(self, order: Any) -> messages.FromMember:
         match order:
             case messages.HoldRanks(attempt):
-                return messages.Held(attempt, 3)
+                return messages.HoldReport(attempt, 3)
             case messages.SaveAt(attempt, mark):
-                return messages.Saves(attempt, mark, (), ())
+                return messages.SaveReport(attempt, mark, (), ())
             case _:
-                return messages.Checked("")
+                return messages.CheckResult("")
 
 
 class NodeZeroSession(Session):

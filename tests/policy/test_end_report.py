@@ -59,8 +59,8 @@ REPORTS = [
 
 
 @pytest.mark.parametrize(("made", "expected"), REPORTS)
-def test_what_it_has_arrives(made: EndReport, expected: EndReport) -> None:
-    """Between what workers print, and after answers; texts do nothing to a terminal."""
+def test_report_survives_transfer(made: EndReport, expected: EndReport) -> None:
+    """Among worker output and after other answers; texts cannot control a terminal."""
     assert made == expected
     line = made.line(MARK)
     received = b"output\n" + end_report.output_shown_line(MARK) + line
@@ -81,8 +81,10 @@ def test_what_it_has_arrives(made: EndReport, expected: EndReport) -> None:
         b"\x1e0f3c nothing\n",
         b'\x1e0f3c {"code": 300, "reason": "Succeeded"}\n',
         b'\x1e0f3c {"code": 0, "reason": "a\\u001b[2J"}\n',
-        b'\x1e0f3c {"code": 0, "reason": "x", "text": "' + b"x" * end_report.LONGEST + b'"}\n',
+        b'\x1e0f3c {"code": 0, "reason": "x", "text": "'
+        + b"x" * end_report.MAX_REPORT_BYTES
+        + b'"}\n',
     ],
 )
-def test_what_is_none(received: bytes) -> None:
+def test_bytes_that_are_not_a_report(received: bytes) -> None:
     assert end_report.parse_report(received, MARK) is None

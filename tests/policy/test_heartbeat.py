@@ -29,13 +29,13 @@ def lives(watch: SilenceWatch, number: int, first: int, last: int) -> None:
 def test_node_zero_receives_at_most_4000_heartbeats_a_second(
     nodes: int, asked: float, interval: float, timeout: float
 ) -> None:
-    """Each second in small jobs; in large ones more rarely, and six of them are in a timeout."""
+    """One per second in small jobs; fewer in large ones, with six in a timeout."""
     assert heartbeat_rhythm(nodes, asked) == HeartbeatRhythm(interval, timeout)
     assert nodes / interval <= 4000
 
 
-def test_a_member_sends_heartbeats() -> None:
-    """One in each interval, however often the timer is asked."""
+def test_member_sends_heartbeats() -> None:
+    """One per interval, however often the timer is called."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
 
     sent = [tenth for tenth in range(35) if heartbeat.is_heartbeat_due(100.0 + tenth / 10)]
@@ -43,8 +43,8 @@ def test_a_member_sends_heartbeats() -> None:
     assert sent == [10, 20, 30]
 
 
-def test_node_zero_is_silent_for_two_intervals_longer_than_the_timeout() -> None:
-    """Counted in intervals of listening, from its last message on."""
+def test_node_zero_is_lost_two_intervals_after_the_timeout() -> None:
+    """Counted in intervals of listening since its last message."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
     for second in range(1, 8):
         assert not heartbeat.is_silent(100.0 + second)
@@ -54,8 +54,8 @@ def test_node_zero_is_silent_for_two_intervals_longer_than_the_timeout() -> None
     assert silent == [15, 16, 17]
 
 
-def test_a_paused_node_zero_is_not_lost() -> None:
-    """It gets no heartbeats, as it could not read them; its last message may arrive later."""
+def test_paused_node_zero_is_not_lost() -> None:
+    """It gets no heartbeats, which it could not read; its last message may arrive later."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
     heartbeat.pause()
     heartbeat.received(100.1)
@@ -67,7 +67,7 @@ def test_a_paused_node_zero_is_not_lost() -> None:
     assert [it for it in range(11) if heartbeat.is_silent(2000.0 + it)] == [8, 9, 10]
 
 
-def test_the_timer_is_due_for_a_heartbeat_or_for_the_loss() -> None:
+def test_timer_is_due_for_heartbeat_or_loss() -> None:
     """Whichever is first."""
     heartbeat = HeartbeatTimer(HeartbeatRhythm(1.0, -0.5), 100.0)
     first = heartbeat.due
@@ -77,7 +77,7 @@ def test_the_timer_is_due_for_a_heartbeat_or_for_the_loss() -> None:
     assert (first, heartbeat.due) == (101.0, 101.5)
 
 
-def test_a_member_that_was_stopped_does_not_count_its_own_silence() -> None:
+def test_stopped_member_does_not_count_its_own_silence() -> None:
     """A scheduler may stop all nodes: those continued first must wait for the others."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
     times = (101.0, 4000.0, 4001.0, 4002.0, 4003.0, 4004.0, 4005.0)
@@ -85,7 +85,7 @@ def test_a_member_that_was_stopped_does_not_count_its_own_silence() -> None:
     assert [it for it in times if heartbeat.is_silent(it)] == [4005.0]
 
 
-def test_node_zero_that_was_stopped_does_not_either() -> None:
+def test_stopped_node_zero_does_not_count_its_own_silence() -> None:
     """No member is lost if it sends something now."""
     watch = SilenceWatch(RHYTHM, 100.0)
     watch.received(1, 100.0)
@@ -96,7 +96,7 @@ def test_node_zero_that_was_stopped_does_not_either() -> None:
     assert at_once == list(watch.lost(4002.0)) == []
 
 
-def test_the_silent_one_of_many_is_lost() -> None:
+def test_silent_member_of_many_is_lost() -> None:
     """Three intervals after the timeout, and once."""
     watch = SilenceWatch(RHYTHM, 0.0)
     watch.received(2, 0.0)
@@ -108,7 +108,7 @@ def test_the_silent_one_of_many_is_lost() -> None:
     lives(watch, 1, 11, 20)
 
 
-def test_all_may_be_lost_at_once() -> None:
+def test_all_members_are_lost_at_once() -> None:
     """The switch has failed."""
     watch = SilenceWatch(RHYTHM, 0.0)
     for number in (1, 2, 3):
@@ -119,8 +119,8 @@ def test_all_may_be_lost_at_once() -> None:
     assert list(watch.lost(9.0)) == [1, 2, 3]
 
 
-def test_a_disconnected_node_is_not_lost_again() -> None:
-    """The end of its connection was reported already."""
+def test_disconnected_member_is_not_lost_again() -> None:
+    """The end of its connection was already reported."""
     watch = SilenceWatch(RHYTHM, 0.0)
     watch.received(1, 0.0)
     watch.forget(1)
@@ -130,8 +130,8 @@ def test_a_disconnected_node_is_not_lost_again() -> None:
     assert list(watch.lost(100.0)) == []
 
 
-def test_node_zero_checks_in_each_interval() -> None:
-    """Otherwise it could not distinguish a silence from its own sleep."""
+def test_node_zero_checks_every_interval() -> None:
+    """Otherwise it could not distinguish silence from being stopped itself."""
     watch = SilenceWatch(RHYTHM, 0.0)
     empty = watch.due
     watch.received(1, 0.5)
@@ -155,9 +155,7 @@ def test_node_zero_checks_in_each_interval() -> None:
         ([(100.0, 100.1, 1000.05), *[(200.0, 200.2, 1100.2)] * 15], 900.0),
     ],
 )
-def test_the_offset_of_node_zeros_clock(
-    exchanges: list[tuple[float, float, float]], offset: float | None
-) -> None:
+def test_clock_offset(exchanges: list[tuple[float, float, float]], offset: float | None) -> None:
     """From heartbeats and their answers."""
     clock = ClockOffset()
     for sent, received, answered_at in exchanges:

@@ -1,4 +1,4 @@
-"""What one member can do to a job that it belongs to: end it, and no more."""
+"""A member can end its job, but do no more harm than that."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from clusterrun.loop import NEVER
 from clusterrun.network import channel
 from clusterrun.policy import job_events, messages, notices, outcome, queries
 from clusterrun.policy.cause import is_consequence
-from clusterrun.policy.coordinator import Coordinator, Over, Restarting, Running
+from clusterrun.policy.coordinator import Coordinator, Finished, Restarting, Running
 from clusterrun.policy.notices import LineLimit
 from msgspec.msgpack import encode
 
@@ -79,7 +79,7 @@ def disconnects(done: Iterable[job_events.Action], number: int) -> bool:
         messages.Done(0, (), SUSPENDED),
     ],
 )
-def test_what_no_agent_says(message: messages.AgentMessage) -> None:
+def test_message_that_no_agent_sends(message: messages.AgentMessage) -> None:
     """Each would end the job with exit code 0, though its ranks were stopped."""
     job = running()
 
@@ -93,7 +93,7 @@ def test_what_no_agent_says(message: messages.AgentMessage) -> None:
     assert disconnects(done, 1)
 
 
-def test_what_no_agent_says_between_two_attempts() -> None:
+def test_message_that_no_agent_sends_between_attempts() -> None:
     """The job would have been suspended."""
     job = running(nodes=2, max_restarts=1, check="true")
     sends(job, 1, messages.Done(0, (messages.DatedResult(result(1, 1), None),), None))
@@ -104,7 +104,7 @@ def test_what_no_agent_says_between_two_attempts() -> None:
     assert isinstance(job.state, Restarting)
 
 
-def test_a_node_that_was_silent_before_the_attempt_began() -> None:
+def test_idle_time_is_limited_to_the_attempt() -> None:
     """No longer than the attempt has run."""
     job = running(hang_timeout=5.0)
     sends(job, 1, messages.Idle(0, 60.0))
@@ -114,8 +114,8 @@ def test_a_node_that_was_silent_before_the_attempt_began() -> None:
     assert first.startswith("no rank has printed or exited for 8 s: ")
 
 
-def test_a_timeout_for_hangs_that_is_not_the_jobs() -> None:
-    """A hang is not reported without end: no rank can have moved, and rested, in no time."""
+def test_idle_reports_without_end() -> None:
+    """A hang is not reported without end: no rank can have been active and idle again in no time."""
     job = running(hang_timeout=5.0)
     sends(job, 0, messages.Idle(0, 8.0))
     told = []
@@ -131,7 +131,7 @@ def test_a_timeout_for_hangs_that_is_not_the_jobs() -> None:
     assert len([line for line in told if "printed or exited" in line]) == 1
 
 
-def test_exits_before_the_attempt_began() -> None:
+def test_exit_times_before_the_attempt() -> None:
     """They are named a minute later, and not at once."""
     job = running()
     sends(job, 1, messages.RanksExited(0, (messages.DatedExit(1, 0.0),)))
@@ -139,7 +139,7 @@ def test_exits_before_the_attempt_began() -> None:
     assert job.due == BEGAN + 60.0
 
 
-def test_a_failure_before_the_attempt_began_is_not_the_first() -> None:
+def test_failure_time_before_the_attempt_is_not_the_first() -> None:
     """Node 0's rank failed as the attempt began."""
     job = running()
     sends(job, 0, messages.FirstFailure(0, result(0, 1), BEGAN - 1.0))
@@ -150,8 +150,8 @@ def test_a_failure_before_the_attempt_began_is_not_the_first() -> None:
     assert verdict.reason.cause.rank == 0
 
 
-def test_answers_are_its_own() -> None:
-    """It can give none for another node."""
+def test_answer_has_the_senders_rank() -> None:
+    """It cannot answer for another node."""
     job = running(nodes=3)
     [query] = sent(sends(job, 0, queries.Query(7, queries.Topic.RANKS, 1.2)), queries.Query)
 
@@ -163,27 +163,27 @@ def test_answers_are_its_own() -> None:
 # What it makes node 0 send.
 
 
-def test_the_highest_mark() -> None:
+def test_highest_mark() -> None:
     """All others would lose node 0 by the one after it."""
     job = running()
     sends(job, 0, messages.RequestSuspension("x"))
-    sends(job, 1, messages.Held(0, messages.MAX_STEP_COUNT))
+    sends(job, 1, messages.HoldReport(0, messages.MAX_STEP_COUNT))
 
-    [order, *_] = sent(sends(job, 0, messages.Held(0, 1)), messages.SaveAt)
+    [order, *_] = sent(sends(job, 0, messages.HoldReport(0, 1)), messages.SaveAt)
 
     assert order.mark == messages.MAX_STEP_COUNT
 
 
 @pytest.mark.parametrize("are_silent", [False, True])
-def test_more_ranks_have_not_saved_than_one_message_names(*, are_silent: bool) -> None:
+def test_more_unsaved_ranks_than_one_message_names(*, are_silent: bool) -> None:
     """Those of each node fit."""
     job = running(nodes=3)
     sends(job, 0, messages.RequestSuspension("x"))
     for node in range(3):
-        sends(job, node, messages.Held(0, 3))
+        sends(job, node, messages.HoldReport(0, 3))
     for node in range(3):
         late = (node,) * outcome.MAX_RANKS
-        sends(job, node, messages.Saves(0, 4, () if are_silent else late, late))
+        sends(job, node, messages.SaveReport(0, 4, () if are_silent else late, late))
     done = job.handle(job_events.TimePassed(BEGAN + 10_000.0))
     done += job.handle(job_events.TimePassed(BEGAN + 20_000.0))
 
@@ -192,8 +192,8 @@ def test_more_ranks_have_not_saved_than_one_message_names(*, are_silent: bool) -
     )
 
 
-def test_all_are_killed_once() -> None:
-    """A hundred times is no reason to send each node a hundred orders."""
+def test_stop_at_once_is_sent_once() -> None:
+    """A hundred requests must not cause a hundred orders to each node."""
     job = running()
     asks = messages.EndedExternally(0, outcome.Interrupted(15), at_once=True)
     done = [each for _ in range(100) for each in sends(job, 1, asks)]
@@ -201,8 +201,8 @@ def test_all_are_killed_once() -> None:
     assert len(sent(done, messages.Stop)) == 1
 
 
-def test_the_longest_reasons_of_refused_nodes() -> None:
-    """Each as long as a line may be."""
+def test_longest_reasons_of_refused_nodes() -> None:
+    """Each is as long as a line may be."""
     job = opened_job(9, check="true")
     long = "x" * MAX_LINE_LENGTH
     for number in range(1, 8):
@@ -215,8 +215,8 @@ def test_the_longest_reasons_of_refused_nodes() -> None:
     assert sent(done, messages.Refused)
 
 
-def test_the_longest_loss() -> None:
-    """The others learn it, also where they ask for the nodes that are missing."""
+def test_longest_loss() -> None:
+    """The others are told of it, even where they query the missing nodes."""
     job = running(nodes=2, fewest_nodes=1)
     helper = outcome.HelperFailed("relay", "x" * MAX_LINE_LENGTH, 0)
 
@@ -236,7 +236,7 @@ def test_the_longest_loss() -> None:
         [messages.Paused(paused=True), messages.Paused(paused=False)],
     ],
 )
-def test_lines_without_end(flood: list[messages.AgentMessage]) -> None:
+def test_lines_of_one_member_are_limited(flood: list[messages.AgentMessage]) -> None:
     """A ten-thousandth is not read by anyone."""
     job = running()
     sends(job, 0, messages.RanksSucceeded(0))
@@ -252,8 +252,8 @@ def test_lines_without_end(flood: list[messages.AgentMessage]) -> None:
     assert len(stacks) <= notices.MAX_BURST
 
 
-def test_who_joins_and_leaves_without_end() -> None:
-    """Each time as another agent."""
+def test_lines_of_member_that_rejoins_are_limited() -> None:
+    """It is a different agent each time."""
     job = running(nodes=2, spares=1, nnodes=1)
     done = []
     for number in range(2, 1000):
@@ -264,8 +264,8 @@ def test_who_joins_and_leaves_without_end() -> None:
     assert 0 < len(lines(done)) <= notices.MAX_BURST
 
 
-def test_a_line_now_and_then() -> None:
-    """After many of one cause, those of another are printed; with time, others of the first."""
+def test_line_limit_recovers() -> None:
+    """After many lines of one cause, those of another are printed; after a while, others of the first."""
     limit = LineLimit()
     at_once = [limit.allows("10.0.0.1", 5.0) for _ in range(100)]
 
@@ -299,29 +299,29 @@ def overdue(job: Coordinator) -> list[job_events.Action]:
     return job.handle(job_events.TimePassed(BEGAN + 8.0 + grace + 20.0))
 
 
-def test_a_member_that_never_reports_its_end() -> None:
-    """It may run; the job is over without it, and it gets the verdict."""
+def test_member_that_never_reports_its_end() -> None:
+    """It may run; the job ends without it, and it gets the verdict."""
     job = running()
 
     done = overdue(job)
 
     [verdict] = sent(done, messages.Verdict)
     assert isinstance(verdict.reason, outcome.WorkerFailed)
-    assert isinstance(job.state, Over)
+    assert isinstance(job.state, Finished)
     assert disconnects(done, 1)
 
 
-def test_a_member_whose_rank_is_debugged() -> None:
-    """Its user may look at it for as long as it takes."""
+def test_member_with_debugged_rank() -> None:
+    """Its user may take any time."""
     job = running(pdb=True)
     overdue(job)
 
     assert isinstance(job.state, Running)
 
 
-@pytest.mark.parametrize("message", [messages.RankCallsSuspend(0), messages.Held(0, 3)])
-def test_a_rank_that_asks_in_a_job_that_ends(message: messages.AgentMessage) -> None:
-    """It was on its way when another rank failed: nobody saves any more."""
+@pytest.mark.parametrize("message", [messages.RankCallsSuspend(0), messages.HoldReport(0, 3)])
+def test_suspend_call_while_job_ends(message: messages.AgentMessage) -> None:
+    """It was in transit when another rank failed: no rank saves any more."""
     job = running()
     sends(job, 0, messages.FirstFailure(0, result(0, 1), None))
 
@@ -329,7 +329,7 @@ def test_a_rank_that_asks_in_a_job_that_ends(message: messages.AgentMessage) -> 
     assert isinstance(job.state, Running)
 
 
-def test_a_paused_member_has_the_time_of_its_pause() -> None:
+def test_paused_member_gets_the_time_of_its_pause() -> None:
     """And no more than that."""
     job = running()
     sends(job, 1, messages.Paused(paused=True))
@@ -341,7 +341,7 @@ def test_a_paused_member_has_the_time_of_its_pause() -> None:
 
     job.handle(job_events.TimePassed(BEGAN + 200.0))
 
-    assert isinstance(job.state, Over)
+    assert isinstance(job.state, Finished)
 
 
 # How it joins.
@@ -359,8 +359,8 @@ def with_services(*programs: messages.ProgramOffer, workers: int = 1) -> bool:
     return isinstance(job.state, Running)
 
 
-def test_programs_that_are_not_the_jobs() -> None:
-    """No other node would take a world with them."""
+def test_programs_that_are_not_of_the_job() -> None:
+    """No other node would accept a world with them."""
     main, server = OWN
 
     assert with_services(main, server)
@@ -376,16 +376,16 @@ def test_programs_that_are_not_the_jobs() -> None:
 
 
 @pytest.mark.parametrize("says", [{"workers": 0}, {"programs": OWN}])
-def test_a_node_without_workers(says: dict[str, Any]) -> None:
-    """In a job without services each has some, and no programs."""
+def test_node_without_workers(says: dict[str, Any]) -> None:
+    """In a job without services each node has some, and no programs."""
     job = opened_job(2)
 
     assert sent(calls(job, 1, **says), messages.Refused)
     assert job.due < NEVER
 
 
-def test_services_alone() -> None:
-    """The job has no rank: all nodes learn it."""
+def test_services_only() -> None:
+    """The job has no rank: all nodes are told."""
     server = OWN[1:]
     job = opened_job(2, services=(SERVICE,), programs=server, workers=0)
 
@@ -395,8 +395,8 @@ def test_services_alone() -> None:
     assert refused.text == "no node has a worker of the main program"
 
 
-def test_a_role_of_services_alone() -> None:
-    """Its node takes its world."""
+def test_role_of_services_only() -> None:
+    """Its node accepts its world."""
     job = opened_job(2, services=(SERVICE,), programs=OWN)
 
     done = calls(job, 1, programs=OWN[1:], workers=0, role="other")
@@ -407,7 +407,7 @@ def test_a_role_of_services_alone() -> None:
 # Its last lines.
 
 
-def test_a_long_line_is_searched_in_no_time() -> None:
+def test_search_of_long_line_is_fast() -> None:
     """It could keep node 0 busy for minutes, while the others lose it."""
     assert not is_consequence(result(1, 1, tail="gloo" * 16000))
     assert is_consequence(result(1, 1, tail="gloo: connection timed out"))

@@ -1,4 +1,4 @@
-"""Large jobs: no event costs more because there are more members."""
+"""The cost of an event does not grow with the number of members."""
 
 import time
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
             )
             for rank in range(WORKERS)
         )
-        for first in (each.first_rank for each in job.members.places)
+        for first in (each.first_rank for each in job.members.participants)
     ]
 
     with limit(1000):
@@ -73,7 +73,7 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
     assert len(restart) == MEMBERS
 
 
-def test_members_leave_and_join_again_while_others_join() -> None:
+def test_members_rejoin_while_others_join() -> None:
     """As where a scheduler starts its tasks again."""
     nodes = 2 * MEMBERS
     job = opened_job(nodes)
@@ -98,7 +98,7 @@ def test_all_members_are_suspended() -> None:
             for number in range(MEMBERS):
                 job.handle(job_events.MessageReceived(number, messages.Paused(paused), 2.0))
 
-    assert not any(each.paused for each in job.members.places)
+    assert not any(each.paused for each in job.members.participants)
 
 
 def test_stacks_of_all_members_are_collected() -> None:
@@ -108,7 +108,7 @@ def test_stacks_of_all_members_are_collected() -> None:
     with limit(300):
         for number in range(MEMBERS):
             asked = job.handle(job_events.MessageReceived(number, messages.Idle(0, 30.0), 2.0))
-        for number, first in enumerate([each.first_rank for each in job.members.places]):
+        for number, first in enumerate([each.first_rank for each in job.members.participants]):
             group = StackGroup(tuple(range(first, first + WORKERS)), "in train")
             body = encode(answers.NodeStacks((group,)))
             answer = queries.Answer(1, number, "n", body)
@@ -121,7 +121,7 @@ def test_stacks_of_all_members_are_collected() -> None:
 
 
 def test_no_member_sends_its_stacks() -> None:
-    """As many are named as a message has room for, and of these as many as a screen has."""
+    """A message names as many as it has room for, and the screen fewer."""
     job = joined(have_ranks=True)
     query = queries.Query(1, queries.Topic.RANKS, 1.2)
     job.handle(job_events.MessageReceived(0, messages.RequestStacks(), 2.0))
@@ -140,7 +140,7 @@ def test_no_member_sends_its_stacks() -> None:
 
 
 def test_many_nodes_are_lost_at_once() -> None:
-    """2,000 nodes of which 20 are spares lose 20: the new world is known to all in half a second."""
+    """2,000 nodes, 20 of them spares, lose 20: all know the new world within half a second."""
     spares, nodes = 20, 2000
     job = opened_job(nodes, workers=WORKERS, spares=spares)
     for number in range(1, nodes):
@@ -152,7 +152,7 @@ def test_many_nodes_are_lost_at_once() -> None:
 
     for number in lost:
         job.handle(job_events.MemberDisconnected(number, "", 2.0))
-    for each in [each for each in job.members.places if each.here]:
+    for each in [each for each in job.members.participants if each.is_present]:
         number = each.connection or 0
         stopped = messages.DatedResult(
             result(each.first_rank, exit_status=outcome.Killed(15), stopped_by_us=True), 0.0
@@ -165,5 +165,5 @@ def test_many_nodes_are_lost_at_once() -> None:
     assert time.process_time() - began < 5
     assert last == [job_events.PreparePort()]
     # And one that disconnects the lost ones.
-    assert len(orders) == 1 + nodes - spares == 1 + len(job.members.places)
+    assert len(orders) == 1 + nodes - spares == 1 + len(job.members.participants)
     assert job.members.waiting == []

@@ -1,4 +1,4 @@
-"""Leases: until when workers may run, on a member's side and on node 0's."""
+"""Until when workers may run, for a member and for node 0."""
 
 import pytest
 from clusterrun.policy.leases import FORK_SERVER_KILL_INTERVALS, GrantedLeases, MemberLease
@@ -19,10 +19,10 @@ RHYTHM = HeartbeatRhythm(interval=1.0, timeout=15.0)
         ([101.0, 100.0, 101.0], [True, False, False], 118.25),
     ],
 )
-def test_a_lease_runs_from_the_sending_of_the_newest_answered_heartbeat(
+def test_lease_runs_from_newest_answered_heartbeat(
     sent: list[float], renewed: list[bool], ends: float
 ) -> None:
-    """For the timeout and 2.25 intervals; before the first answer there is none."""
+    """For the timeout and 2.25 intervals; there is none before the first answer."""
     lease = MemberLease(RHYTHM)
 
     assert [lease.answered(at) for at in sent] == renewed
@@ -49,7 +49,7 @@ def test_a_lease_runs_from_the_sending_of_the_newest_answered_heartbeat(
         ([("answer", 1, 100.0), ("lost", 1), ("begin",)], 0.0),
     ],
 )
-def test_the_next_attempt_begins_when_the_leases_of_lost_members_are_over(
+def test_next_attempt_waits_for_leases_of_lost_members(
     happened: list[tuple[str, float, float]], begins_after: float
 ) -> None:
     """Unless a kernel has reported that no worker is left."""
@@ -61,8 +61,8 @@ def test_the_next_attempt_begins_when_the_leases_of_lost_members_are_over(
 
 
 @pytest.mark.parametrize(("nodes", "timeout"), [(2, 15.0), (2, 0.5), (20_000, 15.0)])
-def test_who_acts_when(nodes: int, timeout: float) -> None:
-    """The agent, then its fork server, then node 0; and nothing that is stopped for T costs anything."""
+def test_order_of_deadlines(nodes: int, timeout: float) -> None:
+    """The agent, then its fork server, then node 0; a stop shorter than T has no effect."""
     rhythm = heartbeat_rhythm(nodes, timeout)
     settings = with_job(TERMS, nodes, rhythm=rhythm)
     agent, node_zero = settings.node_zero_silence, settings.member_silence
@@ -82,5 +82,5 @@ def test_who_acts_when(nodes: int, timeout: float) -> None:
     ("seconds", "text"),
     [(18.0, "has been silent for 18 s"), (7.4500001, "has been silent for 7.5 s")],
 )
-def test_how_long_a_lost_node_was_silent(seconds: float, text: str) -> None:
+def test_silence_in_messages(seconds: float, text: str) -> None:
     assert silence(seconds) == text

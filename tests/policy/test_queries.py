@@ -1,8 +1,8 @@
-"""Answers to queries as who has asked reads them, and what the coordinator asks by itself."""
+"""Decoded answers to queries, and the coordinator's own queries."""
 
 from clusterrun.policy import answers, job_events, messages, queries
 from clusterrun.policy.coordinator import Coordinator
-from clusterrun.policy.members import OWN
+from clusterrun.policy.members import LOCAL_CONNECTION
 from clusterrun.policy.nccl import NcclState
 from clusterrun.policy.stacks import StackGroup
 from msgspec.msgpack import encode
@@ -12,14 +12,14 @@ from tests.network.nodes import hello, opened_job
 STACKS = answers.NodeStacks((StackGroup((0,), "in train"),))
 
 
-def test_answers_are_read_with_those_that_are_missing() -> None:
-    """A node that has a problem, or answers something else, is named as one without an answer."""
+def test_decoded_answers_and_missing_nodes() -> None:
+    """A node that reports a problem, or answers something else, is named like one without an answer."""
     right = queries.Answer(1, 0, "n0", encode(STACKS))
     refused = queries.Answer(1, 3, "n3", problem="has no py-spy")
     strange = queries.Answer(1, 2, "n2", b"\xc1")
     lost = queries.MissingNode(1, "n1", "is lost: it is gone")
 
-    found, missing = answers.read(
+    found, missing = answers.decode_answers(
         queries.Answers((right, strange, refused), queries.EndOfAnswers(1, (lost,))),
         answers.NodeStacks,
     )
@@ -45,11 +45,13 @@ def shown(job: Coordinator, number: int, message: messages.AgentMessage) -> list
     return [each.text for each in sent if isinstance(each, messages.PrintStacks)]
 
 
-def test_nccl_is_asked_once_for_two_reasons() -> None:
-    """It is being asked whether ranks are behind, when a user wants to see what it says."""
+def test_nccl_is_queried_once_for_two_reasons() -> None:
+    """The query whether ranks are behind is in progress when a user requests the same."""
     job = watched()
     asked = job.handle(job_events.TimePassed(21.0))
-    assert asked == [job_events.Send((OWN,), queries.Query(1, queries.Topic.NCCL, 22.0, rank=0))]
+    assert asked == [
+        job_events.Send((LOCAL_CONNECTION,), queries.Query(1, queries.Topic.NCCL, 22.0, rank=0))
+    ]
     job.handle(job_events.MessageReceived(0, messages.RequestStacks(), 22.0))
 
     shown(job, 0, queries.Answer(2, 0, "n0", encode(STACKS)))
@@ -60,7 +62,7 @@ def test_nccl_is_asked_once_for_two_reasons() -> None:
     assert second == ["NCCL:\n  moves"]
 
 
-def test_flight_records_are_named_below_the_stacks() -> None:
+def test_flight_records_are_printed_below_stacks() -> None:
     """With the host that has them."""
     job = watched()
     job.handle(job_events.MessageReceived(1, messages.RequestStacks(), 2.0))
@@ -72,8 +74,8 @@ def test_flight_records_are_named_below_the_stacks() -> None:
     ]
 
 
-def test_a_node_that_can_not_ask_nccl() -> None:
-    """Nothing is said of it; the next question follows."""
+def test_node_that_cannot_query_nccl() -> None:
+    """Nothing is printed about it; the next query follows."""
     job = watched()
     job.handle(job_events.TimePassed(21.0))
 

@@ -1,8 +1,8 @@
-"""Where other nodes reach the workers of a service."""
+"""The address at which other nodes reach the workers of a service."""
 
 import pytest
 from clusterrun.policy import messages
-from clusterrun.policy.assignment import programs_in
+from clusterrun.policy.assignment import assign_programs
 from clusterrun.policy.members import Node
 
 from tests.network.nodes import hello
@@ -23,14 +23,14 @@ INTERFACES = (("127.0.0.1", "::1"), ("fd77::3", "10.77.0.3"), ("fd88::3",))
         ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
     ],
 )
-def test_the_address_of_a_node(seen: str, own: str, address: str) -> None:
-    """It is the one from which node 0 sees it connect, or another of the same interface."""
+def test_address_of_node(seen: str, own: str, address: str) -> None:
+    """It is the address from which it connects to node 0, or another of the same interface."""
     offers = (messages.ProgramOffer("server", (41001,), 41002),)
     first = Node(0, hello(0, programs=offers))
     other = Node(1, hello(1, programs=offers, interfaces=INTERFACES), seen)
 
-    main, server = programs_in([first, other], ("main", "server"), own)
+    main, server = assign_programs([first, other], ("main", "server"), own)
 
     assert main.nodes == ()
     assert [each.address for each in server.nodes] == [own, address]
-    assert (first.of_services, other.of_services) == ((0,), (1,))
+    assert (first.service_workers, other.service_workers) == ((0,), (1,))

@@ -1,4 +1,4 @@
-"""How far the programs of a job with services are: who is ready, who is waited for, what still runs."""
+"""The progress of a job with services: what is ready, what is waited for, and what still runs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -50,8 +50,8 @@ def two(**keys: object) -> ServiceProgress:
 BOTH = ("server", "engine")
 
 
-def test_one_that_starts_again_is_waited_for_until_all_have_started() -> None:
-    """Nobody waits for it once all were ready at one time."""
+def test_restarting_worker_is_waited_for_until_all_have_started() -> None:
+    """No program waits for it once all were ready at once."""
     found = two()
     assert found.became_ready([4, 5, 6]) == ("server",)
 
@@ -80,10 +80,10 @@ def test_one_that_starts_again_is_waited_for_until_all_have_started() -> None:
         ({"world": True}, [(8, 9, 10), (7,)], [(), ("engine",)]),
     ],
 )
-def test_services_become_ready(
+def test_became_ready_returns_all_ready_services(
     keys: dict[str, object], answers: list[tuple[int, ...]], ready: list[tuple[str, ...]]
 ) -> None:
-    """The names of all that are ready, each time when another one is."""
+    """Each time when another one becomes ready."""
     attempt = two(**keys)
 
     assert [attempt.became_ready(numbers) for numbers in answers] == ready
@@ -112,18 +112,18 @@ def test_services_become_ready(
         ({"server": {}}, [(MAIN, 0), (MAIN, 1), (MAIN, 1)], [False, True, False]),
     ],
 )
-def test_the_work_is_done(
+def test_work_is_done(
     services: dict[str, dict[str, Any]], ends: list[tuple[str, int]], done_by: list[bool]
 ) -> None:
-    """Exactly one end makes it so, and it stays so."""
+    """Exactly one end completes it, and it stays so."""
     attempt = progress(**services)
 
     assert [attempt.ended(name, node) for name, node in ends] == done_by
     assert attempt.work_is_done == any(done_by)
 
 
-def test_who_is_waited_for() -> None:
-    """After 10 s, then each minute, by the names that people know; nobody once all are ready."""
+def test_waiting_notice() -> None:
+    """After 10 s, then every minute, by the services' names; none once all are ready."""
     attempt = two()
 
     assert attempt.due == BEGAN + 10
@@ -140,8 +140,8 @@ def test_who_is_waited_for() -> None:
     assert attempt.due == NEVER
 
 
-def test_no_node_is_waited_for() -> None:
-    """No service is asked, or only rank 0 of one is."""
+def test_no_waiting_notice() -> None:
+    """No service is probed, or only rank 0 of one is."""
     assert progress(server={}, eval={"must_finish": True}).due == NEVER
     attempt = progress(engine={"ready": "tcp", "world": True})
     assert "for engine rank 0 to be" in attempt.waits(BEGAN + 10)

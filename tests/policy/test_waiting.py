@@ -1,4 +1,4 @@
-"""What a waiting node does on each event: literal, from the first call of node 0 to its world."""
+"""What a waiting node does on each event, from node 0's first message to its world."""
 
 from signal import SIGCONT, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2
 
@@ -8,7 +8,7 @@ from clusterrun.job.job import ProgramKind, WorkerProgram
 from clusterrun.job.services import Service
 from clusterrun.policy import actions, events, messages, outcome
 from clusterrun.policy.node import Attempt
-from clusterrun.policy.waiting import Waiting
+from clusterrun.policy.waiting import WaitingNode
 from clusterrun.signals import SignalReceived
 
 from tests.plans import job, plan_of, world
@@ -62,11 +62,11 @@ def request(by: str) -> actions.SendToCoordinator:
     ],
 )
 @pytest.mark.parametrize("before", [(), (AWAITED,)])
-def test_what_ends_the_wait(
+def test_event_ends_wait(
     before: tuple[events.Event, ...], event: events.Event, end: object
 ) -> None:
-    """Whether the job runs already, or waits for all nodes."""
-    waiting = Waiting(SIGUSR1)
+    """Whether the job runs already or waits for all nodes."""
+    waiting = WaitingNode(SIGUSR1)
     for each in before:
         waiting.handle(each)
     began = waiting.end
@@ -94,9 +94,9 @@ def test_what_ends_the_wait(
         (AWAITED, NOTHING, False),
     ],
 )
-def test_what_does_not(event: events.Event, done: object, is_kept: bool) -> None:
-    """It goes on waiting, and the first attempt learns of it or not."""
-    waiting = Waiting(SIGUSR1)
+def test_event_does_not_end_wait(event: events.Event, done: object, is_kept: bool) -> None:
+    """The first attempt handles it later, or not."""
+    waiting = WaitingNode(SIGUSR1)
 
     assert waiting.handle(event) == done
     assert waiting.end is None
@@ -125,11 +125,11 @@ def test_what_does_not(event: events.Event, done: object, is_kept: bool) -> None
         ([AWAITED, signal(SIGTSTP)], actions.Pause(), None),
     ],
 )
-def test_signals_of_a_node_that_waits_for_a_place(
+def test_signals_while_the_job_runs_elsewhere(
     happened: list[events.Event], done: object, end: object
 ) -> None:
-    """The job runs elsewhere: it may be suspended from here."""
-    waiting = Waiting(SIGUSR1)
+    """The job may be suspended from this node."""
+    waiting = WaitingNode(SIGUSR1)
     for event in happened[:-1]:
         waiting.handle(event)
         assert waiting.end is None
@@ -138,9 +138,9 @@ def test_signals_of_a_node_that_waits_for_a_place(
     assert waiting.end == end
 
 
-def test_what_is_kept_is_in_order() -> None:
-    """The first attempt takes it so; a signal that went to the coordinator is not kept, too."""
-    waiting = Waiting(SIGUSR1)
+def test_events_are_kept_in_order() -> None:
+    """For the first attempt; a signal that went to the coordinator is not kept."""
+    waiting = WaitingNode(SIGUSR1)
     save = events.CoordinatorSent(messages.SaveAt(0, 7), NOW)
     for event in (READY, signal(SIGUSR1), AWAITED, signal(SIGUSR1), POSSIBLE, save, JOINED):
         waiting.handle(event)
@@ -149,25 +149,25 @@ def test_what_is_kept_is_in_order() -> None:
     assert waiting.end == WORLD
 
 
-def test_a_job_without_a_suspend_signal() -> None:
+def test_job_without_suspend_signal() -> None:
     """No signal is a request, unless a rank may be suspended."""
-    waiting = Waiting(None)
+    waiting = WaitingNode(None)
     waiting.handle(AWAITED)
 
     assert waiting.handle(signal(SIGUSR1)) is NOTHING
     assert waiting.kept == []
 
 
-def test_a_rank_asks_without_end() -> None:
-    """Once is enough to know it: no memory grows."""
-    waiting = Waiting(None)
+def test_repeated_suspension_possible_is_kept_once() -> None:
+    """No memory grows."""
+    waiting = WaitingNode(None)
     for _ in range(100):
         waiting.handle(POSSIBLE)
 
     assert waiting.kept == [POSSIBLE]
 
 
-def test_a_check_is_asked_for_without_end() -> None:
+def test_check_is_run_once_between_attempts() -> None:
     """A node checks itself once after an attempt."""
     attempt = Attempt(job(nnodes=2), plan_of(1), foreground=False)
     for event in (

@@ -21,7 +21,7 @@ FORK_SERVER_LOST = HelperLost("fork server", "was killed by SIGKILL", signal.SIG
 
 def started(local_rank: int) -> WorkerStarted:
     """The worker executes its program; its process id is 100 and its rank."""
-    return WorkerStarted(LocalRank(local_rank), 100 + local_rank, remark="", at=1.0)
+    return WorkerStarted(LocalRank(local_rank), 100 + local_rank, warning="", at=1.0)
 
 
 def exited(local_rank: int, code: int = 0) -> WorkerEnded:

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 from clusterrun.bounds import LocalRank
 from clusterrun.loop import NEVER, Loop
-from clusterrun.policy.events import Event, LastLine, RelayAnswered, Seen
+from clusterrun.policy.events import Event, LastLine, RelayAnswer, RelayAnswered
 from clusterrun.policy.queries import MAX_BODY, Topic
 from clusterrun.run.answer_sources import (
     MAX_UNANSWERED,
@@ -31,7 +31,7 @@ class Relay:
     def __init__(self) -> None:
         self.questions = RelayQueries()
         self.asked: list[int] = []
-        self.seen: list[Seen | None] = []
+        self.seen: list[RelayAnswer | None] = []
 
     def ask(self, now: float = 0.0) -> None:
         list(self.questions.ask(self.asked.append, self._then, 0.4, now))
@@ -39,7 +39,7 @@ class Relay:
     def answer(self, number: int, now: float) -> None:
         list(self.questions.take(RelayAnswered(number, SEEN, now)))
 
-    def _then(self, seen: Seen | None, _now: float) -> tuple[()]:
+    def _then(self, seen: RelayAnswer | None, _now: float) -> tuple[()]:
         self.seen.append(seen)
         return ()
 

@@ -297,7 +297,7 @@ def test_hung_rank_is_printed(clusterrun: Launcher, tmp_path: Path) -> None:
 
     waits = (
         "clusterrun suspend: waits for rank 1 to save;"
-        " clusterrun suspend, typed again, ends the job without waiting"
+        " run clusterrun suspend again to end the job without waiting"
     )
     assert (first.returncode, second.returncode) == (0, 0), second.stderr
     assert first.stdout.splitlines()[1:] == [waits]

@@ -126,9 +126,9 @@ def test_missing_cpus(bench: Bench) -> None:
 
     printed = bench.spawn(0, sys.executable, "-c", code, cpus=CpuSet({4000}))
 
-    remark = bench.expect(events.WorkerStarted).remark
-    assert remark.startswith("not bound to CPUs 4000: ")
-    assert "invalid CPU 4000" in remark
+    warning = bench.expect(events.WorkerStarted).warning
+    assert warning.startswith("not bound to CPUs 4000: ")
+    assert "invalid CPU 4000" in warning
     assert printed.rest() == f"{sorted(os.sched_getaffinity(0))}\n"
 
 
@@ -156,7 +156,7 @@ def test_memory_policy_of_numa_node(
 
     printed = bench.spawn(0, sys.executable, "-c", dedent(TELLS_POLICY), memory=policy)
 
-    assert bench.expect(events.WorkerStarted).remark == ""
+    assert bench.expect(events.WorkerStarted).warning == ""
     assert printed.rest() == f"{{{shown!r}}}\n"
 
 
@@ -169,8 +169,10 @@ def test_memory_policy_of_missing_numa_node(bench: Bench) -> None:
         printed = bench.spawn(local_rank, sys.executable, "-c", dedent(TELLS_POLICY), memory=policy)
         assert printed.rest() == "{'default'}\n"
 
-    remarks = [event.remark for event in bench.events(4) if isinstance(event, events.WorkerStarted)]
-    assert remarks == ["no memory policy, bind 1000: Invalid argument", ""]
+    warnings = [
+        event.warning for event in bench.events(4) if isinstance(event, events.WorkerStarted)
+    ]
+    assert warnings == ["no memory policy, bind 1000: Invalid argument", ""]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_leftover_is_named_by_program_and_rank(bench: Bench) -> None:
 
     bench.server.send(messages.ListChildren())
 
-    assert bench.event() == events.Left((events.LeftoverProcess(pid, "sh", 3),), 7.0)
+    assert bench.event() == events.LeftoversNamed((events.LeftoverProcess(pid, "sh", 3),), 7.0)
 
 
 def test_forked_process_has_no_rank() -> None:

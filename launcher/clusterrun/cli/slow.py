@@ -13,7 +13,7 @@ from clusterrun.job.declarations import Option
 from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import RunningJob
-from clusterrun.policy.answers import read
+from clusterrun.policy.answers import decode_answers
 from clusterrun.policy.queries import SECONDS, Answers, MissingNode, Query, Topic
 from clusterrun.policy.samples import WINDOWS, NodeSamples
 from clusterrun.policy.slow import SampledRank, judge, rank_to_ask_again
@@ -43,7 +43,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         UsageError: the run does not exist, or --seconds is out of range.
 
     """
-    asked, as_json = line.read(Slow), line.read(Launcher).json
+    asked, as_json = line.read(Slow), line.decode_answers(Launcher).json
     if not MIN_SECONDS <= asked.seconds <= MAX_SECONDS:
         raise UsageError(
             f"--seconds: {asked.seconds:g} s is out of range",
@@ -68,7 +68,7 @@ def _sampled(
     """Return the samples of all ranks in order; or of one rank, including its child processes."""
     seconds = SECONDS[Topic.SAMPLES] + length
     query = Query(1, Topic.SAMPLES, seconds, rank, length=length, children=rank is not None)
-    found, missing = read(query_agent(job, query, Answers), NodeSamples)
+    found, missing = decode_answers(query_agent(job, query, Answers), NodeSamples)
     ranks = [
         SampledRank(answer.node_rank, answer.host, node, own)
         for answer, node in found

@@ -19,7 +19,7 @@ from clusterrun.job.options import Launcher
 from clusterrun.job.sources import CommandLine
 from clusterrun.network.control_client import RunningJob
 from clusterrun.planning.plan import NumberedProgram, named_workers
-from clusterrun.policy.answers import NodeStacks, read
+from clusterrun.policy.answers import NodeStacks, decode_answers
 from clusterrun.policy.nccl import NcclState, in_words
 from clusterrun.policy.queries import SECONDS, Answers, MissingNode, Query, Topic
 from clusterrun.policy.stacks import StackGroup, describe_differences, group_stacks, stacks_text
@@ -63,7 +63,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         MachineError: py-spy can't show any rank: it is missing, or may not trace the processes.
 
     """
-    asked, as_json = line.read(Stacks), line.read(Launcher).json
+    asked, as_json = line.read(Stacks), line.decode_answers(Launcher).json
     rank = asked.rank
     job = select_run(line, environ, f"{called} stacks")
     known = job.described
@@ -74,7 +74,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         )
     topic = Topic.NATIVE if asked.native else Topic.STACKS
     answers = query_agent(job, Query(1, topic, SECONDS[topic], rank), Answers)
-    nodes, missing = read(answers, NodeStacks)
+    nodes, missing = decode_answers(answers, NodeStacks)
     found = (group for _, node in nodes for group in node.groups)
     # Native stacks contain process ids, so no two are equal.
     groups = tuple(found) if asked.native else group_stacks(found)
@@ -112,7 +112,7 @@ def _lines_of(job: RunningJob, program: NumberedProgram, shown: Collection[int])
     ranks = sorted(set(range(program.first, program.first + program.size)).intersection(shown))
     for rank in sorted({*ranks[:1], *ranks[len(ranks) // 2 :][:1], *ranks[-1:]}):
         query = Query(1, Topic.NCCL, SECONDS[Topic.NCCL], rank)
-        found, _ = read(query_agent(job, query, Answers), NcclState)
+        found, _ = decode_answers(query_agent(job, query, Answers), NcclState)
         for _, state in found:
             return state.lines
     return ()

@@ -88,7 +88,7 @@ def handshake_error(
     settings: RendezvousSettings, failure: HandshakeFailed
 ) -> RendezvousError | None:
     """Return the error of a failed handshake; None if the peer is not clusterrun."""
-    place, option = settings.place, port_option(settings.ports.origin)
+    place, option = settings.endpoint, port_option(settings.ports.origin)
     first, this = settings.first, f"this {settings.job.agent_unit}"
     match failure.fault:
         case Fault.NOT_CLUSTERRUN:
@@ -112,7 +112,7 @@ def handshake_error(
 
 
 def _place(settings: RendezvousSettings) -> Setting[str]:
-    return Setting(settings.place, settings.host.origin)
+    return Setting(settings.endpoint, settings.host.origin)
 
 
 def _option(settings: RendezvousSettings) -> str:

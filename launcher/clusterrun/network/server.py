@@ -34,10 +34,10 @@ from clusterrun.network.join_failures import error_of
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.rendezvous_port import RendezvousPort, open_rendezvous_port
 from clusterrun.policy import job_events
-from clusterrun.policy.coordinator import Coordinator, Over
+from clusterrun.policy.coordinator import Coordinator, Finished
 from clusterrun.policy.events import Event
 from clusterrun.policy.heartbeat import SilenceWatch
-from clusterrun.policy.members import OWN
+from clusterrun.policy.members import LOCAL_CONNECTION
 from clusterrun.policy.messages import (
     AgentMessage,
     FromCoordinator,
@@ -139,7 +139,7 @@ class CoordinatorServer:
         self._unauthenticated: dict[int, Connection] = {}
         """In the order of their deadlines."""
         self._closing: dict[int, Connection] = {}
-        self._last_number = OWN
+        self._last_number = LOCAL_CONNECTION
         now = loop.clock()
         self._silence_watch = SilenceWatch(settings.rhythm, now)
         self._accept_again = NEVER
@@ -192,7 +192,7 @@ class CoordinatorServer:
 
     def send(self, message: AgentMessage, now: float) -> Iterable[Event]:
         """Pass a message of this node's own agent to the coordinator; return the answer."""
-        self._pass_on(OWN, message, now)
+        self._pass_on(LOCAL_CONNECTION, message, now)
         return self._own_events(now)
 
     def abandon(self, why: str, now: float, hint: str = "") -> None:
@@ -211,7 +211,7 @@ class CoordinatorServer:
         for connection in [*self._unauthenticated.values()]:
             self._close(connection)
         # Members close their connections once they have read the last message.
-        while isinstance(self.coordinator.state, Over) and self._connections:
+        while isinstance(self.coordinator.state, Finished) and self._connections:
             if self._loop.clock() >= deadline:
                 break
             self._loop.turn(deadline)
@@ -248,7 +248,7 @@ class CoordinatorServer:
     def _send(self, connections: Iterable[int], message: FromCoordinator) -> None:
         body = msgspec.msgpack.encode(message)
         for number in connections:
-            if number == OWN:
+            if number == LOCAL_CONNECTION:
                 self._own_messages.append(message)
             elif connection := self._connections.get(number):
                 connection.channel.send_body(body)

@@ -1,4 +1,4 @@
-"""What the policy of a node asks its agent to do."""
+"""The actions that the policy of a node returns, for its agent to perform."""
 
 from msgspec import Struct
 
@@ -8,35 +8,36 @@ from clusterrun.policy.messages import AgentMessage
 
 
 class SignalWorkers(Struct, frozen=True):
-    """Send signal ``number`` to these workers: to the worker itself, or to its whole group."""
+    """Send signal ``number`` to these workers."""
 
     local_ranks: frozenset[LocalRank]
     number: int
     group: bool
+    """Signal the worker's process group, not only the worker."""
     except_failing: bool = False
-    """Leave out workers whose script has failed already: they may still print their traceback."""
+    """Skip workers whose script has already failed: they may still print their traceback."""
 
 
 class StartWorkers(Struct, frozen=True):
-    """Start these workers: what they have waited for is ready."""
+    """Start these workers: the services that they wait for are ready."""
 
     local_ranks: frozenset[LocalRank]
 
 
 class KillLeftovers(Struct, frozen=True):
-    """Kill what these workers of services have left, which have ended."""
+    """Kill the left-over processes of these service workers, which have ended."""
 
     local_ranks: frozenset[LocalRank]
 
 
 class RestartWorker(Struct, frozen=True):
-    """Kill what this worker of a service has left, then start it again."""
+    """Kill the left-over processes of this service worker, then start it again."""
 
     local_rank: LocalRank
 
 
 class ProbeReadiness(Struct, frozen=True):
-    """Ask this worker of a service now and then; ``WorkerReady`` follows, or ``WorkerNotReady``."""
+    """Probe this service worker until it is ready; ``WorkerReady`` or ``WorkerNotReady`` follows."""
 
     local_rank: LocalRank
 
@@ -54,47 +55,47 @@ class SendToCoordinator(Struct, frozen=True):
 
 
 class ReportFailure(Struct, frozen=True):
-    """Report at once that this worker has failed: the coordinator stops all nodes."""
+    """Report at once that this worker has failed; the coordinator then stops all nodes."""
 
     local_rank: LocalRank
 
 
 class ReportExits(Struct, frozen=True):
-    """Report that these workers have exited with 0: others may wait for them."""
+    """Report that these workers have exited with 0, for which others may wait in a collective."""
 
     local_ranks: tuple[LocalRank, ...]
 
 
 class ReportEnd(Struct, frozen=True):
-    """Report how all workers of this node ended; the coordinator answers when all nodes have."""
+    """Report how all workers of this node ended; the coordinator responds once all nodes have."""
 
 
 class CollectOutput(Struct, frozen=True):
-    """Have the relay write the rest of an exited worker's output; ``OutputEnded`` has its tail."""
+    """Have the relay write the rest of an exited worker's output; ``OutputEnded`` follows."""
 
     local_rank: LocalRank
 
 
 class CleanUp(Struct, frozen=True):
-    """Kill what the workers of the attempt left behind."""
+    """Kill the left-over processes of the attempt; ``CleanedUp`` follows."""
 
 
 class AwaitLeftovers(Struct, frozen=True):
-    """Have a ``NoLeftovers`` once nothing runs any more that the workers have started."""
+    """Wait until no left-over process runs; ``NoLeftovers`` follows."""
 
 
 class NameLeftovers(Struct, frozen=True):
-    """Have a ``Left`` that names what the workers have left running."""
+    """Find the left-over processes; ``LeftoversNamed`` follows."""
 
 
 class SignalLeftovers(Struct, frozen=True):
-    """Send signal ``number`` to all that the workers have left running."""
+    """Send signal ``number`` to all left-over processes."""
 
     number: int
 
 
 class SetDeadline(Struct, frozen=True):
-    """Have a ``DeadlinePassed`` in ``seconds``; this replaces the last deadline."""
+    """Send a ``DeadlinePassed`` in ``seconds``, instead of at the previous deadline."""
 
     seconds: float
 
@@ -112,21 +113,22 @@ class HoldRanks(Struct, frozen=True):
 
 
 class ReleaseRanks(Struct, frozen=True):
-    """Let held ranks go on, and have them save from ``mark`` on; 0: go on without saving."""
+    """Release held ranks."""
 
     mark: int
+    """The mark (1 + step) from which on they save; 0: they do not save."""
 
 
 class LetRanksExit(Struct, frozen=True):
-    """Let ranks that have saved exit; those that are held go on."""
+    """Let ranks that have saved exit, and release those that are held."""
 
 
 class WatchActivity(Struct, frozen=True):
-    """Find out from now on whether no worker prints or exits for ``--hang-timeout``."""
+    """Start to watch whether any worker prints or exits within ``--hang-timeout``."""
 
 
 class PrintNotice(Struct, frozen=True):
-    """Print one line for the user."""
+    """Print a line for the user."""
 
     text: str
 
@@ -146,17 +148,17 @@ class RunCheck(Struct, frozen=True):
 
 
 class Restart(Struct, frozen=True):
-    """The attempt is over: start the next one, in this world."""
+    """Start the next attempt, in this world."""
 
     world: World
 
 
 class Rejoin(Struct, frozen=True):
-    """The attempt is over, and the job goes on without this node: join again, and wait for a place."""
+    """Join again, and wait for a rank: the job continues without this node."""
 
 
 class Finish(Struct, frozen=True):
-    """The job is over."""
+    """End the agent: the job has ended."""
 
 
 WorkersAction = (
@@ -178,7 +180,7 @@ WorkersAction = (
     | WatchActivity
     | PrintNotice
 )
-"""What concerns the workers of this node and their output."""
+"""Actions on the workers of this node and their output."""
 
 Action = (
     WorkersAction

@@ -1,4 +1,4 @@
-"""What the answers to queries hold, as it is decoded by who has asked: a command, or the coordinator."""
+"""The bodies of answers to queries, decoded by the command or coordinator that asked."""
 
 from typing import TypeVar
 
@@ -16,11 +16,11 @@ MAX_LAST_LINE = 400
 """Characters of a worker's last line."""
 
 MAX_RANKS = 4096
-"""Ranks of one node that are shown: their answer fits into one message."""
+"""Ranks that one node's answer has, so that it fits into one message."""
 
 
 class RankState(Struct, frozen=True):
-    """One rank, as its agent sees it."""
+    """The state of one rank, from its agent."""
 
     rank: Count
     local_rank: Count
@@ -28,31 +28,30 @@ class RankState(Struct, frozen=True):
     """"running", "stopped" (frozen by a signal), "starting", "exited with code 1", ..."""
     pid: ProcessId
     running_for: Seconds
-    """Since its program was started; 0 if it was not."""
+    """Since its program started; 0: it has not."""
     cpu_seconds: Seconds
-    """CPU time of its process, all threads, children excluded."""
+    """CPU time of all threads of its process, without child processes."""
     memory: Bytes
-    """Resident."""
+    """Resident memory."""
     gpus: Name
-    """"0,1", as numbered on this machine; "" for none of its own."""
+    """"0,1", as numbered on this machine; "": none assigned."""
     cpus: Line
-    """"0-7"; "" if it is not bound."""
+    """"0-7"; "": it is not bound."""
     last_line: Line
-    """The last line that it has printed, at most ``MAX_LAST_LINE`` of it; "" if it has printed
-    nothing, or prints to the terminal itself."""
+    """The start of the last line printed; "" if it has printed nothing or prints to the terminal itself."""
     quiet_for: Seconds | None
-    """Since it has printed something; None where ``last_line`` is not known."""
+    """Since it last printed; None if ``last_line`` is not known."""
     lines: Bytes = 0
-    """Whole lines that it has printed in this attempt."""
+    """Complete lines printed in this attempt."""
     gpu_states: tuple[GpuState, ...] = ()
-    """Of its GPUs, as far as they are known."""
+    """Of its GPUs whose state is known."""
 
 
 class NodeRanks(Struct, frozen=True):
     """The state of a node and of its ranks."""
 
     pid: ProcessId
-    """Of the agent."""
+    """The agent's."""
     attempt: Count
     state: Name
     """"running", "stopping", ...: see ``clusterrun.policy.node.Phase``."""
@@ -64,16 +63,16 @@ class NodeStacks(Struct, frozen=True):
 
     groups: tuple[StackGroup, ...]
     on_screen: bool = False
-    """They have appeared on the screen already, as the workers printed them."""
+    """The workers themselves have already printed them on the terminal."""
     records: Line = ""
-    """The files that torch's flight recorder has written, in words; "": none."""
+    """A sentence about the files that torch's flight recorder has written; "": none."""
 
 
 BodyT = TypeVar("BodyT", NodeRanks, NodeStacks, NodeSamples, NcclState)
 
 
-def decoded(answer: Answer, kind: type[BodyT]) -> BodyT | str:
-    """Return what a node has answered; or why there is nothing."""
+def decode_answer(answer: Answer, kind: type[BodyT]) -> BodyT | str:
+    """Return the body of an answer, or why there is none."""
     if answer.problem:
         return answer.problem
     try:
@@ -82,14 +81,14 @@ def decoded(answer: Answer, kind: type[BodyT]) -> BodyT | str:
         return f"answers something else: {error}"
 
 
-def read(
+def decode_answers(
     answers: Answers, kind: type[BodyT]
 ) -> tuple[tuple[tuple[Answer, BodyT], ...], tuple[MissingNode, ...]]:
-    """Return the answers of this kind, and the nodes that have given none, by node rank."""
+    """Return the decode_answer answers, and the nodes without one, by node rank."""
     found = []
     missing = [*answers.end.missing]
     for answer in answers.answers:
-        body = decoded(answer, kind)
+        body = decode_answer(answer, kind)
         if isinstance(body, str):
             missing.append(MissingNode(answer.node_rank, answer.host, body))
         else:

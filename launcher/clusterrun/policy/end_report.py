@@ -1,4 +1,4 @@
-"""The end of a job as data: one line of JSON for the program that has started the command."""
+"""The end of a job as one line of JSON, for the program that started the command."""
 
 from typing import Self
 
@@ -16,46 +16,45 @@ from clusterrun.bounds import (
     as_text,
 )
 from clusterrun.errors import LauncherError
-from clusterrun.policy.outcome import Exited, Interrupted, Killed, Outcome, WorkerResult
+from clusterrun.policy.outcome import Exited, Interrupted, Killed, Outcome
 
-BEGIN = b"\x1e"
-"""Of a line that is ours; the caller's own mark follows, so that no worker can print one."""
+RECORD_SEPARATOR = b"\x1e"
+"""Starts a line of ours. The caller's random marker follows, which no worker can print."""
 
-LONGEST = 1 << 20
-"""Bytes of a line."""
+MAX_REPORT_BYTES = 1 << 20
 
 SHOW_OUTPUT = 0
-"""A byte of the caller's; no signal has this number."""
+"""The byte with which the caller asks to show output; no signal has this number."""
 
 
-def output_shown_line(mark: str) -> bytes:
+def output_shown_line(marker: str) -> bytes:
     """Return the answer to ``SHOW_OUTPUT``."""
-    return b"%b%b shown\n" % (BEGIN, mark.encode())
+    return b"%b%b shown\n" % (RECORD_SEPARATOR, marker.encode())
 
 
 class EndReport(Struct, frozen=True, omit_defaults=True):
-    """How the command ended; of a job whose worker failed, also which one."""
+    """How the command ended; if a worker failed, also which."""
 
     code: StatusCode
     """The command's exit code."""
     reason: Name
-    """The class of the outcome's reason (``clusterrun.policy.outcome``), or of an error of ours."""
+    """The class of the outcome's reason (``clusterrun.policy.outcome``), or of the launcher's error."""
     text: Text = ""
-    """What the command prints if no program has started it so."""
+    """What the command would print without a caller."""
     rank: Count | None = None
     host: Name = ""
     pid: ProcessId = 0
     exit_code: StatusCode | None = None
-    """Of the worker."""
+    """The worker's."""
     signal: SignalNumberOrZero = 0
-    """What killed the worker, or interrupted the job; 0: none did."""
+    """The signal that killed the worker or interrupted the job; 0: none."""
     message: Text = ""
-    """Of an error of ours."""
+    """Of the launcher's error."""
     hint: Text = ""
 
     @classmethod
     def of_error(cls, error: LauncherError) -> Self:
-        """Return the report of a command that has started no job, or could not go on."""
+        """Return the report of a command that failed to start a job, or could not continue."""
         message, _, hint = str(error).partition("\n")
         return cls(
             code=error.exit_code,
@@ -67,15 +66,15 @@ class EndReport(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of_job(cls, code: int, outcome: Outcome, text: str) -> Self:
-        """Return the report of a job that has ended; ``text``: as it is printed."""
-        made = cls(code=code, reason=type(outcome.reason).__name__, text=as_text(text))
+        """Return the report of a job that has ended; ``text`` is the printed report."""
+        report = cls(code=code, reason=type(outcome.reason).__name__, text=as_text(text))
         if isinstance(outcome.reason, Interrupted):
-            return msgspec.structs.replace(made, signal=outcome.reason.number)
-        return made if outcome.cause is None else made._with_cause(outcome.cause)
-
-    def _with_cause(self, cause: WorkerResult) -> Self:
+            return msgspec.structs.replace(report, signal=outcome.reason.number)
+        cause = outcome.cause
+        if cause is None:
+            return report
         return msgspec.structs.replace(
-            self,
+            report,
             rank=cause.rank,
             host=as_name(cause.host),
             pid=cause.pid,
@@ -83,16 +82,16 @@ class EndReport(Struct, frozen=True, omit_defaults=True):
             signal=cause.exit_status.number if isinstance(cause.exit_status, Killed) else 0,
         )
 
-    def line(self, mark: str) -> bytes:
-        """Return the line for a caller with this mark."""
-        return b"%b%b %b\n" % (BEGIN, mark.encode(), msgspec.json.encode(self))
+    def line(self, marker: str) -> bytes:
+        """Return the line for the caller with this marker."""
+        return b"%b%b %b\n" % (RECORD_SEPARATOR, marker.encode(), msgspec.json.encode(self))
 
 
-def parse_report(received: bytes, mark: str) -> EndReport | None:
-    """Return the report in what a caller has received; None: there is no whole one, or it is not ours."""
-    _, found, rest = received.rpartition(BEGIN + mark.encode() + b" ")
+def parse_report(received: bytes, marker: str) -> EndReport | None:
+    """Return the last report with this marker among the received bytes; None: there is no complete, valid one."""
+    _, found, rest = received.rpartition(RECORD_SEPARATOR + marker.encode() + b" ")
     line, ended, _ = rest.partition(b"\n")
-    if not (found and ended) or len(line) > LONGEST:
+    if not (found and ended) or len(line) > MAX_REPORT_BYTES:
         return None
     try:
         return msgspec.json.decode(line, type=EndReport)

@@ -1,4 +1,4 @@
-"""Everything that happens while a job runs, as one agent sees it.
+"""The events that the policy of a node handles.
 
 ``at`` is in seconds of the agent's monotonic clock.
 """
@@ -20,8 +20,8 @@ class WorkerStarted(Struct, frozen=True):
 
     local_rank: LocalRank
     pid: int
-    remark: str
-    """Why its binding differs from the plan; "" if it does not."""
+    warning: str
+    """Why its binding differs from the plan; "": it does not."""
     at: float
 
 
@@ -32,16 +32,16 @@ class WorkerEnded(Struct, frozen=True):
     exit_status: ExitStatus
     at: float
     since_failure: float = 0.0
-    """Seconds since its exception left the script; 0.0 if only the time of the end is known.
+    """Seconds since its exception left the script; 0.0: not known.
 
-    Exit handlers may take long, while peers fail because this worker is missing.
+    Exit handlers may take long, and peers may fail meanwhile because this worker is gone.
     """
     by_lease: bool = False
-    """Its fork server has killed it, or has not started it, because its lease was over."""
+    """Its fork server has killed it, or has not started it, because the lease had expired."""
 
 
 class WorkerFailing(Struct, frozen=True):
-    """The worker's script has failed ``since_failure`` seconds ago, and its process still runs."""
+    """The worker's script failed ``since_failure`` seconds ago, but its process still runs."""
 
     local_rank: LocalRank
     at: float
@@ -49,40 +49,40 @@ class WorkerFailing(Struct, frozen=True):
 
 
 class WorkerReady(Struct, frozen=True):
-    """The worker of a service has answered."""
+    """A service worker has become ready."""
 
     local_rank: LocalRank
     at: float
 
 
 class WorkerNotReady(Struct, frozen=True):
-    """The worker of a service has not answered in time."""
+    """A service worker has not become ready in time."""
 
     local_rank: LocalRank
     why: str
-    """What became of the last try."""
+    """Why the last probe failed."""
     at: float
 
 
 class WorkerStopped(Struct, frozen=True):
-    """A worker was stopped by a signal: the one in the foreground by Ctrl-Z, others by a debugger."""
+    """A worker was stopped by a signal: the foreground worker by Ctrl-Z, others by a debugger."""
 
     at: float
 
 
 class SuspensionRequested(Struct, frozen=True):
-    """All ranks of the job are to save at one step and end: the seam for all kinds of requests."""
+    """All ranks of the job are to save at the same step and exit, however that was requested."""
 
     by: str
-    """Who or what wants it, for messages: "SIGUSR1" or "--suspend-before 300"."""
+    """What requested it, for messages: "SIGUSR1" or "--suspend-before 300"."""
     at: float
 
 
 class StopRequested(Struct, frozen=True):
-    """The job is to end, by a user's command or with its caller: also one that may be suspended."""
+    """The job is to end, and not to be suspended: a user ran a command, or the caller has exited."""
 
     by: str
-    """The command, or what has happened, for messages."""
+    """The command or event, for messages."""
     at_once: bool
     """Without a grace period."""
     at: float
@@ -96,9 +96,10 @@ class RankCalledSuspend(Struct, frozen=True):
 
 
 class RanksHeld(Struct, frozen=True):
-    """All ranks that call are held, and have been for long enough: ``mark`` is the highest."""
+    """All ranks that call ``suspend.requested`` are held, and have been long enough for ``mark`` to be final."""
 
     mark: int
+    """The highest mark (1 + step) of this node's ranks."""
     at: float
 
 
@@ -114,7 +115,7 @@ RankEvent = RankCalledSuspend | RanksHeld | RankSaved
 
 
 class SignalNotHandled(Struct, frozen=True):
-    """Signal ``number`` was not forwarded to ``local_ranks``, which have no handler for it."""
+    """Signal ``number`` was not forwarded to these workers, which have no handler for it."""
 
     number: int
     local_ranks: tuple[LocalRank, ...]
@@ -128,125 +129,127 @@ class DeadlinePassed(Struct, frozen=True):
 
 
 class CleanedUp(Struct, frozen=True):
-    """No process of the attempt is left except ``survivors``: "pid 12 (python, state D in nfs_wait)"."""
+    """The left-over processes of the attempt were killed."""
 
     survivors: tuple[str, ...]
+    """Processes that SIGKILL did not end: "pid 12 (python, state D in nfs_wait)"."""
     at: float
 
 
 class NoLeftovers(Struct, frozen=True):
-    """No process is left that the workers have started."""
+    """No left-over process runs any more."""
 
     at: float
 
 
 class LeftoverProcess(Struct, frozen=True):
-    """A process that a worker has started, and that still runs when the worker has ended."""
+    """A process that a worker started, and that still runs after the worker has ended."""
 
     pid: int
     name: str
-    """Of its program: "sh"."""
+    """The name of its program: "sh"."""
     rank: int | None
-    """Of the worker; None if its environment does not tell."""
+    """The worker's; None if the process's environment does not have it."""
 
 
-class Left(Struct, frozen=True):
-    """What the workers have left running: those whose parents have ended, not their children."""
+class LeftoversNamed(Struct, frozen=True):
+    """The left-over processes whose parents have ended, without their children."""
 
     processes: tuple[LeftoverProcess, ...]
     at: float
 
 
 class OutputEnded(Struct, frozen=True):
-    """All output of the ended worker is written; ``tail`` is the end of its standard error."""
+    """All output of the ended worker has been written."""
 
     local_rank: LocalRank
     tail: str
+    """The end of its standard error."""
     error_file: str
-    """What it wrote to TORCHELASTIC_ERROR_FILE, undecoded JSON; "" if nothing."""
+    """The content of TORCHELASTIC_ERROR_FILE, undecoded JSON; "": it wrote nothing."""
     at: float
 
 
 class OutputClosed(Struct, frozen=True):
-    """The reader of our standard output is gone (``| head``)."""
+    """The reader of the launcher's standard output has exited (``| head``)."""
 
     at: float
 
 
 class ForkServerReady(Struct, frozen=True):
-    """The fork server is ready, and has something to report about its start."""
+    """The fork server has started, and has something to report about its start."""
 
     printed: str
-    """What its interpreter printed to standard error at its start."""
+    """What its interpreter printed to standard error."""
     refused: tuple[str, ...]
-    """Protections that the kernel refuses: "PR_SET_PDEATHSIG (Operation not permitted)"."""
+    """Protections that the kernel refused: "PR_SET_PDEATHSIG (Operation not permitted)"."""
     at: float
 
 
 class ForkServerPrepared(Struct, frozen=True):
-    """Workers can be started from now on."""
+    """The fork server can start workers from now on."""
 
     at: float
 
 
 class HelperLost(Struct, frozen=True):
-    """The helper process ``name`` ended without being asked to, or was ended since it did not answer."""
+    """A helper process ended unexpectedly, or was killed because it did not respond."""
 
     name: str
-    """``fork server`` or ``relay``."""
+    """"fork server" or "relay"."""
     how: str
     """"exited with code 1", "was killed by SIGKILL" or "has not answered for 5 s: it is stopped"."""
     signal: int
-    """The signal that killed it; 0 if it exited."""
+    """The signal that killed it; 0: it exited."""
     at: float
 
 
 class NodeChecked(Struct, frozen=True):
-    """``--check`` has ended."""
+    """``--check`` has finished."""
 
     fault: str
-    """What it has found, in a line; "": nothing."""
+    """What it found, as one line; "": nothing."""
     at: float
 
 
 class WorldJoined(Struct, frozen=True):
-    """All nodes have joined, or this node takes a place in a job that runs: as it sees the world."""
+    """This node participates in an attempt, either the first one or one of a running job."""
 
     world: World
     at: float
 
 
 class WaitListed(Struct, frozen=True):
-    """The job runs, and this node waits for a place in it."""
+    """The job runs without this node, which waits for a rank."""
 
     at: float
 
 
 class CoordinatorSent(Struct, frozen=True):
-    """The coordinator has sent ``message``."""
+    """The coordinator has sent a message."""
 
     message: Order
     at: float
 
 
 class CoordinatorLost(Struct, frozen=True):
-    """Node 0 is lost, and the coordinator with it."""
+    """Node 0, which runs the coordinator, is lost."""
 
     node: NodeLost
     at: float
     at_once: bool = False
-    """Other nodes may go on: the workers get no grace period."""
+    """Other nodes may continue the job, so the workers get no grace period."""
 
 
 class WorkersIdle(Struct, frozen=True):
-    """No worker of this node has printed, started or ended for ``seconds``; 0: one has done so now."""
+    """No worker of this node has printed, started or ended for ``seconds``; 0: one just has."""
 
     seconds: float
     at: float
 
 
 class MainThreadsBlocked(Struct, frozen=True):
-    """No main thread of this node's workers has run for ``seconds``; 0: one has now."""
+    """No main thread of this node's workers has run for ``seconds``; 0: one just has."""
 
     seconds: float
     at: float
@@ -267,13 +270,13 @@ class QueryReceived(Struct, frozen=True):
 
 
 class LastLine(Struct, frozen=True):
-    """What a worker has printed last."""
+    """The last line that a worker has printed."""
 
     text: str
     quiet_for: float
-    """Seconds."""
+    """Seconds since it last printed."""
     lines: int
-    """Whole lines that it has printed."""
+    """Complete lines that it has printed."""
 
 
 class WorkerStacks(Struct, frozen=True):
@@ -281,23 +284,23 @@ class WorkerStacks(Struct, frozen=True):
 
     groups: tuple[StackGroup, ...]
     on_screen: bool
-    """They have appeared there already, as the workers printed them."""
+    """The workers themselves have already printed them on the terminal."""
 
 
-Seen = Mapping[LocalRank, LastLine] | WorkerStacks
-"""What a relay has of its workers, for one question each; of those that have printed something."""
+RelayAnswer = Mapping[LocalRank, LastLine] | WorkerStacks
+"""The relay's answers to its two requests: the last lines of workers that have printed, or stacks."""
 
 
 class RelayAnswered(Struct, frozen=True):
-    """The relay's answer to the question with this number."""
+    """The relay has answered the request with this number."""
 
     number: int
-    seen: Seen
+    seen: RelayAnswer
     at: float
 
 
 QueryEvent = QueryReceived | RelayAnswered
-"""Belongs to no attempt, and never reaches one."""
+"""Events that the agent handles outside of any attempt."""
 
 Event = (
     ChildEnded
@@ -315,7 +318,7 @@ Event = (
     | DeadlinePassed
     | CleanedUp
     | NoLeftovers
-    | Left
+    | LeftoversNamed
     | OutputEnded
     | OutputClosed
     | ForkServerPrepared

@@ -76,7 +76,7 @@ class IdleNodes:
 
     def update(self, node: Node, seconds: float, at: float) -> None:
         """Record that a node has been idle for some seconds; 0: it is not idle."""
-        if seconds > 0 and node.here:
+        if seconds > 0 and node.is_present:
             self._since.setdefault(node, at - seconds)
         else:
             self.lost(node)
@@ -87,7 +87,7 @@ class IdleNodes:
     @property
     def since(self) -> float:
         """When the last present node became idle; NEVER if one is not idle."""
-        expected = len(self._members.places) - len(self._members.lost)
+        expected = len(self._members.participants) - len(self._members.lost)
         are_idle = len(self._since) == expected and expected > 0
         return max(self._since.values()) if are_idle else NEVER
 

@@ -1,7 +1,7 @@
-"""Heartbeats: when agents send them, and after which silence a node is lost.
+"""Heartbeats: when agents send them, and how long a node may be silent before it is lost.
 
-The kernel reports at once that an agent has ended. It reports nothing of an agent that is frozen, of a
-host without power, or of a cable that was cut: only their silence shows it.
+The kernel reports at once that an agent has ended. It does not report an agent that is frozen, a host
+that has lost power, or a network that is cut off; only their silence shows that.
 """
 
 from collections import deque
@@ -15,18 +15,18 @@ from clusterrun.policy.settings import (
 )
 
 MAX_EXCHANGES = 16
-"""Heartbeats and their answers of which the quickest tells the difference of two clocks."""
+"""The fastest of this many heartbeats gives the clock offset."""
 
 
 class ListeningClock:
-    """A clock that runs only while this process could listen.
+    """A clock that runs only while this process can receive.
 
-    A process that was stopped or got no processor may not count that time as silence of others: a
-    scheduler may stop all nodes of a job, and continue them hours later.
+    A process that was stopped, or got no CPU time, must not count that time as silence of others: a
+    scheduler may stop all nodes of a job and continue them hours later.
     """
 
     def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
-        """Begin to listen, at least once in each interval."""
+        """Start the clock; ``at`` must then be called at least once per interval."""
         self._longest_gap = 2 * rhythm.interval
         self._last = now
         self._listened = 0.0
@@ -37,49 +37,49 @@ class ListeningClock:
         self._last = now
         return self._listened
 
-    def moment(self, listened: float) -> float:
-        """Return when this many seconds will have been spent listening, if all goes well."""
+    def when(self, listened: float) -> float:
+        """Return when this many seconds will have been spent listening if the process is not stopped."""
         return self._last + listened - self._listened
 
 
 class HeartbeatTimer:
-    """A member's side: when to send a heartbeat, and whether node 0 is silent for too long."""
+    """When a member sends heartbeats, and whether node 0 has been silent for too long."""
 
     def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
-        """Begin as if node 0 had just sent something."""
+        """Start as if node 0 had just sent a message."""
         self._interval = rhythm.interval
-        self._patience = rhythm.after(NODE_ZERO_SILENCE_INTERVALS)
+        self._timeout = rhythm.after(NODE_ZERO_SILENCE_INTERVALS)
         self._clock = ListeningClock(rhythm, now)
-        self._silent_at = self._patience
+        self._silent_at = self._timeout
         self._next_heartbeat = now + rhythm.interval
         self._paused = False
 
     @property
     def due(self) -> float:
         """When a heartbeat is due, or node 0 is lost."""
-        return min(self._next_heartbeat, self._clock.moment(self._silent_at))
+        return min(self._next_heartbeat, self._clock.when(self._silent_at))
 
     def received(self, now: float) -> None:
-        """Take note that node 0 has sent something."""
+        """Note that node 0 has sent a message."""
         if not self._paused:
-            self._silent_at = self._clock.at(now) + self._patience
+            self._silent_at = self._clock.at(now) + self._timeout
 
     def pause(self) -> None:
-        """Send and expect nothing: node 0 is about to be paused.
+        """Send and expect nothing while node 0 is paused.
 
-        It would read nothing: heartbeats would fill its buffers, and the kernel take it for dead.
+        Heartbeats that it does not read would fill its buffers, and the kernel would close the connection.
         """
         self._paused = True
         self._silent_at = self._next_heartbeat = NEVER
 
     def resume(self, now: float) -> None:
-        """Go on: node 0 has just sent that it continues."""
+        """Resume: node 0 has just reported that it continues."""
         self._paused = False
         self._next_heartbeat = now
         self.received(now)
 
     def is_heartbeat_due(self, now: float) -> bool:
-        """Return, once for each heartbeat, whether to send it now."""
+        """Return whether to send a heartbeat now; once it is, the next is due an interval later."""
         if now < self._next_heartbeat:
             return False
         self._next_heartbeat = now + self._interval
@@ -91,36 +91,36 @@ class HeartbeatTimer:
 
 
 class SilenceWatch:
-    """The coordinator's side: which members, by number, have been silent for too long."""
+    """Which members, by connection number, have been silent for too long."""
 
     def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
         self._interval = rhythm.interval
-        self._patience = rhythm.after(MEMBER_SILENCE_INTERVALS)
+        self._timeout = rhythm.after(MEMBER_SILENCE_INTERVALS)
         self._clock = ListeningClock(rhythm, now)
-        self._looked = now
-        # In the order of the last message, so that the first is the next to be lost.
+        self._checked_at = now
         self._silent_at: dict[int, float] = {}
+        """In the order of the last message: the first member is the next to be lost."""
 
     @property
     def due(self) -> float:
-        """When to call ``lost``, even if nothing is received."""
+        """When to call ``lost`` if nothing is received until then."""
         if not self._silent_at:
             return NEVER
-        first = self._clock.moment(next(iter(self._silent_at.values())))
-        return min(first, self._looked + self._interval)
+        first = self._clock.when(next(iter(self._silent_at.values())))
+        return min(first, self._checked_at + self._interval)
 
     def received(self, number: int, now: float) -> None:
-        """Take note that a member sent something; begin to watch it if this is its first message."""
+        """Note that a member has sent a message; the first one starts the watch."""
         self._silent_at.pop(number, None)
-        self._silent_at[number] = self._clock.at(now) + self._patience
+        self._silent_at[number] = self._clock.at(now) + self._timeout
 
     def forget(self, number: int) -> None:
-        """Watch a member no longer."""
+        """Stop watching a member."""
         self._silent_at.pop(number, None)
 
     def lost(self, now: float) -> Iterable[int]:
-        """Return, and forget, the members that have been silent for too long."""
-        self._looked = now
+        """Return the members that have been silent for too long, and stop watching them."""
+        self._checked_at = now
         listened = self._clock.at(now)
         silent = []
         for number, silent_at in self._silent_at.items():
@@ -133,23 +133,23 @@ class SilenceWatch:
 
 
 class ClockOffset:
-    """The difference between the clock of this host and node 0's, as answers to heartbeats show it.
+    """The offset between this host's clock and node 0's, measured by heartbeats.
 
-    An exchange that took long tells little: of the last ones the quickest counts (as in NTP, RFC 5905,
-    section 10). What remains is half the difference of the two ways' times.
+    The fastest of the last exchanges counts (as in NTP, RFC 5905, section 10). The remaining error is
+    half the difference between the delays of the two directions.
     """
 
     def __init__(self) -> None:
         self._exchanges: deque[tuple[float, float]] = deque(maxlen=MAX_EXCHANGES)
-        """How long each took, and the offset that it shows."""
+        """The duration of each, and the offset that it shows."""
 
     def answered(self, sent: float, received: float, answered_at: float) -> None:
-        """Take an exchange: two times of this host's clock, and one of node 0's."""
+        """Add an exchange: ``sent`` and ``received`` by this host's clock, ``answered_at`` by node 0's."""
         offset = answered_at - (sent + received) / 2
         self._exchanges.append((received - sent, offset))
 
     def to_node_zero(self, at: float) -> float | None:
-        """Return a time by node 0's clock; None: no heartbeat was answered yet."""
+        """Convert a time to node 0's clock; None: no heartbeat has been answered yet."""
         if not self._exchanges:
             return None
         return at + min(self._exchanges)[1]

@@ -1,4 +1,7 @@
-"""What can happen to the whole job, and what its coordinator then asks its edges to do."""
+"""The events that the coordinator handles, and the actions that it returns.
+
+``at`` is in seconds of the coordinator's monotonic clock.
+"""
 
 from msgspec import Struct
 
@@ -6,21 +9,21 @@ from clusterrun.policy.messages import AgentMessage, FromCoordinator, Hello
 
 
 class CallerConnected(Struct, frozen=True):
-    """A caller has connected; it has sent no ``Hello`` yet."""
+    """A connection was accepted; no ``Hello`` has been received on it yet."""
 
     at: float
 
 
 class CallerDisconnected(Struct, frozen=True):
-    """The connection to a caller that had sent no ``Hello`` is closed."""
+    """A connection was closed before a ``Hello`` was received."""
 
     refused: str
-    """The caller's address and why it was refused: "10.0.0.2: it has a different token"; or ""."""
+    """The address and why it was refused: "10.0.0.2: it has a different token"; "": it was not."""
     at: float
 
 
 class HelloReceived(Struct, frozen=True):
-    """A caller at ``address`` asks to join."""
+    """An agent at ``address`` asks to join."""
 
     connection: int
     address: str
@@ -44,40 +47,40 @@ class MemberDisconnected(Struct, frozen=True):
     """As in ``CallerDisconnected``."""
     at: float
     has_ended: bool = True
-    """Its end was orderly: no worker is left there. Else the agent may still run."""
+    """The connection was closed in order, so no worker is left; else the agent may still run."""
     is_unreachable: bool = False
-    """Its host no longer answers."""
+    """The host no longer responds."""
 
 
 class NodeZeroWasStopped(Struct, frozen=True):
-    """Node 0 itself was stopped, for long enough that members may have given it up."""
+    """Node 0 itself was stopped, long enough for members to declare it lost."""
 
     seconds: float
     at: float
 
 
 class MemberSilent(Struct, frozen=True):
-    """A member has sent nothing for too long."""
+    """A member has been silent for too long."""
 
     connection: int
     at: float
 
 
 class TimePassed(Struct, frozen=True):
-    """The time that ``Coordinator.due`` returned is reached."""
+    """The time of ``Coordinator.due`` has been reached."""
 
     at: float
 
 
 class PortReady(Struct, frozen=True):
-    """The workers of the next attempt can meet at ``port``: the answer to ``PreparePort``."""
+    """The answer to ``PreparePort``: the master port of the next attempt."""
 
     port: int
     at: float
 
 
 class JoinAbandoned(Struct, frozen=True):
-    """Node 0 gives up before all nodes have joined."""
+    """Node 0 ends before all nodes have joined."""
 
     why: str
     at: float
@@ -98,32 +101,32 @@ CoordinatorEvent = (
 )
 
 
-# What is to be done.
+# Actions.
 
 
 class Send(Struct, frozen=True):
-    """Send one message to those of these connections that are still open."""
+    """Send a message on each of these connections that is still open."""
 
     connections: tuple[int, ...]
     message: FromCoordinator
 
 
 class Disconnect(Struct, frozen=True):
-    """Close these connections once all that was sent to them has left."""
+    """Close these connections once everything sent on them has been transmitted."""
 
     connections: tuple[int, ...]
 
 
 class StopListening(Struct, frozen=True):
-    """Accept no further connection, and hold the port for the workers."""
+    """Accept no more connections, and reserve the port for the workers."""
 
 
 class PreparePort(Struct, frozen=True):
-    """Make the workers' port ready for another attempt: a given one is kept, a chosen one fresh."""
+    """Prepare the master port of the next attempt: the configured one, or else a new free one."""
 
 
 class PrintOnNodeZero(Struct, frozen=True):
-    """Print one line on node 0."""
+    """Print a line on node 0."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""The agents of a job, as its coordinator knows them, and what is sent to them."""
+"""The agents of a job as the coordinator knows them, and the actions that follow from an event."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,86 +15,87 @@ from clusterrun.policy.messages import (
     Notice,
     RankExitedEarly,
     RanksExited,
-    Saves,
+    SaveReport,
     WorkersReady,
     WorkerStartsAgain,
 )
 from clusterrun.policy.outcome import ExternalCause, NodeLost, WorkerResult
 
-OWN = 0
-"""The connection of node 0's own agent."""
+LOCAL_CONNECTION = 0
+"""The connection number of node 0's own agent."""
 
 TimedResult = tuple[float, WorkerResult]
-"""When a worker ended or failed, by the coordinator's clock, and how."""
+"""When a worker failed or ended, by the coordinator's clock, and how."""
 
 
 class NodeReport(Struct, frozen=True):
-    """How the workers of one node ended: all of them have."""
+    """How the workers of a node ended."""
 
     results: tuple[TimedResult, ...]
     external_cause: ExternalCause | None
 
 
 class Node(Struct, eq=False):
-    """One agent: the only record of it. What belongs to an attempt is forgotten when the next begins."""
+    """One agent. Fields that belong to an attempt are reset when the next one begins."""
 
     connection: int
     hello: Hello
     address: str = ""
-    """Where it connects from; "" for node 0's own."""
+    """The address it connects from; "" for node 0's own agent."""
     called_at: float = 0.0
-    """When it began to call, by the coordinator's clock."""
+    """When it first tried to connect, by the coordinator's clock."""
     rank: int | None = None
-    """Its node rank, which it keeps when it is lost until another takes it; None: it waits for one."""
+    """Its node rank; None: it waits for one. A lost node keeps its rank until the next attempt."""
     first_rank: int = 0
     """The rank of its first worker."""
-    of_services: tuple[int, ...] = ()
-    """The numbers of its workers that are services'."""
+    service_workers: tuple[int, ...] = ()
+    """The numbers of its service workers in the job."""
     had_rank: bool = False
-    """It has, or has had, a place."""
+    """It participates, or has participated, in an attempt."""
     paused: bool = False
     """Its user has paused it."""
     paused_at: float = 0.0
-    """When, the last time."""
-    here: bool = True
-    """It is a member, and not lost."""
+    """When its user last paused it."""
+    is_present: bool = True
+    """It is a member and not lost."""
     lost: NodeLost | None = None
-    """How, if it had a place."""
+    """How it was lost, if it was a participant."""
     may_continue: bool = False
-    """It was lost by its silence, and the job ends with it: it finds the verdict if it continues."""
+    """It was lost by its silence, which ends the job; if it continues it still gets the verdict."""
     next_pause_notice: float = 0.0
-    """When another line about a pause of it may be printed."""
+    """When the next line about its pauses may be printed."""
     pause_is_printed: bool = False
-    """A line about the last pause was printed."""
+    """A line about its last pause was printed."""
     failure: TimedResult | None = None
-    """The first failure in the attempt that it has reported at once."""
+    """The first worker failure that it has reported in this attempt."""
     report: NodeReport | None = None
-    """The end of the attempt on this node."""
+    """How all of its workers ended in this attempt; None: it has not reported that."""
 
     @property
     def is_reachable(self) -> bool:
-        """Return whether a message may arrive: a silent one may continue."""
-        return self.here or self.may_continue
+        """Whether a message may arrive."""
+        return self.is_present or self.may_continue
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The ranks of its workers, then the numbers of services'."""
+        """The ranks of its workers, then the numbers of its service workers."""
         own = range(self.first_rank, self.first_rank + self.hello.workers)
-        return (*own, *self.of_services) if self.of_services else own
+        return (*own, *self.service_workers) if self.service_workers else own
 
     def owns(self, ranks: Iterable[int]) -> bool:
-        """Return whether each of these is the rank of a worker of its own."""
+        """Return whether all of these ranks run on this node."""
         own = self.ranks
         return all(rank in own for rank in ranks)
 
     def may_send(self, message: AttemptMessage) -> bool:
-        """Return whether an agent of ours with these workers could send this."""
-        fails = not isinstance(message, FirstFailure) or not message.result.exit_status.succeeded
-        return fails and self.owns(ranks_in(message))
+        """Return whether a correct agent with these workers could send this message."""
+        if isinstance(message, FirstFailure) and message.result.exit_status.succeeded:
+            return False
+        return self.owns(_ranks_in(message))
 
 
-def ranks_in(message: AttemptMessage) -> Iterable[int]:
-    """Return the ranks that a message of a node is about."""
+def _ranks_in(message: AttemptMessage) -> Iterable[int]:
+    """Return the ranks that a message is about."""
     match message:
         case FirstFailure(_, result):
             return (result.rank,)
@@ -102,7 +103,7 @@ def ranks_in(message: AttemptMessage) -> Iterable[int]:
             return (each.result.rank for each in results)
         case RanksExited(_, exits):
             return (each.number for each in exits)
-        case Saves(unsaved=unsaved, silent=silent):
+        case SaveReport(unsaved=unsaved, silent=silent):
             return (*unsaved, *silent)
         case RankExitedEarly(_, rank):
             return (rank,)
@@ -115,21 +116,21 @@ def ranks_in(message: AttemptMessage) -> Iterable[int]:
 
 
 class Members:
-    """All agents of a job: each event changes what it must, however many they are."""
+    """All agents of a job, and the actions that follow from the current event."""
 
     def __init__(self, own: Node) -> None:
         """Begin with the agent that runs the coordinator."""
         self.own = own
-        self.by_connection: dict[int, Node] = {OWN: own}
-        """In the order of joining; a lost one with a place until another attempt begins."""
-        self.places: list[Node] = []
-        """Those with a place, by node rank."""
+        self.by_connection: dict[int, Node] = {LOCAL_CONNECTION: own}
+        """In the order of joining. A lost participant stays until the next attempt begins."""
+        self.participants: list[Node] = []
+        """The nodes of the current attempt, by node rank, lost ones included."""
         self.waiting: list[Node] = []
-        """Those without one, once the job runs, in the order of joining."""
+        """Members without a rank once the job runs, in the order of joining."""
         self.lost: list[Node] = []
-        """Those with a place that are lost, in the order of their losses."""
+        """The lost participants, in the order in which they were lost."""
         self.out: list[Action] = []
-        """What is to be done about the event that happens."""
+        """The actions that follow from the current event, in order."""
 
     def find(self, connection: int) -> Node | None:
         return self.by_connection.get(connection)
@@ -142,8 +143,8 @@ class Members:
 
     @property
     def present(self) -> list[Node]:
-        """Those with a place that are not lost."""
-        return [each for each in self.places if each.here]
+        """The participants that are not lost."""
+        return [each for each in self.participants if each.is_present]
 
     def send(self, receivers: Iterable[Node], message: FromCoordinator) -> None:
         connections = tuple(each.connection for each in receivers)
@@ -151,9 +152,9 @@ class Members:
             self.out.append(Send(connections, message))
 
     def note(self, text: str, receivers: Iterable[Node] | None = None) -> None:
-        """Print a line on these nodes; on node 0, if none are named."""
+        """Print a line on these nodes; None: on node 0."""
         self.send([self.own] if receivers is None else receivers, Notice(as_line(text)))
 
     def print(self, text: str) -> None:
-        """Print a line on node 0, also before its agent is a member like any other."""
+        """Print a line on node 0, before the job begins as well."""
         self.out.append(PrintOnNodeZero(text))

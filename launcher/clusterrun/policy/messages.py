@@ -1,7 +1,8 @@
 """The messages between members and the coordinator.
 
-No two clocks need to agree: a message carries durations, times for their sender, to which they come back,
-and times of node 0's clock, whose difference from a node's own the heartbeats show. The types bound each value (``clusterrun.bounds``); a message with any other value is refused when it is decoded.
+Clocks need not agree. A message carries durations, times by the sender's clock that come back to the
+sender, and times by node 0's clock; a node knows its offset to node 0's clock from the heartbeats.
+The types bound each value (``clusterrun.bounds``); decoding refuses any other value.
 """
 
 from enum import Enum
@@ -36,30 +37,30 @@ from clusterrun.policy.queries import Answer, EndOfAnswers, Query
 ARGUMENTS = "arguments"
 """The name in ``Hello.should`` whose value is a digest.
 
-Arguments may hold secrets, and any program at node 0's address receives a ``Hello``.
+Arguments may contain secrets, and any program at node 0's address receives a ``Hello``.
 """
 
 MAX_KEPT_ATTEMPTS = 10_000
-"""Those of a run whose logs are found again."""
+"""Attempts of a run whose logs an earlier job may have left."""
 
 MAX_STEP_COUNT = (1 << 62) - 1
 
 Mark = Annotated[int, Meta(ge=0, le=MAX_STEP_COUNT)]
-"""1 + a step, as ranks and agents write it into the page that they share; 0: none."""
+"""1 + a step, as ranks and agents write it into their shared page; 0: none."""
 
 SUSPEND_COMMAND = "clusterrun suspend"
-"""A request that a person types. Typed again, it goes on without ranks that others wait for.
+"""What a request is attributed to if a person made it. A second one ends the wait for late ranks.
 
-A scheduler's does not: it sends its signal to every agent, and not at one moment.
+A scheduler's second request does not: it signals every agent, and not at one moment.
 """
 
 
 class ProgramOffer(Struct, frozen=True):
-    """A program of a job with services that this node has, and the ports that are its own."""
+    """A program that this node runs in a job with services, and the ports reserved for it."""
 
     name: Name
     ports: tuple[Port, ...]
-    """One for each of its workers."""
+    """One for each worker."""
     master_port: Port
 
 
@@ -67,9 +68,9 @@ class Hello(Struct, frozen=True, tag=True):
     """An agent asks to join."""
 
     identity: Name
-    """Random, one for each agent: an agent that has connected to itself notices it."""
+    """Random for each agent: it tells an agent that it has connected to itself."""
     run_id: RunId
-    """Or "": then node 0's is used."""
+    """"": node 0's is used."""
     user_id: Annotated[int, Meta(ge=0, lt=1 << 32)]
     host: Name
     pid: ProcessId
@@ -77,25 +78,25 @@ class Hello(Struct, frozen=True, tag=True):
     rank: Count | None
     """The node rank; None: any that is free."""
     workers: Annotated[int, Meta(ge=0, le=MAX_WORKERS)]
-    """Of the main program."""
+    """The number of workers of the main program."""
     must: dict[Name, Line]
     """Values that must be the same on all nodes, by name."""
     should: dict[Name, Line]
-    """Values that should be the same: of the script's arguments, a digest."""
+    """Values that should be the same on all nodes, by name; a digest for the script's arguments."""
     waited: Seconds = 0.0
-    """Seconds since it began to call node 0."""
+    """Seconds since the agent first tried to connect to node 0."""
     role: Name = "default"
-    """Of its workers: ranks are counted within a role, too."""
+    """The workers' role; each role also has its own ranks."""
     kept_attempts: Annotated[int, Meta(ge=0, le=MAX_KEPT_ATTEMPTS)] = 0
-    """Attempts of this run whose logs an earlier job has left."""
+    """How many attempts of this run an earlier job has left logs of."""
     programs: tuple[ProgramOffer, ...] = ()
-    """Of a job with services."""
+    """() in a job without services."""
     interfaces: tuple[tuple[Name, ...], ...] = ()
-    """The addresses of each network interface, in such a job: others reach it by one of them."""
+    """The addresses of each network interface; () in a job without services."""
     fault: Line = ""
-    """Why it may not work: what ``--check`` has found; "": nothing."""
+    """What ``--check`` found; "": nothing."""
     at: Seconds = 0.0
-    """When it was sent, by the sender's clock: it is answered as the first heartbeat."""
+    """When it was sent, by the sender's clock; it is answered as the first heartbeat."""
 
 
 class FirstFailure(Struct, frozen=True, tag=True):
@@ -104,7 +105,7 @@ class FirstFailure(Struct, frozen=True, tag=True):
     attempt: Count
     result: WorkerResult
     at: Seconds | None
-    """When, by node 0's clock; None: this node does not know it yet."""
+    """When, by node 0's clock; None: this node does not know its clock offset yet."""
 
 
 class EndedExternally(Struct, frozen=True, tag=True):
@@ -113,20 +114,20 @@ class EndedExternally(Struct, frozen=True, tag=True):
     attempt: Count
     external_cause: ExternalCause
     at_once: bool = False
-    """All nodes kill their workers, without a grace period."""
+    """All nodes kill their workers without a grace period."""
 
 
 class DatedResult(Struct, frozen=True):
-    """A worker that failed or ended; ``at`` as in ``FirstFailure``."""
+    """How a worker failed or ended; ``at`` as in ``FirstFailure``."""
 
     result: WorkerResult
     at: Seconds | None
 
 
 class RanksSucceeded(Struct, frozen=True, tag=True):
-    """All workers of this node have exited with 0; what they have left may still run.
+    """All workers of this node have exited with 0; their left-over processes may still run.
 
-    ``Done`` follows, unless the verdict comes before.
+    ``Done`` follows unless the verdict comes first.
     """
 
     attempt: Count
@@ -140,9 +141,9 @@ class DatedExit(Struct, frozen=True):
 
 
 class RanksExited(Struct, frozen=True, tag=True):
-    """These workers of this node have exited with 0, and others have not.
+    """These workers of this node have exited with 0, but others have not.
 
-    If all have, ``RanksSucceeded`` or ``Done`` says so.
+    Once all have, ``RanksSucceeded`` or ``Done`` is sent instead.
     """
 
     attempt: Count
@@ -150,14 +151,15 @@ class RanksExited(Struct, frozen=True, tag=True):
 
 
 class Done(Struct, frozen=True, tag=True):
-    """No worker of this node is left; ``external_cause`` is what ended them, if no worker did."""
+    """All workers of this node have ended."""
 
     attempt: Count
     results: tuple[DatedResult, ...]
-    """Of workers that may be the cause; of one, if all that failed had been stopped."""
+    """The workers that may be the cause; one worker if the launcher had stopped all that failed."""
     external_cause: ExternalCause | None
+    """What ended the workers, if no worker did."""
     lease_expired: bool = False
-    """The workers were ended because their lease was over: this node was stopped, or cut off."""
+    """The workers were killed because their lease expired: this node was stopped or cut off."""
 
 
 class Heartbeat(Struct, frozen=True, tag=True):
@@ -168,13 +170,13 @@ class Heartbeat(Struct, frozen=True, tag=True):
 
 
 class Idle(Struct, frozen=True, tag=True):
-    """No worker of this node prints or exits, or no main thread runs; or one does again."""
+    """How long no worker of this node has printed or exited, and no main thread has run."""
 
     attempt: Count
     seconds: Seconds
-    """Since a worker last printed or exited; 0: one has done so since the last message."""
+    """Since a worker last printed or exited; 0: one has since the last message."""
     still: Seconds = 0.0
-    """Since a main thread last ran; 0: one has run since the last message."""
+    """Since a main thread last ran; 0: one has since the last message."""
 
 
 class RankCallsSuspend(Struct, frozen=True, tag=True):
@@ -183,48 +185,48 @@ class RankCallsSuspend(Struct, frozen=True, tag=True):
     attempt: Count
 
 
-class Held(Struct, frozen=True, tag=True):
-    """The answer to a ``HoldRanks``: the highest mark (1 + step) of this node's ranks; 0: none."""
+class HoldReport(Struct, frozen=True, tag=True):
+    """The answer to ``HoldRanks``: the highest mark (1 + step) of this node's ranks; 0: none."""
 
     attempt: Count
     mark: Mark
 
 
-class Saves(Struct, frozen=True, tag=True):
-    """The answer to a ``SaveAt``, and again when more ranks have saved or have called."""
+class SaveReport(Struct, frozen=True, tag=True):
+    """The answer to ``SaveAt``; sent again when more ranks have saved or called."""
 
     attempt: Count
     mark: Mark
     """The highest at which a rank of this node has saved."""
     unsaved: Ranks
-    """Those that have called ``suspend.requested`` and have not saved."""
+    """Ranks that have called ``suspend.requested`` but have not saved."""
     silent: Ranks
-    """Those that have never called it."""
+    """Ranks that have never called it."""
 
 
 class RankExitedEarly(Struct, frozen=True, tag=True):
-    """A rank of this node has ended with 0 before all had saved: no suspension any more."""
+    """A rank of this node has exited with 0 before all had saved, which cancels the suspension."""
 
     attempt: Count
     rank: Count
 
 
 class WorkersReady(Struct, frozen=True, tag=True):
-    """These workers of services are ready, by their numbers in the job."""
+    """These service workers, by their numbers in the job, are ready."""
 
     attempt: Count
     numbers: Ranks
 
 
 class WorkerStartsAgain(Struct, frozen=True, tag=True):
-    """A worker of a service that was ready has failed, and starts again alone."""
+    """A service worker that was ready has failed; it alone is restarted."""
 
     attempt: Count
     number: Count
 
 
 class ProgramEnded(Struct, frozen=True, tag=True):
-    """All workers that a program has on this node have ended with 0."""
+    """All workers of a program on this node have exited with 0."""
 
     attempt: Count
     name: Name
@@ -232,7 +234,7 @@ class ProgramEnded(Struct, frozen=True, tag=True):
 
 ServiceMessage = WorkersReady | WorkerStartsAgain | ProgramEnded
 
-SuspensionMessage = RankCallsSuspend | Held | Saves | RankExitedEarly
+SuspensionMessage = RankCallsSuspend | HoldReport | SaveReport | RankExitedEarly
 
 AttemptMessage = (
     FirstFailure
@@ -248,31 +250,32 @@ AttemptMessage = (
 
 
 class Paused(Struct, frozen=True, tag=True):
-    """This agent is about to be paused by its user, and is silent on purpose; or continues.
+    """The sender's user pauses it, so it will be silent, or continues it.
 
-    From the coordinator: node 0's agent is.
+    The coordinator sends this for node 0's agent.
     """
 
     paused: bool
 
 
-class Checked(Struct, frozen=True, tag=True):
-    """The answer to a ``CheckNode``: what ``--check`` has found; "": nothing."""
+class CheckResult(Struct, frozen=True, tag=True):
+    """The answer to ``CheckNode``: what ``--check`` found; "": nothing."""
 
     fault: Line
 
 
 class RequestSuspension(Struct, frozen=True, tag=True):
-    """A suspension is wanted, in this attempt or else in the next one; ``by`` whom."""
+    """The job is to be suspended, in this attempt or else in the next one."""
 
     by: Line
+    """What requested it, for messages."""
 
 
 class RequestStacks(Struct, frozen=True, tag=True):
-    """A user wants node 0 to print the stacks of all ranks, by SIGQUIT on this node."""
+    """This node got SIGQUIT: node 0 is to print the stacks of all ranks."""
 
 
-JobMessage = Paused | Checked | RequestSuspension | RequestStacks | Query | Answer
+JobMessage = Paused | CheckResult | RequestSuspension | RequestStacks | Query | Answer
 """Messages that belong to no attempt."""
 
 AgentMessage = AttemptMessage | JobMessage
@@ -282,23 +285,23 @@ FromMember = Hello | AgentMessage | Heartbeat
 
 
 class Refusal(Enum):
-    """What a refused member is to do about it."""
+    """Why an agent may not join, which decides what it does next."""
 
     TRY_NEXT_PORT = "elsewhere"
-    """This is another job; its own may meet at the next port."""
+    """This is another job; the agent's own job may listen on the next port."""
 
     GIVE_UP = "give up"
-    """This is its job, and it cannot join."""
+    """This is the agent's job, but the agent cannot join it."""
 
     CHECK_FAILED = "check failed"
-    """This is its job, and its machine, or that of another node, may not work in it."""
+    """This is the agent's job, but its machine, or that of another node, failed the check."""
 
     SELF_CONNECTION = "you"
     """The agent has connected to itself."""
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """The agent may not join: ``text`` is the reason, ``hint`` what to type."""
+    """The agent may not join: ``text`` is the reason, ``hint`` is what to run instead."""
 
     refusal: Refusal
     text: Line
@@ -306,23 +309,21 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 class Notice(Struct, frozen=True, tag=True):
-    """A line to print on this node, such as the nodes that are missing."""
+    """A line to print on this node, such as which nodes are missing."""
 
     text: Line
 
 
 class WorldFormed(Struct, frozen=True, tag=True):
-    """All nodes have joined, or the node takes a lost one's place: its part in the world.
-
-    ``host`` is that of node 0.
-    """
+    """The node's first world: all nodes have joined, or it replaces a lost node."""
 
     world: World
     host: Name
+    """Node 0's."""
 
 
 class HeartbeatAnswer(Struct, frozen=True, tag=True):
-    """Node 0 has received a heartbeat: this node's workers may run on (``policy/leases.py``)."""
+    """Node 0 has received a heartbeat, which renews this node's lease (``policy/leases.py``)."""
 
     to: Seconds
     """``at`` of the heartbeat, by the member's clock."""
@@ -331,12 +332,10 @@ class HeartbeatAnswer(Struct, frozen=True, tag=True):
 
 
 class KeepWaiting(Struct, frozen=True, tag=True):
-    """No place is free for this node: it waits, for a ``WorldFormed`` or the ``Verdict``.
-
-    ``host`` is that of node 0.
-    """
+    """The job runs without this node, which waits for ``WorldFormed`` or the ``Verdict``."""
 
     host: Name
+    """Node 0's."""
 
 
 class Stop(Struct, frozen=True, tag=True):
@@ -350,18 +349,18 @@ class Stop(Struct, frozen=True, tag=True):
     at_once: bool = False
     """Without a grace period."""
     lets_saved_ranks_exit: bool = False
-    """Ranks that have saved end by themselves."""
+    """Ranks that have saved are not signalled."""
 
 
 class ServicesReady(Struct, frozen=True, tag=True):
-    """These services are ready: what has waited for them starts."""
+    """These services are ready; programs that wait for them start."""
 
     attempt: Count
     names: tuple[Name, ...]
 
 
 class EndServices(Struct, frozen=True, tag=True):
-    """The main program has ended with 0 on all nodes, and what must finish: services are stopped."""
+    """The main program and all must-finish services have exited with 0; other services stop."""
 
     attempt: Count
 
@@ -371,18 +370,18 @@ class Verdict(Struct, frozen=True, tag=True):
 
     reason: Reason
     no_restart: Line
-    """Why no restart follows although one would be allowed; "" otherwise."""
+    """Why no restart follows although one would be allowed; "": none would be."""
 
 
 class GivenUp(Struct, frozen=True, tag=True):
-    """The job goes on without this node: it ends its workers, and may join again as one that waits."""
+    """The job continues without this node, which kills its workers and may then join again."""
 
     why: Line
-    """It "has been silent for 18 s"."""
+    """The predicate of a sentence: "has been silent for 18 s"."""
 
 
 class NextAttempt(Struct, frozen=True, tag=True):
-    """All nodes are done and restart: the node's new world, and why the last attempt ended."""
+    """All workers have ended and restart: the node's new world, and why the last attempt ended."""
 
     world: World
     reason: ReasonToRestart
@@ -390,11 +389,11 @@ class NextAttempt(Struct, frozen=True, tag=True):
 
 
 class CheckNode(Struct, frozen=True, tag=True):
-    """A worker of this node has failed first: it runs ``--check`` before the next attempt."""
+    """Run ``--check`` before the next attempt: a worker of this node failed first."""
 
 
 class SuspensionPossible(Struct, frozen=True, tag=True):
-    """A rank of the job has called ``suspend.requested``: SIGTERM is a request from now on."""
+    """A rank of the job has called ``suspend.requested``: from now on SIGTERM requests a suspension."""
 
 
 class HoldRanks(Struct, frozen=True, tag=True):
@@ -404,26 +403,26 @@ class HoldRanks(Struct, frozen=True, tag=True):
 
 
 class SaveAt(Struct, frozen=True, tag=True):
-    """Let the ranks go on; they save at the first call with this mark or a higher one."""
+    """Release the ranks; each saves at its first call with this mark or a higher one."""
 
     attempt: Count
     mark: Mark
 
 
 class CancelSuspension(Struct, frozen=True, tag=True):
-    """Let the ranks go on as if no suspension had been wanted."""
+    """Release the ranks as if no suspension had been requested."""
 
     attempt: Count
 
 
 class PrintStacks(Struct, frozen=True, tag=True):
-    """To node 0's agent: print the stacks of all ranks, as described."""
+    """Print the stacks of all ranks, on node 0."""
 
     text: Page
 
 
 QueryMessage = Query | Answer | EndOfAnswers | PrintStacks
-"""Messages about queries; they change nothing in the job."""
+"""Messages about queries; they do not change the job."""
 
 SuspensionOrder = SuspensionPossible | HoldRanks | SaveAt | CancelSuspension
 

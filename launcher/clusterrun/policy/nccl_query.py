@@ -1,6 +1,6 @@
 """The coordinator's query to NCCL: about a hang that is reported, or to find one."""
 
-from clusterrun.policy.answers import decoded
+from clusterrun.policy.answers import decode_answer
 from clusterrun.policy.members import Node
 from clusterrun.policy.nccl import NcclState
 from clusterrun.policy.outcome import Hung
@@ -24,8 +24,8 @@ class NcclQuery:
         self.state = NcclState()
         self.is_answered = False
 
-    def take(self, _node: Node, answer: Answer) -> bool:
-        state = decoded(answer, NcclState)
+    def add_answer(self, _node: Node, answer: Answer) -> bool:
+        state = decode_answer(answer, NcclState)
         if isinstance(state, NcclState):
             self.state = state
             return True

@@ -446,7 +446,7 @@ class Attempt:
                 self.leftovers = LeftoverState.KILLED
                 self._clean_up()
 
-    def _leftovers_found(self, event: events.Left) -> None:
+    def _leftovers_found(self, event: events.LeftoversNamed) -> None:
         """Name leftover processes, and what is done about them."""
         if not event.processes:
             return
@@ -565,8 +565,8 @@ class Attempt:
         if self.job.active_hang_timeout and not self.starting and not self.waiting:
             # Imports before the script runs, as in the fork server, must not count as a hang.
             self._do(actions.WatchActivity())
-        if event.remark:
-            self._note(f"local rank {event.local_rank}: {event.remark}")
+        if event.warning:
+            self._note(f"local rank {event.local_rank}: {event.warning}")
 
     def _worker_ended(self, event: events.WorkerEnded) -> None:
         local_rank, exit_status = event.local_rank, event.exit_status
@@ -1147,7 +1147,7 @@ class Attempt:
 
     def _node_checked(self, event: events.NodeChecked) -> None:
         if self.phase is Phase.WAITING:
-            self._send(messages.Checked(event.fault))
+            self._send(messages.CheckResult(event.fault))
 
     def _handle_given_up(self, order: messages.GivenUp, why: str) -> None:
         """Kill the workers and join again, because the job continues without this node."""
@@ -1218,7 +1218,7 @@ class Attempt:
 
     def _ranks_held(self, event: events.RanksHeld) -> None:
         if self.phase is Phase.RUNNING:
-            self._send(messages.Held(self.number, event.mark))
+            self._send(messages.HoldReport(self.number, event.mark))
 
     def _rank_saved(self, event: events.RankSaved) -> None:
         if self.phase is Phase.RUNNING:
@@ -1271,7 +1271,7 @@ class Attempt:
             unsaved = self._global_ranks(state.callers - state.saved)
             silent = filter(self._is_main, (self.alive | self.waiting) - state.callers)
             ranks = self._global_ranks(silent)
-            self._send(messages.Saves(self.number, state.saved_step_count, unsaved, ranks))
+            self._send(messages.SaveReport(self.number, state.saved_step_count, unsaved, ranks))
 
     def _global_ranks(self, local_ranks: Iterable[LocalRank]) -> tuple[int, ...]:
         return tuple(self.plan.workers[rank].rank for rank in sorted(local_ranks)[:MAX_RANKS])
@@ -1324,7 +1324,7 @@ class Attempt:
         events.OutputEnded: _output_ended,
         events.CleanedUp: _cleaned_up,
         events.NoLeftovers: _no_leftovers,
-        events.Left: _leftovers_found,
+        events.LeftoversNamed: _leftovers_found,
         events.DeadlinePassed: _deadline_passed,
         events.OutputClosed: _output_closed,
         events.HelperLost: _helper_lost,

@@ -1,8 +1,8 @@
-"""Queries about a running job: a command asks its agent, that the coordinator, that the other agents.
+"""Queries about a running job: a command asks its agent, which asks the coordinator, which asks the others.
 
-A query changes nothing in the job. Agents and the coordinator pass answers on as they come, encoded:
-only who has asked decodes them, see ``policy.answers``. A new query is a ``Topic``, its seconds, a type
-in ``policy.answers`` and a method in ``run/node_answers.py``.
+A query does not change the job. Agents and the coordinator forward answers as they arrive, encoded; the
+command or the coordinator that asked decodes them (``policy.answers``). A new query needs a ``Topic``,
+its seconds, a type in ``policy.answers`` and a method in ``run/node_answers.py``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,66 +15,66 @@ from msgspec import Meta, Struct
 from clusterrun.bounds import Count, Line, Name
 
 MAX_SECONDS = 120.0
-"""Of a query: a node keeps what finds out its answer for no longer."""
+"""The longest time a query may take; a node then drops its unfinished answer."""
 
 MAX_BODY = 3 << 20
-"""Bytes of an answer: with what is around it, it fits into a frame."""
+"""Bytes of an answer's body; the whole answer must fit into a frame."""
 
 QuerySeconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Body = Annotated[bytes, Meta(max_length=MAX_BODY)]
 
 
 class Topic(Enum):
-    """What is asked; the value names it."""
+    """What a query is about; the value is its name in messages."""
 
     RANKS = "ranks"
-    """How each rank is: ``NodeRanks`` answers."""
+    """The state of each rank; answered by ``NodeRanks``."""
     STACKS = "stacks"
-    """The Python stacks, as SIGQUIT prints them: ``NodeStacks`` answers."""
+    """The Python stacks, as SIGQUIT prints them; answered by ``NodeStacks``."""
     NATIVE = "native stacks"
-    """Native frames and locals, by py-spy: ``NodeStacks`` answers."""
+    """Native frames and locals, from py-spy; answered by ``NodeStacks``."""
     SAMPLES = "samples"
-    """What main threads do for some time: ``NodeSamples`` answers."""
+    """What main threads do during some time; answered by ``NodeSamples``."""
     NCCL = "NCCL"
-    """Which collectives NCCL's ranks have launched, of the program of ``rank``: ``NcclState`` answers."""
+    """The collectives that the ranks of the program of ``rank`` have launched; answered by ``NcclState``."""
 
 
 SECONDS: Mapping[Topic, float] = MappingProxyType(
     {Topic.RANKS: 1.2, Topic.STACKS: 1.2, Topic.NATIVE: 30.0, Topic.NCCL: 22.0, Topic.SAMPLES: 10.0}
 )
-"""How long all nodes together may take; for SAMPLES this is added to ``length``. A user waits no longer
-than two seconds for what can be found out at once. py-spy reads the symbols of all libraries of a
-process, and torch's take seconds; NCCL takes 10 s where a process is silent, and is asked twice."""
+"""How long all nodes together may take; for SAMPLES, in addition to ``length``. A user should wait at
+most two seconds for what is available at once. py-spy reads the symbols of all libraries of a process,
+which takes seconds for torch's. NCCL is asked twice, and takes 10 s if a process does not respond."""
 
 SECONDS_FOR_REPORTS = 4.0
-"""For the stacks that node 0 prints by itself: no user waits, and ranks may be busy."""
+"""For stacks that node 0 collects unasked: no user waits, and ranks may be busy."""
 
 
 class Query(Struct, frozen=True, tag=True):
     """A question about the job, to the nodes of the ranks that it is about."""
 
     number: Count
-    """The sender's own, for the answers."""
+    """Chosen by the sender, to match the answers."""
     topic: Topic
     seconds: QuerySeconds
-    """For all nodes together; later answers count no more."""
+    """For all nodes together; later answers are ignored."""
     rank: Count | None = None
-    """About this rank alone, to its node; None: about all."""
+    """The only rank it is about, so only its node is asked; None: all."""
     length: QuerySeconds = 0.0
-    """SAMPLES: how long to sample: in ``WINDOWS`` that follow each other."""
+    """SAMPLES: how long to sample, in ``WINDOWS`` consecutive windows."""
     children: bool = False
-    """SAMPLES: the ranks' child processes, too, those of DataLoaders; in one window."""
+    """SAMPLES: also sample the ranks' child processes, such as DataLoader workers, in one window."""
 
 
 class Answer(Struct, frozen=True, tag=True):
-    """What one node answers."""
+    """The answer of one node."""
 
     number: Count
-    """That of the ``Query``."""
+    """The number of the ``Query``."""
     node_rank: Count
     host: Name
     body: Body = b""
-    """In msgpack; b"": there is a ``problem``."""
+    """In msgpack; b"" if there is a ``problem``."""
     problem: Line = ""
     """Why there is no body."""
 
@@ -95,22 +95,22 @@ def missing_nodes(missing: Iterable[MissingNode], more: int = 0) -> list[str]:
 
 
 class EndOfAnswers(Struct, frozen=True, tag=True):
-    """No other answer follows to a ``Query`` of this agent."""
+    """No more answers follow to a ``Query`` of this agent."""
 
     number: Count
-    """That of the ``Query``."""
+    """The number of the ``Query``."""
     missing: tuple[MissingNode, ...] = ()
     more: Count = 0
-    """Other nodes that have not answered: too many to be named."""
+    """How many further nodes have not answered."""
     waiting: tuple[Name, ...] = ()
-    """The hosts of nodes without a place, which wait."""
+    """The hosts of nodes that wait for a rank."""
     suspension: Line = ""
-    """Which ranks have not saved, in words; "": no suspension is agreed on."""
+    """Which ranks have not saved, as a sentence; "": no suspension is in progress."""
 
 
 class Answers(Struct, frozen=True, tag=True):
-    """What a command gets: the answers of all nodes, and what ended them."""
+    """What a command receives: the answers of all nodes, and their end."""
 
     answers: tuple[Answer, ...]
-    """In the order of the nodes' ranks."""
+    """By node rank."""
     end: EndOfAnswers

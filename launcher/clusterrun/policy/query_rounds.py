@@ -1,7 +1,7 @@
-"""Rounds of queries about the running job: a member or the coordinator asks, and other nodes answer.
+"""Queries about the running job: a member or the coordinator asks, and the other nodes answer.
 
-Answers are passed on as they come, encoded, so the coordinator keeps none of a member's round. However
-often users ask, nodes are asked no more often than they send heartbeats in a large job.
+The coordinator forwards answers to a member as they arrive, encoded, and keeps none. However often users
+query, nodes get no more queries than they send heartbeats in a large job.
 """
 
 from collections import deque
@@ -17,51 +17,51 @@ from clusterrun.policy.members import Members, Node
 from clusterrun.policy.queries import Answer, EndOfAnswers, MissingNode, Query
 from clusterrun.policy.suspension import Suspension
 
-MAX_OF_A_MEMBER = 8
-"""Open queries of one member; it has no more, unless it is not an agent of ours."""
+MAX_OPEN_PER_MEMBER = 8
+"""Open queries of one member; further ones are dropped. No agent of ours has more."""
 
 MAX_PER_SECOND = 500
-"""Members asked: half as many as may send heartbeats."""
+"""Queries sent to nodes for members."""
 
 MAX_MISSING = 1000
-"""Nodes without an answer that are named in one message."""
+"""Nodes without an answer that one message names."""
 
 NO_ANSWER = "does not answer"
 IS_PAUSED = "is paused by its user (Ctrl-Z)"
 
 
 class Requester(Protocol):
-    """Who gets the answers of a round."""
+    """Receives the answers of a round."""
 
-    def take(self, node: Node, answer: Answer) -> bool:
-        """Take an answer; return False for one that no agent of ours would give."""
+    def add_answer(self, node: Node, answer: Answer) -> bool:
+        """Handle an answer; return False if no correct agent would send it."""
 
     def end(self, end: EndOfAnswers) -> None:
-        """Take note that no other answer follows."""
+        """Handle the end of the round."""
 
 
 class MemberRequester:
-    """A member has asked: it gets each answer at once, under its own number."""
+    """Forwards each answer at once to the member that asked, with that member's number."""
 
     def __init__(self, members: Members, node: Node, number: int) -> None:
         self._members = members
         self.node = node
         self._number = number
 
-    def take(self, node: Node, answer: Answer) -> bool:
-        # Whose it is the coordinator knows itself.
-        own = replace(answer, number=self._number, node_rank=node.rank or 0, host=node.hello.host)
-        self._members.send([self.node], own)
+    def add_answer(self, node: Node, answer: Answer) -> bool:
+        # The node does not choose which rank and host the answer comes from.
+        named = replace(answer, number=self._number, node_rank=node.rank or 0, host=node.hello.host)
+        self._members.send([self.node], named)
         return True
 
     def end(self, end: EndOfAnswers) -> None:
         self._members.send([self.node], replace(end, number=self._number))
 
 
-class Round(Struct):
-    """Members were asked, for ``asker``."""
+class QueryRound(Struct):
+    """Members were asked, for ``requester``."""
 
-    asker: Requester
+    requester: Requester
     query: Query
     deadline: float
     awaited: set[Node]
@@ -69,19 +69,19 @@ class Round(Struct):
 
 
 class QueryRounds:
-    """All rounds that are going on."""
+    """All rounds in progress."""
 
     def __init__(self, members: Members, suspension: Suspension) -> None:
         self._members = members
         self._suspension = suspension
-        self._rounds: dict[int, Round] = {}
+        self._rounds: dict[int, QueryRound] = {}
         """By number."""
         self._queued: deque[tuple[MemberRequester, Query]] = deque()
-        """Queries of members, for which it is too early."""
+        """Queries of members that must wait because of ``MAX_PER_SECOND``."""
         self._last = 0
         """The number of the last round."""
         self._next_at = 0.0
-        """When the next round of a member may begin."""
+        """When the next round for a member may begin."""
 
     @property
     def due(self) -> float:
@@ -89,38 +89,40 @@ class QueryRounds:
         deadlines = (each.deadline for each in self._rounds.values())
         return min([self._next_at if self._queued else NEVER, *deadlines])
 
-    def asked(self, node: Node, query: Query, at: float) -> None:
-        """Ask the other members for one of them, now or when it is time."""
-        askers = [each.asker for each in self._rounds.values()]
-        askers += [each for each, _ in self._queued]
-        own = [each for each in askers if isinstance(each, MemberRequester) and each.node is node]
-        if len(own) < MAX_OF_A_MEMBER:
+    def ask_for_member(self, node: Node, query: Query, at: float) -> None:
+        """Ask the other members for one of them, now or once ``MAX_PER_SECOND`` allows it."""
+        requesters = [each.requester for each in self._rounds.values()]
+        requesters += [each for each, _ in self._queued]
+        own = [
+            each for each in requesters if isinstance(each, MemberRequester) and each.node is node
+        ]
+        if len(own) < MAX_OPEN_PER_MEMBER:
             self._queued.append((MemberRequester(self._members, node, query.number), query))
             self._begin_queued(at)
 
-    def ask(self, asker: Requester, query: Query, at: float) -> None:
-        """Ask all members that a query concerns, at once; it must be asked seldom."""
-        self._begin(asker, query, self._concerned(query), at)
+    def ask(self, requester: Requester, query: Query, at: float) -> None:
+        """Ask all members that a query concerns, at once: for rare queries of the coordinator."""
+        self._begin(requester, query, self._concerned(query), at)
 
-    def answered(self, node: Node, answer: Answer) -> bool:
-        """Pass on the answer of a member; return False for one that no agent of ours would give."""
+    def add_answer(self, node: Node, answer: Answer) -> bool:
+        """Handle the answer of a member; return False if no correct agent would send it."""
         current = self._rounds.get(answer.number)
         if current is None or node not in current.awaited:
-            # Late, or never asked for.
+            # It is late, or was not asked for.
             return True
         current.awaited.discard(node)
-        is_ours = current.asker.take(node, answer)
+        is_valid = current.requester.add_answer(node, answer)
         if not current.awaited:
             self._end(answer.number)
-        return is_ours
+        return is_valid
 
-    def lost(self, node: Node) -> None:
-        """Expect no answer of a node any more."""
+    def node_lost(self, node: Node) -> None:
+        """Stop expecting answers of a lost node."""
         for each in self._rounds.values():
             each.awaited.discard(node)
 
     def time_passed(self, at: float) -> None:
-        """End rounds that have waited for long enough, and begin those that had to wait."""
+        """End rounds whose time is up, and begin queued ones."""
         for number, each in list(self._rounds.items()):
             if at >= each.deadline:
                 self._end(number)
@@ -130,29 +132,29 @@ class QueryRounds:
         """Return the members to ask."""
         return [
             each
-            for each in self._members.places
-            if _concerns(query, each) and each.here and not each.paused
+            for each in self._members.participants
+            if _concerns(query, each) and each.is_present and not each.paused
         ]
 
     def _begin_queued(self, at: float) -> None:
         while self._queued and at >= self._next_at:
-            asker, query = self._queued.popleft()
-            asked = [each for each in self._concerned(query) if each is not asker.node]
+            requester, query = self._queued.popleft()
+            asked = [each for each in self._concerned(query) if each is not requester.node]
             self._next_at = at + len(asked) / MAX_PER_SECOND
-            self._begin(asker, query, asked, at)
+            self._begin(requester, query, asked, at)
 
-    def _begin(self, asker: Requester, query: Query, asked: list[Node], at: float) -> None:
+    def _begin(self, requester: Requester, query: Query, asked: list[Node], at: float) -> None:
         self._last += 1
-        self._rounds[self._last] = Round(asker, query, at + query.seconds, set(asked))
+        self._rounds[self._last] = QueryRound(requester, query, at + query.seconds, set(asked))
         self._members.send(asked, replace(query, number=self._last))
         if not asked:
             self._end(self._last)
 
     def _end(self, number: int) -> None:
-        """Name the members that have not answered."""
+        """End a round, with the members that have not answered."""
         ended = self._rounds.pop(number)
         missing = [*self._missing(ended)]
-        ended.asker.end(
+        ended.requester.end(
             EndOfAnswers(
                 number,
                 tuple(missing[:MAX_MISSING]),
@@ -162,9 +164,9 @@ class QueryRounds:
             )
         )
 
-    def _missing(self, ended: Round) -> Iterable[MissingNode]:
-        own = ended.asker.node if isinstance(ended.asker, MemberRequester) else None
-        for rank, node in enumerate(self._members.places):
+    def _missing(self, ended: QueryRound) -> Iterable[MissingNode]:
+        own = ended.requester.node if isinstance(ended.requester, MemberRequester) else None
+        for rank, node in enumerate(self._members.participants):
             if not _concerns(ended.query, node):
                 continue
             if node.lost is not None:

@@ -1,4 +1,4 @@
-"""Whether an attempt that has ended is followed by another, and after which pause."""
+"""Whether another attempt follows one that has ended, and after what delay."""
 
 from msgspec.structs import replace
 
@@ -14,27 +14,27 @@ from clusterrun.policy.outcome import (
 )
 
 EARLY_FAILURE_SECONDS = 10.0
-"""A worker that fails so soon after its start twice in the same way would fail a third time."""
+"""A worker that fails within this time of its start, twice in the same way, is not restarted again."""
 
 MAX_IMMEDIATE_RESTARTS = 2
-"""Attempts that end so early, one after the other, and are followed by the next one at once."""
+"""Consecutive attempts that may fail that early and be followed by the next one without a delay."""
 
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 30.0
-"""Seconds before later ones: each pause is twice the last one. A worker that dies at once
-must not use up all restarts in a second: what it needs may come back."""
+MIN_DELAY = 0.5
+MAX_DELAY = 30.0
+"""Seconds before later attempts; each delay is twice the previous one. What a worker needs may become
+available again, so a worker that fails at once must not use up all restarts in a second."""
 
 
 class Restarts:
-    """What ended the attempts until now, and how many of them a failure did."""
+    """Counts restarts, and knows why the last two attempts ended."""
 
     def __init__(self, options: Failures) -> None:
         self.count = 0
-        """Attempts that followed the failure of a worker, or a hang."""
-        self.quick = 0
-        """Of them, the last ones in a row whose worker had failed soon after its start."""
-        self.last: ReasonToRestart | None = None
-        """What ended the last attempt; None while the first one runs."""
+        """Attempts that followed a worker's failure or a hang."""
+        self.early_failures = 0
+        """The last consecutive attempts whose worker failed soon after its start."""
+        self._last: ReasonToRestart | None = None
+        """Why the last attempt ended; None while the first one runs."""
         self._before: ReasonToRestart | None = None
         self._options = options
 
@@ -43,27 +43,27 @@ class Restarts:
         return self.count < self._options.max_restarts
 
     def ended(self, why: ReasonToRestart) -> None:
-        """Take note of what has ended an attempt."""
-        self._before, self.last = self.last, why
+        """Record why an attempt has ended."""
+        self._before, self._last = self._last, why
 
     @property
     def ended_by(self) -> ReasonToRestart:
-        """What ended the last attempt, once one has ended."""
-        if self.last is None:
+        """Why the last attempt ended; there must have been one."""
+        if self._last is None:
             raise AssertionError("an attempt has ended")
-        return self.last
+        return self._last
 
-    def fails_check(self) -> None:
-        """Take note that the node has failed its check whose worker had failed."""
-        if not isinstance(self.last, WorkerFailed):
+    def node_failed_check(self) -> None:
+        """Record that the node of the failed worker has failed its check."""
+        if not isinstance(self._last, WorkerFailed):
             raise AssertionError("a worker has failed")  # noqa: TRY004 - of ours, not of a caller
-        self.last = replace(self.last, fails_check=True)
+        self._last = replace(self._last, fails_check=True)
 
     def why_not(self) -> str:
-        """Return why no attempt follows the last failure, for messages; "" if one may."""
-        if not isinstance(self.last, WorkerFailed):
+        """Return why no attempt may follow the last failure, for messages; "" if one may."""
+        if not isinstance(self._last, WorkerFailed):
             return ""
-        cause, options = self.last.cause, self._options
+        cause, options = self._last.cause, self._options
         if isinstance(cause.exit_status, NotStarted):
             return "a worker that can't be started now can't be started the next time either"
         code = exit_code_of(cause.exit_status)
@@ -78,17 +78,17 @@ class Restarts:
         return ""
 
     def begin(self) -> float:
-        """Count the restart, if it is one; return the seconds to wait before it."""
-        if isinstance(self.last, NodeLost):
+        """Count the restart; return the seconds to wait before it. A lost node is not counted."""
+        if isinstance(self._last, NodeLost):
             return 0.0
         self.count += 1
-        is_quick = isinstance(self.last, WorkerFailed) and _is_early(self.last.cause)
-        self.quick = self.quick + 1 if is_quick else 0
-        doublings = self.quick - MAX_IMMEDIATE_RESTARTS - 1
-        return 0.0 if doublings < 0 else min(FIRST_PAUSE * 2.0 ** min(doublings, 10), LONGEST_PAUSE)
+        is_early = isinstance(self._last, WorkerFailed) and _is_early(self._last.cause)
+        self.early_failures = self.early_failures + 1 if is_early else 0
+        doublings = self.early_failures - MAX_IMMEDIATE_RESTARTS - 1
+        return 0.0 if doublings < 0 else min(MIN_DELAY * 2.0 ** min(doublings, 10), MAX_DELAY)
 
     def _repeats(self, cause: WorkerResult) -> bool:
-        """Return whether a worker has failed soon after its start, twice in the same way."""
+        """Return whether a worker has failed soon after its start in the last two attempts, in the same way."""
         if not isinstance(self._before, WorkerFailed):
             return False
         other = self._before.cause
@@ -103,7 +103,6 @@ class Restarts:
 
 
 def _is_early(cause: WorkerResult) -> bool:
-    """Return whether a worker has failed soon after its start."""
     return cause.ran_for <= EARLY_FAILURE_SECONDS
 
 

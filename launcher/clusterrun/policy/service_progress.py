@@ -1,4 +1,4 @@
-"""How far the programs of a job with services are in one attempt: who is ready, and what still runs. Pure."""
+"""The progress of a job with services in one attempt: which services are ready, which programs run. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ SECONDS_BETWEEN_NOTICES = 60.0
 
 
 class ServiceProgress:
-    """What the coordinator knows: services become ready, then the main program runs to its end."""
+    """Tracks services as they become ready, and programs as they end."""
 
     def __init__(
         self, services: Sequence[Service], programs: Iterable[ProgramWorld], at: float
@@ -27,35 +27,35 @@ class ServiceProgress:
             for name, service in self._services.items()
             if service.ready
         }
-        """The numbers of workers that have not answered yet, by service."""
+        """The numbers of workers that are not ready yet, by service."""
         self._all_have_started = False
-        """All were ready at one time: nobody waits any more."""
+        """All were ready at once, so no program waits any more."""
         self._running = {
             (name, node.node_rank)
             for name, program in self._programs.items()
             if name == MAIN or self._services[name].must_finish
             for node in program.nodes
         }
-        """Where programs still run whose end is that of the job."""
+        """Programs and node ranks where the job still waits for the program to end."""
 
     @property
     def work_is_done(self) -> bool:
-        """Whether the main program, and what must finish, have ended with 0 on all nodes."""
+        """Whether the main program, and each service that must finish, has exited with 0 on all nodes."""
         return not self._running
 
     @property
     def some_ranks_have_ended(self) -> bool:
-        """Whether the main program has ended with 0 on a node."""
+        """Whether the main program has exited with 0 on a node."""
         nodes = self._programs[MAIN].nodes
         return any((MAIN, each.node_rank) not in self._running for each in nodes)
 
     @property
     def due(self) -> float:
-        """When to say who is waited for."""
+        """When to print what the job waits for."""
         return self._next_notice if any(self._unready.values()) else NEVER
 
     def became_ready(self, numbers: Iterable[int]) -> tuple[str, ...]:
-        """Take note that these workers are ready; return all services that are, if that is news."""
+        """Record that these workers are ready; return all ready services if a service has become ready."""
         known = set(numbers)
         before = self._ready
         for missing in self._unready.values():
@@ -64,7 +64,7 @@ class ServiceProgress:
         return () if self._ready == before else self._ready
 
     def starts_again(self, number: int) -> None:
-        """Take note that a worker that was ready is so no more: what has not started waits for it."""
+        """Record that a ready worker restarts: programs that have not started wait for it again."""
         if self._all_have_started:
             return
         for name, missing in self._unready.items():
@@ -76,13 +76,13 @@ class ServiceProgress:
         return tuple(name for name, missing in self._unready.items() if not missing)
 
     def ended(self, name: str, node_rank: int) -> bool:
-        """Take note that a program has ended with 0 on a node; return whether the work is done by that."""
+        """Record that a program has exited with 0 on a node; return whether that completes the work."""
         was_done = self.work_is_done
         self._running.discard((name, node_rank))
         return self.work_is_done and not was_done
 
     def waits(self, at: float) -> str:
-        """Return who is waited for: "the job waits for server ranks 1, 3 to be ready, for 90 s now"."""
+        """Return "the job waits for server ranks 1, 3 to be ready, for 90 s now"."""
         self._next_notice = at + SECONDS_BETWEEN_NOTICES
         missing = ", ".join(
             self._programs[name].numbered.named(numbers)
@@ -93,5 +93,5 @@ class ServiceProgress:
 
 
 def probed_workers(program: ProgramWorld, service: Service) -> range:
-    """Return the numbers of the workers that are asked whether they are ready: of a world, rank 0."""
+    """Return the numbers of the workers that are probed: only rank 0 of a service that forms a world."""
     return range(program.first, program.first + (1 if service.world else program.size))

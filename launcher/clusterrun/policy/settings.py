@@ -1,4 +1,4 @@
-"""Where and when the nodes of a job meet, as its options say."""
+"""Where the nodes of a job rendezvous, and how often they send heartbeats."""
 
 from msgspec import Struct
 
@@ -9,38 +9,36 @@ from clusterrun.job.options import Elasticity
 from clusterrun.job.values import Endpoint
 
 ENDPOINT_PORT = 29400
-"""The port if ``--rdzv-endpoint`` names none: that of torchrun's c10d rendezvous."""
+"""The default port of ``--rdzv-endpoint``, as in torchrun's c10d rendezvous."""
 
 SECONDS_BETWEEN_HEARTBEATS = 1.0
 
 MAX_HEARTBEATS_PER_SECOND = 4000
-"""Heartbeats that node 0 has to answer, 7 to 12 us of its time each; in larger jobs each node sends them
-more rarely."""
+"""Node 0 spends 7 to 12 us on each heartbeat; in larger jobs each node sends them less often."""
 
 MIN_IN_A_TIMEOUT = 6
-"""A lease is dated from the sending of a heartbeat, and ends a quarter of an interval before node 0 goes
-on. In large jobs the timeout is longer than the option's for it."""
+"""Heartbeats in a timeout. In large jobs the timeout is longer than ``--heartbeat-timeout`` for this."""
 
 NODE_ZERO_SILENCE_INTERVALS = 2.0
-"""Intervals after the timeout for which a member bears the silence of node 0."""
+"""Intervals after the timeout for which a member waits for a silent node 0."""
 
 MEMBER_SILENCE_INTERVALS = 3.0
-"""Intervals after the timeout for which node 0 bears the silence of a member: it finds out last."""
+"""Intervals after the timeout for which node 0 waits for a silent member: longer than the member does."""
 
 
 class HeartbeatRhythm(Struct, frozen=True):
-    """Seconds between two heartbeats, and for how long a process may be stopped at no cost."""
+    """The interval of heartbeats, and how long a process may be stopped without effect, in seconds."""
 
     interval: float
     timeout: float
 
     def after(self, intervals: float) -> float:
-        """Return the seconds of the timeout, and of some intervals more."""
+        """Return the timeout plus a number of intervals, in seconds."""
         return self.timeout + intervals * self.interval
 
 
 def silence(seconds: float) -> str:
-    """Return why a silent node is lost, for messages."""
+    """Return "has been silent for 18 s"."""
     return f"has been silent for {round(seconds, 1):g} s"
 
 
@@ -52,56 +50,56 @@ def heartbeat_rhythm(nodes: int, timeout: float) -> HeartbeatRhythm:
 
 
 class RendezvousSettings(Struct, frozen=True):
-    """A job, and where and when its nodes meet; node 0's settings hold."""
+    """A job, and where and when its nodes rendezvous; where nodes differ, node 0's apply."""
 
     job: Job
-    """As this node has it."""
+    """The job as this node resolved it."""
     nodes: int
-    """How many nodes are expected, spares included."""
+    """The expected number of nodes, spares included."""
     host: Setting[str]
-    """Name or address of node 0, without brackets."""
+    """The name or address of node 0; an IPv6 address has no brackets."""
     ports: Setting[tuple[int, ...]]
-    """Ports of node 0; its coordinator listens on the first one that is free."""
+    """Ports on node 0; the coordinator listens on the first free one."""
     keeps_rendezvous_port: bool
-    """The coordinator listens for the whole job, and workers get another port
-    (``--rdzv-endpoint``, ``MIN:MAX``); else workers get its port when all nodes have joined."""
+    """The coordinator listens as long as the job runs, and workers get another port; otherwise
+    workers get the coordinator's port once all nodes have joined."""
     rhythm: HeartbeatRhythm
     workers_port: Setting[int | None] = Setting(None, "default")
-    """The workers' port if ``keeps_rendezvous_port``; None: a free one."""
+    """The workers' port if ``keeps_rendezvous_port``; None: any free one."""
 
     @property
     def elasticity(self) -> Elasticity:
-        """How the job lives with lost nodes; without ``Job.survives_node_loss``, one of them ends it."""
+        """The job's options for lost nodes; the defaults if any lost node ends the job."""
         return self.job.elasticity if self.job.survives_node_loss else Elasticity()
 
     @property
     def node_zero_silence(self) -> float:
-        """Seconds for which a member bears the silence of node 0."""
+        """Seconds of silence after which a member declares node 0 lost."""
         return self.rhythm.after(NODE_ZERO_SILENCE_INTERVALS)
 
     @property
     def member_silence(self) -> float:
-        """Seconds for which node 0 bears the silence of a member."""
+        """Seconds of silence after which node 0 declares a member lost."""
         return self.rhythm.after(MEMBER_SILENCE_INTERVALS)
 
     @property
-    def place(self) -> str:
-        """Where nodes meet, for messages: ``n0:29500``."""
+    def endpoint(self) -> str:
+        """The rendezvous endpoint, for messages: ``n0:29500``."""
         return str(Endpoint(self.host.value, self.ports.value[0]))
 
     @property
     def first(self) -> str:
-        """The agent where the others meet, for messages."""
+        """Node 0's agent, for messages: "node 0", or "task 0"."""
         return f"{self.job.agent_unit} 0"
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the nodes by rank, for messages; () if unknown."""
+        """Host names by node rank, for messages; () if unknown."""
         return () if self.job.tasks is not None else tuple(map(as_name, self.job.workers.hosts))
 
     @property
     def exports(self) -> str:
-        """Variables that alone make this a job of several nodes, and how to ignore them; "" for none.
+        """The variables that alone make this a multi-node job, and how to ignore them; "" for none.
 
         They may be left over from another launch.
         """
@@ -112,7 +110,7 @@ class RendezvousSettings(Struct, frozen=True):
 
 
 def rendezvous_settings(job: Job) -> RendezvousSettings:
-    """Return where and when the nodes of ``job`` meet."""
+    """Return the settings of a job as its options say."""
     host, ports = _host_and_ports(job)
     apart = (
         job.rendezvous.rdzv_endpoint is not None and job.rendezvous.master_port not in ports.value
@@ -122,7 +120,7 @@ def rendezvous_settings(job: Job) -> RendezvousSettings:
         job.agents,
         host,
         ports,
-        # A node that joins too late gets its answer from the coordinator, not from torch's store.
+        # A node that joins too late must get its answer from the coordinator, not from torch's store.
         keeps_rendezvous_port=apart or job.last_call is not None or job.survives_node_loss,
         rhythm=heartbeat_rhythm(job.agents, job.failures.heartbeat_timeout),
         workers_port=job.setting("master_port") if apart else Setting(None, "default"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from clusterrun.planning.plan import NumberedProgram, named_workers
-from clusterrun.policy.answers import NodeStacks, decoded
+from clusterrun.policy.answers import NodeStacks, decode_answer
 from clusterrun.policy.members import Members, Node
 from clusterrun.policy.queries import (
     SECONDS_FOR_REPORTS,
@@ -38,15 +38,15 @@ class StackReport:
         self._more = 0
         self._is_on_screen = False
 
-    def take(self, node: Node, answer: Answer) -> bool:
-        stacks = decoded(answer, NodeStacks)
+    def add_answer(self, node: Node, answer: Answer) -> bool:
+        stacks = decode_answer(answer, NodeStacks)
         if not isinstance(stacks, NodeStacks):
             self._missing.append(MissingNode(node.rank or 0, node.hello.host, stacks))
             return bool(answer.problem)
         if not all(node.owns(each.ranks) for each in stacks.groups):
             return False
         self._stacks.add(stacks.groups, MAX_KEPT)
-        self._is_on_screen = stacks.on_screen and len(self._members.places) == 1
+        self._is_on_screen = stacks.on_screen and len(self._members.participants) == 1
         if stacks.records:
             self._records.append(f"{node.hello.host}: {stacks.records}")
         return True
@@ -58,10 +58,12 @@ class StackReport:
 
     def groups(self) -> Iterable[StackGroup]:
         """Return the stacks, and a group without a stack for each node that has not answered."""
-        places = self._members.places
-        silent = (places[each.node_rank] for each in self._missing)
+        participants = self._members.participants
+        silent = (participants[each.node_rank] for each in self._missing)
         no_answer = (
-            StackGroup(tuple(each.ranks), "no answer", found=False) for each in silent if each.here
+            StackGroup(tuple(each.ranks), "no answer", found=False)
+            for each in silent
+            if each.is_present
         )
         return (*self._stacks.most_common(MAX_KEPT), *no_answer)
 

@@ -1,4 +1,4 @@
-"""What a node does that waits for its check, for the others to join, or for a place in a job. Pure."""
+"""What a node does while it waits for its check, for the other nodes, or for a rank in a running job. Pure."""
 
 from signal import SIGTERM, SIGTSTP
 
@@ -15,27 +15,27 @@ from clusterrun.policy.outcome import HelperFailed, Interrupted
 from clusterrun.signals import ENDING_SIGNALS, SignalReceived, signal_name
 
 WaitResult = Interrupted | HelperFailed | Verdict
-"""A signal, the end of a helper process, or that of the job in which this node waited for a place."""
+"""What ends the wait without a world: a signal, a lost helper process, or the end of the job."""
 
 
-class Waiting(Struct):
-    """The wait of one node, which has no worker yet."""
+class WaitingNode(Struct):
+    """A node that waits and has no worker yet."""
 
     suspend_signal: int | None
     """``--suspend-signal``."""
     end: World | NodeChecked | WaitResult | None = None
-    """This node's world, what its check has found, or what has ended the wait without one."""
+    """What has ended the wait; None: it waits."""
     kept: list[Event] = field(default_factory=list)
-    """What the first attempt is to know."""
+    """Events that the first attempt is to handle."""
     job_runs: bool = False
-    """This node waits for a place in a job that runs."""
+    """The job runs without this node, which waits for a rank."""
     can_suspend: bool = False
-    """A rank of that job may be suspended: SIGTERM asks for it, the first time."""
-    asked_at: float = NEVER
-    """When SIGTERM has asked for it."""
+    """A rank of that job has called ``suspend.requested``: the first SIGTERM requests a suspension."""
+    requested_at: float = NEVER
+    """When SIGTERM requested it."""
 
     def handle(self, event: Event) -> SendToCoordinator | Pause | None:
-        """Take an event; return what to do about it; there is no worker to pause."""
+        """Handle an event; return the action that follows. ``Pause`` has no worker to stop."""
         match event:
             case events.WorldJoined(world):
                 self.end = world
@@ -60,24 +60,24 @@ class Waiting(Struct):
                     self.kept.append(event)
                 self.can_suspend = True
             case _:
-                # Of a helper process, which lives on.
+                # It is about a helper process, which the first attempt will use.
                 self.kept.append(event)
         return None
 
     def _signal(self, event: SignalReceived) -> SendToCoordinator | Pause | None:
-        number, asks = event.number, event.number == self.suspend_signal
+        number, requests = event.number, event.number == self.suspend_signal
         if self.job_runs and self.can_suspend and number == SIGTERM:
-            if self.asked_at == NEVER:
-                self.asked_at, asks = event.at, True
-            elif event.at - self.asked_at < SECONDS_OF_DUPLICATES:
+            if self.requested_at == NEVER:
+                self.requested_at, requests = event.at, True
+            elif event.at - self.requested_at < SECONDS_OF_DUPLICATES:
                 return None
-        if self.job_runs and asks:
+        if self.job_runs and requests:
             return SendToCoordinator(RequestSuspension(signal_name(number)))
         if number in ENDING_SIGNALS:
             self.end = Interrupted(number)
         elif number == SIGTSTP:
             return Pause()
-        elif asks:
+        elif requests:
             # There is no worker yet to forward others to.
             self.kept.append(event)
         return None

@@ -10,7 +10,7 @@ from clusterrun.bounds import counted
 from clusterrun.machine.machine import GpuState
 from clusterrun.network.requests import JOINING, Description
 from clusterrun.planning.plan import NumberedProgram
-from clusterrun.policy.answers import NodeRanks, RankState, read
+from clusterrun.policy.answers import NodeRanks, RankState, decode_answers
 from clusterrun.policy.queries import Answers, MissingNode, missing_nodes
 from clusterrun.report.tables import EMPTY, duration, size, table
 
@@ -85,9 +85,9 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     ) -> Self:
         """Return the status by the last answers, and rates by both, which are ``seconds`` apart."""
         last = second or first
-        earlier = read(first, NodeRanks)[0] if second and seconds > 0 else ()
+        earlier = decode_answers(first, NodeRanks)[0] if second and seconds > 0 else ()
         before = {(rank.rank, rank.pid): rank for _, node in earlier for rank in node.ranks}
-        found, missing = read(last, NodeRanks)
+        found, missing = decode_answers(last, NodeRanks)
         nodes = tuple(
             NodeView(
                 answer.node_rank,

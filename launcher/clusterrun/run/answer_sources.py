@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from clusterrun.loop import NEVER, Loop
-from clusterrun.policy.events import Event, RelayAnswered, Seen
+from clusterrun.policy.events import Event, RelayAnswer, RelayAnswered
 from clusterrun.policy.queries import MAX_BODY, Topic
 from clusterrun.processes import SECONDS_TO_DIE, TimeLimitedChild
 
@@ -16,7 +16,7 @@ MAX_UNANSWERED = 16
 SECONDS_TO_FORGET = 60.0
 """After that an unanswered query no longer counts."""
 
-OnSeen = Callable[[Seen | None, float], Iterable[Event]]
+OnSeen = Callable[[RelayAnswer | None, float], Iterable[Event]]
 """Takes the relay's answer, None if it does not come in time, and the time of the agent's loop."""
 
 OnBody = Callable[[bytes, str], Iterable[Event]]

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clusterrun.loop import NEVER, Loop
-from clusterrun.policy.events import Event, QueryEvent, RelayAnswered, Seen, StacksCollected
+from clusterrun.policy.events import Event, QueryEvent, RelayAnswer, RelayAnswered, StacksCollected
 from clusterrun.processes import TimeLimitedCalls
 from clusterrun.run.attempts import JobProgress
 from clusterrun.run.node import LocalNode
@@ -106,11 +106,11 @@ class Commands:
 
     def collect_stacks(self, now: float) -> Iterable[Event]:
         """Collect the stacks of this node's workers for the policy, which gets ``StacksCollected``."""
-        from clusterrun.policy.answers import NodeStacks, decoded
+        from clusterrun.policy.answers import NodeStacks, decode_answer
         from clusterrun.policy.queries import SECONDS_FOR_REPORTS, Query, Topic
 
         def then(answer: Answer) -> Iterable[Event]:
-            stacks = decoded(answer, NodeStacks)
+            stacks = decode_answer(answer, NodeStacks)
             if isinstance(stacks, NodeStacks):
                 yield StacksCollected(stacks.groups, self._loop.clock())
 
@@ -122,7 +122,7 @@ class Commands:
         def show(number: int) -> None:
             self._relay.send(FlushOutput(number))
 
-        def shown(_seen: Seen | None, _at: float) -> Iterable[Event]:
+        def shown(_seen: RelayAnswer | None, _at: float) -> Iterable[Event]:
             then()
             return ()
 

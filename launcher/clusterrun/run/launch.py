@@ -27,7 +27,7 @@ from clusterrun.planning.variables import is_sole_writer
 from clusterrun.policy.actions import Pause, SendToCoordinator
 from clusterrun.policy.events import Event, NodeChecked, SuspensionRequested
 from clusterrun.policy.outcome import HelperFailed, Interrupted, Outcome, Report, Suspended
-from clusterrun.policy.waiting import Waiting, WaitResult
+from clusterrun.policy.waiting import WaitingNode, WaitResult
 from clusterrun.processes import is_fork_patched, raise_descriptor_limit
 from clusterrun.run.agent import Agent
 from clusterrun.run.attempts import JobAttempts
@@ -277,7 +277,7 @@ def _wait_for_check(
     if check is None or not is_first_task:
         return NodeChecked("", loop.clock())
     check.start()
-    waiting = Waiting(job.suspending.suspend_signal)
+    waiting = WaitingNode(job.suspending.suspend_signal)
     while not isinstance(waiting.end, NodeChecked | WaitResult):
         if isinstance(waiting.handle(loop.next_event()), Pause):
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -338,7 +338,7 @@ def wait_for_world(
         RendezvousError: the nodes disagree, or did not all join in time.
 
     """
-    waiting = Waiting(suspend_signal)
+    waiting = WaitingNode(suspend_signal)
     try:
         while not isinstance(waiting.end, World | WaitResult):
             match waiting.handle(loop.next_event()):

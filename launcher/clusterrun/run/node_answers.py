@@ -34,7 +34,7 @@ from clusterrun.policy.answers import (
     NodeStacks,
     RankState,
 )
-from clusterrun.policy.events import Event, LastLine, Seen, WorkerStacks
+from clusterrun.policy.events import Event, LastLine, RelayAnswer, WorkerStacks
 from clusterrun.policy.node import Attempt, Phase, RunningWorker
 from clusterrun.policy.outcome import ExitStatus
 from clusterrun.policy.queries import Answer, Query, Topic
@@ -183,7 +183,7 @@ class NodeAnswers:
             self._relay.send(messages.CaptureStacks(number, seconds))
             self._fork_server.send_signal(ForwardSignal(signal.SIGQUIT))
 
-        def answer(seen: Seen | None, _: float) -> Iterable[Event]:
+        def answer(seen: RelayAnswer | None, _: float) -> Iterable[Event]:
             body = self._stacks(query, seen) if isinstance(seen, WorkerStacks) else SILENT_RELAY
             return self._pass_on(query, then, body)
 
@@ -278,7 +278,7 @@ class NodeAnswers:
     def _find_ranks(self, query: Query, then: OnAnswer, now: float) -> Iterable[Event]:
         self._ask_gpus()
 
-        def answer(seen: Seen | None, at: float) -> Iterable[Event]:
+        def answer(seen: RelayAnswer | None, at: float) -> Iterable[Event]:
             lines = seen if isinstance(seen, Mapping) else {}
             return self._pass_on(query, then, self._ranks(lines, at))
 

@@ -11,7 +11,7 @@ from clusterrun.loop import Loop
 from clusterrun.policy import job_events
 from clusterrun.policy.coordinator import Coordinator
 from clusterrun.policy.events import CoordinatorSent, Event, QueryReceived, WorldJoined
-from clusterrun.policy.members import OWN
+from clusterrun.policy.members import LOCAL_CONNECTION
 from clusterrun.policy.messages import (
     AgentMessage,
     FromCoordinator,
@@ -70,7 +70,7 @@ class SingleNodeMembership:
     def send(self, message: AgentMessage) -> Iterable[Event]:
         """Return the coordinator's answers."""
         now = self._loop.clock()
-        return self._handle(job_events.MessageReceived(OWN, message, now))
+        return self._handle(job_events.MessageReceived(LOCAL_CONNECTION, message, now))
 
     @property
     def node_zero(self) -> str:

@@ -25,8 +25,8 @@ from clusterrun.policy.events import (
     ForkServerPrepared,
     ForkServerReady,
     HelperLost,
-    Left,
     LeftoverProcess,
+    LeftoversNamed,
     NoLeftovers,
     SignalNotHandled,
     WorkerEnded,
@@ -96,7 +96,7 @@ def to_event(message: "messages.FromRunning", now: float) -> Event:
             return NoLeftovers(now)
         case messages.ChildList(processes):
             named = (LeftoverProcess(pid, as_name(name), rank) for pid, name, rank in processes)
-            return Left(tuple(named), now)
+            return LeftoversNamed(tuple(named), now)
         case _:
             assert_never(message)
 

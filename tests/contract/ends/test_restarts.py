@@ -225,7 +225,7 @@ def test_other_failures_do_not(clusterrun: Launcher) -> None:
 def test_quick_restarts_pause(clusterrun: Launcher) -> None:
     """A signal in a pause ends the job at once."""
     # The signal can't miss a pause of 30 s.
-    clusterrun.program = command_with(clusterrun.folder, restarts, "FIRST_PAUSE", 30.0)
+    clusterrun.program = command_with(clusterrun.folder, restarts, "MIN_DELAY", 30.0)
     job = clusterrun.script(FAILS_AT_ONCE.format(differs=1), "--max-restarts", "40", workers=1)
     job.wait_for(
         r"restarting in 30 s, since workers have failed within 10 s of their start 3 times"

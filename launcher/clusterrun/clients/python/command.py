@@ -25,7 +25,7 @@ from clusterrun.clients.python.output import OutputStream, own_streams
 from clusterrun.errors import UsageError
 from clusterrun.job.sources import CALLER_VARIABLE
 from clusterrun.policy.end_report import (
-    LONGEST,
+    MAX_REPORT_BYTES,
     SHOW_OUTPUT,
     EndReport,
     output_shown_line,
@@ -250,7 +250,7 @@ class CommandProcess:
         with suppress(OSError):
             data = self._lifeline.recv(READ_BYTES)
         # Longer data is not a line of the command.
-        self._report_data = (self._report_data + data)[-2 * LONGEST :]
+        self._report_data = (self._report_data + data)[-2 * MAX_REPORT_BYTES :]
         self._output_shown = output_shown_line(self._marker) in self._report_data
         if not data:
             self.has_ended = True

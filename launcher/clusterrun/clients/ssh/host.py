@@ -10,7 +10,13 @@ from contextlib import suppress
 from typing import IO
 
 from clusterrun.clients.ssh.remote import NO_INTERPRETER, SHELL_READY, HostCommand, Stage
-from clusterrun.policy.end_report import BEGIN, LONGEST, EndReport, output_shown_line, parse_report
+from clusterrun.policy.end_report import (
+    MAX_REPORT_BYTES,
+    RECORD_SEPARATOR,
+    EndReport,
+    output_shown_line,
+    parse_report,
+)
 from clusterrun.processes import set_parent_death_signal
 
 CHUNK = 1 << 16
@@ -195,7 +201,7 @@ class Host:
     def _look_for_agent(self, stream: int) -> None:
         """Look for the lines that say how far the host has come."""
         before, found, after = self._read[stream].partition(
-            b"%b%b\n" % (BEGIN, self._marker.encode())
+            b"%b%b\n" % (RECORD_SEPARATOR, self._marker.encode())
         )
         if found:
             self._agent_began[stream] = True
@@ -214,7 +220,7 @@ class Host:
 
     def _complete_lines(self, stream: int) -> Iterator[Output]:
         *lines, rest = self._read[stream].split(b"\n")
-        ours = b"%b%b " % (BEGIN, self._marker.encode())
+        ours = b"%b%b " % (RECORD_SEPARATOR, self._marker.encode())
         for line in lines:
             if stream == ERR and line + b"\n" == output_shown_line(self._marker):
                 self.shown_count += 1
@@ -222,7 +228,7 @@ class Host:
                 self.report = parse_report(line + b"\n", self._marker)
             else:
                 yield stream, line + b"\n"
-        is_long = len(rest) > (LONGEST if rest.startswith(ours) else MAX_LINE_BYTES)
+        is_long = len(rest) > (MAX_REPORT_BYTES if rest.startswith(ours) else MAX_LINE_BYTES)
         if is_long:
             yield stream, rest
         self._read[stream] = b"" if is_long else rest

@@ -1,4 +1,4 @@
-"""--check: a node whose command fails may not work. The job goes on without it, or ends with 3."""
+"""--check: a node whose check fails does not participate; the job continues without it, or ends with 3."""
 
 import signal
 
@@ -18,7 +18,7 @@ def fails(rank: int, others: tuple[int, ...], *, nodes: int = 2, **options: obje
     """Return a job with a rank that has failed first: all have ended, and its node checks itself."""
     job = Job(nodes, check="./check", restarts=9, **options)  # type: ignore[arg-type]
     job.exits(rank, code=7).settles().dies(*others, by=signal.SIGTERM)
-    assert job.settles().saw()[-1] == f"node {rank} checks itself"
+    assert job.settles().new_lines()[-1] == f"node {rank} checks itself"
     return job
 
 
@@ -26,15 +26,17 @@ def fails(rank: int, others: tuple[int, ...], *, nodes: int = 2, **options: obje
 
 
 @SPARES_OR_ELASTIC
-def test_a_job_begins_without_a_node_that_fails(nodes: int, spares: int, least: int | None) -> None:
-    """Node 0 names it, and waits on for the others: the highest ranks move up."""
+def test_job_begins_without_node_that_fails_check(
+    nodes: int, spares: int, least: int | None
+) -> None:
+    """Node 0 prints its name and keeps waiting for the others; the highest ranks move up."""
     job = JoinHistory(nodes, spares=spares, least=least, endpoint=True)
 
-    assert job.joins(rank=1, fault=FAULT).settles().saw() == [
+    assert job.joins(rank=1, fault=FAULT).settles().new_lines() == [
         f"node 0 prints: refused n1 (pid 11) at 10.0.0.1: it fails its check: {FAULT}",
         f"node 1 may not work: n1 (pid 11) fails its check: {FAULT}",
     ]
-    assert job.joins(rank=2).joins(rank=3).settles().saw() == [
+    assert job.joins(rank=2).joins(rank=3).settles().new_lines() == [
         "node 0 prints: starting with 3 of 4 nodes: n0, n2, n3; without 1 node",
         "node 0 starts rank 0, attempt 0",
         "node 2 starts rank 1, attempt 0",
@@ -42,63 +44,63 @@ def test_a_job_begins_without_a_node_that_fails(nodes: int, spares: int, least: 
     ]
 
 
-def test_a_node_that_fails_last_is_not_waited_for() -> None:
-    """All the others have joined: the last call is over."""
+def test_last_node_that_fails_check_is_not_waited_for() -> None:
+    """All other nodes have joined, so the last call ends."""
     job = JoinHistory(nodes=2, spares=1)
 
-    assert "node 0 starts rank 0, attempt 0" in job.joins().joins(fault=FAULT).settles().saw()
+    assert "node 0 starts rank 0, attempt 0" in job.joins().joins(fault=FAULT).settles().new_lines()
 
 
 @SPARES_OR_ELASTIC
-def test_too_few_nodes_pass(nodes: int, spares: int, least: int | None) -> None:
-    """The job ends at once on all nodes, for the one that was one too many; so it does later on others."""
+def test_too_few_nodes_pass_check(nodes: int, spares: int, least: int | None) -> None:
+    """The job ends at once on all nodes, and on nodes that fail later as well."""
     job = JoinHistory(nodes, spares=spares, least=least)
-    job.joins().joins(fault=FAULT).settles().saw()
+    job.joins().joins(fault=FAULT).settles().new_lines()
 
     why = f"may not work: n3 (pid 13) fails its check: {FAULT}"
-    assert job.joins(fault=FAULT).settles().saw() == [
+    assert job.joins(fault=FAULT).settles().new_lines() == [
         f"node 0 {why}",
         f"node 1 {why}",
         f"node 3 {why}",
     ]
-    assert job.all_know
+    assert job.all_are_informed
 
 
-def test_a_job_without_spares_ends_with_the_first_that_fails() -> None:
-    """A node that joins later learns why: then all know."""
+def test_first_failed_check_ends_job_without_spares() -> None:
+    """A node that joins later is told why; then all have been told."""
     job = JoinHistory(nodes=3)
 
     why = f"may not work: n1 (pid 11) fails its check: {FAULT}"
-    assert job.joins(fault=FAULT).settles().saw() == [f"node 0 {why}", f"node 1 {why}"]
-    assert not job.all_know
-    assert job.joins().settles().saw() == [f"node 2 {why}"]
-    assert job.all_know
+    assert job.joins(fault=FAULT).settles().new_lines() == [f"node 0 {why}", f"node 1 {why}"]
+    assert not job.all_are_informed
+    assert job.joins().settles().new_lines() == [f"node 2 {why}"]
+    assert job.all_are_informed
 
 
 @SPARES_OR_ELASTIC
-def test_no_job_begins_without_node_0(nodes: int, spares: int, least: int | None) -> None:
-    """Its agent leads the job."""
+def test_failed_check_of_node_0_ends_job(nodes: int, spares: int, least: int | None) -> None:
+    """Its agent runs the coordinator."""
     job = JoinHistory(nodes, spares=spares, least=least, fault=FAULT)
 
     why = f"may not work: n0 (pid 10) fails its check: {FAULT}"
-    assert job.passes(0.0).settles().saw() == [f"node 0 {why}"]
-    assert job.joins().settles().saw() == [f"node 1 {why}"]
+    assert job.time_passes(0.0).settles().new_lines() == [f"node 0 {why}"]
+    assert job.joins().settles().new_lines() == [f"node 1 {why}"]
 
 
-def test_a_node_that_calls_again_counts_once() -> None:
-    """A scheduler starts it again and again."""
+def test_repeated_failed_check_counts_once() -> None:
+    """A scheduler may start the node again and again."""
     job = JoinHistory(nodes=2, spares=1)
 
     for _ in range(3):
         job.joins(rank=1, host="n1", fault=FAULT)
-    assert "node 4 starts rank 1, attempt 0" in job.joins().settles().saw()
+    assert "node 4 starts rank 1, attempt 0" in job.joins().settles().new_lines()
 
 
-def test_a_node_that_comes_later_and_fails() -> None:
-    """It gets no place in a job that runs, and takes none of a lost node."""
+def test_late_node_that_fails_check_is_refused() -> None:
+    """It does not replace a lost node of a running job."""
     job = Job(nodes=2, rejoin=60)
 
-    assert job.joins(fault=FAULT).settles().saw() == [
+    assert job.joins(fault=FAULT).settles().new_lines() == [
         f"node 0 prints: refused n2 (pid 12) at 10.0.0.2: it fails its check: {FAULT}",
         f"node 2 may not work: n2 (pid 12) fails its check: {FAULT}",
     ]
@@ -108,26 +110,26 @@ def test_a_node_that_comes_later_and_fails() -> None:
 # Before the next attempt.
 
 
-def test_the_node_whose_rank_failed_first_is_checked_again() -> None:
-    """The others are not; the next attempt begins once it has passed, however long that takes."""
+def test_node_of_first_failed_rank_is_checked_again() -> None:
+    """The others are not; the next attempt begins once the check has passed, however long it takes."""
     job = fails(1, (0, 2), nodes=3)
 
-    assert job.passes(300).settles().saw() == []
-    assert job.is_checked(1).settles().saw() == starts(0, 1, 2)
+    assert job.time_passes(300).settles().new_lines() == []
+    assert job.is_checked(1).settles().new_lines() == starts(0, 1, 2)
 
 
-def test_a_job_on_one_node_is_checked_too() -> None:
+def test_job_on_one_node_is_checked() -> None:
     good, bad = fails(0, (), nodes=1), fails(0, (), nodes=1)
 
-    assert good.is_checked(0).settles().saw() == starts(0)
-    [end] = bad.is_checked(0, FAULT).settles().saw()
+    assert good.is_checked(0).settles().new_lines() == starts(0)
+    [end] = bad.is_checked(0, FAULT).settles().new_lines()
     assert end == (
         "node 0 ends with 3: rank 0 failed, and its node is unfit"
         f" (no restart: node 0 (n0) fails its check: {FAULT})"
     )
 
 
-def test_a_job_without_a_check_and_one_without_a_restart_check_nothing() -> None:
+def test_no_check_without_option_or_restart() -> None:
     without, last = Job(2, restarts=1), Job(2, check="./check")
 
     assert stops(without.exits(1, code=7), 0) == starts(0, 1)
@@ -137,17 +139,17 @@ def test_a_job_without_a_check_and_one_without_a_restart_check_nothing() -> None
     ]
 
 
-def test_no_node_is_checked_for_a_loss() -> None:
+def test_no_check_after_node_loss() -> None:
     job = Job(nodes=2, spares=1, check="./check")
 
     assert stops(job.loses_node(1), 0) == starts(0, 2)
 
 
-def test_a_spare_takes_the_place_of_a_node_that_fails() -> None:
-    """The node ends with 3, and the failure of its rank is a restart."""
+def test_spare_replaces_node_that_fails_check() -> None:
+    """The node ends with 3, and the failure of its rank counts as a restart."""
     job = fails(1, (0,), spares=1)
 
-    start, end, *others = job.is_checked(1, FAULT).settles().saw()
+    start, end, *others = job.is_checked(1, FAULT).settles().new_lines()
     assert end == (
         "node 1 ends with 3: rank 1 failed, and its node is unfit"
         f" (no restart: node 1 (n1) fails its check: {FAULT})"
@@ -160,10 +162,10 @@ def test_a_spare_takes_the_place_of_a_node_that_fails() -> None:
     assert stops(job.exits(1, code=7), 0)[-1] == "node 2 checks itself"
 
 
-def test_an_elastic_world_goes_on_without_a_node_that_fails() -> None:
+def test_elastic_job_continues_without_node_that_fails_check() -> None:
     job = fails(1, (0, 2), nodes=3, least=2)
 
-    saw = job.is_checked(1, FAULT).settles().saw()
+    saw = job.is_checked(1, FAULT).settles().new_lines()
     assert [line for line in saw if "starts" in line] == starts(0, 2)
 
 
@@ -175,30 +177,30 @@ def test_an_elastic_world_goes_on_without_a_node_that_fails() -> None:
         pytest.param(1, {"least": 2}, "; 1 node left, and the minimum is 2", id="elastic world"),
     ],
 )
-def test_a_node_that_fails_ends_the_job(rank: int, options: dict[str, int], rest: str) -> None:
-    """With 3 on all nodes, which name it, if no other may come or it is node 0."""
+def test_failed_check_ends_job(rank: int, options: dict[str, int], rest: str) -> None:
+    """All nodes end with 3 and name the node, if no other node can replace it or it is node 0."""
     job = fails(rank, (1 - rank,), **options, **({"most": 3} if "least" in options else {}))
 
     end = (
         f"ends with 3: rank {rank} failed, and its node is unfit"
         f" (no restart: node {rank} (n{rank}) fails its check: {FAULT}"
     )
-    saw = job.is_checked(rank, FAULT).settles().saw()
+    saw = job.is_checked(rank, FAULT).settles().new_lines()
     assert f"node {1 - rank} {end}{rest})" in saw
     assert [line[:28] for line in saw if line.startswith(f"node {rank} ")] == [
         f"node {rank} {end}"[:28]
     ]
 
 
-def test_a_job_waits_for_another_node_once_one_has_failed() -> None:
-    """--rejoin-timeout begins when the check has ended."""
+def test_rejoin_timeout_begins_after_check() -> None:
+    """The job waits for another node only once the check has failed."""
     comes, waits = (fails(1, (0,), rejoin=60) for _ in range(2))
     for job in (comes, waits):
-        job.passes(90).is_checked(1, FAULT).settles().saw()
+        job.time_passes(90).is_checked(1, FAULT).settles().new_lines()
 
-    saw = comes.passes(59).joins().settles().saw()
+    saw = comes.time_passes(59).joins().settles().new_lines()
     assert [line for line in saw if "starts" in line] == starts(0, 2)
-    [end] = waits.passes(61).settles().saw()
+    [end] = waits.time_passes(61).settles().new_lines()
     assert end == (
         "node 0 ends with 3: rank 1 failed, and its node is unfit (no restart: node 1 (n1) fails its"
         f" check: {FAULT}; no other node has taken the place of node 1 (n1) within 60 s"
@@ -206,18 +208,18 @@ def test_a_job_waits_for_another_node_once_one_has_failed() -> None:
     )
 
 
-def test_a_node_that_is_lost_while_it_checks_itself() -> None:
-    """The spare takes its place at once. What a check finds that nobody waits for is no matter."""
+def test_node_lost_during_check() -> None:
+    """The spare replaces it at once. The late result of the check is ignored."""
     job = fails(1, (0,), spares=1)
 
-    assert job.loses_node(1).settles().saw() == starts(0, 2)
-    assert job.is_checked(0, FAULT).settles().saw() == []
+    assert job.loses_node(1).settles().new_lines() == starts(0, 2)
+    assert job.is_checked(0, FAULT).settles().new_lines() == []
 
 
-def test_a_signal_ends_a_job_that_checks_a_node() -> None:
+def test_signal_during_check_ends_job() -> None:
     job = fails(1, (0,))
 
-    assert job.signalled(signal.SIGTERM).settles().saw()[1:] == [
+    assert job.signalled(signal.SIGTERM).settles().new_lines()[1:] == [
         "node 0 ends with 143: it got SIGTERM",
         "node 1 ends with 143: it got SIGTERM",
     ]

@@ -1,4 +1,4 @@
-"""What else comes while an attempt ends: at each moment, from the first failure to the last line."""
+"""Events that come while an attempt ends, at each stage from the first failure to the last line."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -17,38 +17,38 @@ def moments(*, restarts: int = 0) -> Iterator[tuple[str, Job]]:
     """Yield jobs whose rank 1 has failed: rank 0 is asked to end, killed, cleaned up after, and read."""
     steps: dict[str, Callable[[Job], Job]] = {
         "asked": lambda job: job.exits(1, code=3),
-        "killed": lambda job: job.passes(25),
+        "killed": lambda job: job.time_passes(25),
         "cleaned up": lambda job: job.dies(0),
-        "read": lambda job: job.is_clean(),
+        "read": lambda job: job.is_cleaned_up(),
     }
     for count, moment in enumerate(steps, 1):
         job = Job(workers=2, restarts=restarts)
         for step in list(steps.values())[:count]:
             step(job)
-        job.hears().saw()
+        job.delivers_all().new_lines()
         yield moment, job
 
 
 def last_line(job: Job) -> str:
     """Let time pass until nothing more follows."""
-    return job.passes(30).passes(30).settles().saw()[-1]
+    return job.time_passes(30).time_passes(30).settles().new_lines()[-1]
 
 
-def test_time_alone_brings_the_end() -> None:
+def test_attempt_ends_by_timeouts_alone() -> None:
     """Rank 0 does not end, no process confirms anything, and no output ends."""
     job = Job(workers=2)
 
-    assert job.passes(1000).saw() == []
-    assert job.exits(1, code=3).saw() == ["node 0 sends SIGTERM to rank 0"]
-    assert job.passes(24.9).saw() == []
-    assert job.passes(0.1).saw() == [
+    assert job.time_passes(1000).new_lines() == []
+    assert job.exits(1, code=3).new_lines() == ["node 0 sends SIGTERM to rank 0"]
+    assert job.time_passes(24.9).new_lines() == []
+    assert job.time_passes(0.1).new_lines() == [
         "node 0 prints: 1 worker did not exit within 25 s: sending SIGKILL",
         KILLS,
     ]
-    assert job.passes(4.9).saw() == []
-    assert job.passes(0.1).saw() == [CLEANS]
-    assert job.passes(6.9).passes(0.1).passes(1.9).hears().saw() == []
-    assert job.passes(0.1).hears().saw() == [FAILED]
+    assert job.time_passes(4.9).new_lines() == []
+    assert job.time_passes(0.1).new_lines() == [CLEANS]
+    assert job.time_passes(6.9).time_passes(0.1).time_passes(1.9).delivers_all().new_lines() == []
+    assert job.time_passes(0.1).delivers_all().new_lines() == [FAILED]
 
 
 @pytest.mark.parametrize(
@@ -78,23 +78,23 @@ def test_time_alone_brings_the_end() -> None:
         ),
     ],
 )
-def test_what_prevents_a_restart(happens: Callable[[Job], Job], reason: str) -> None:
-    """It is the reason only where a restart would have followed."""
+def test_causes_that_prevent_restart(happens: Callable[[Job], Job], reason: str) -> None:
+    """Each is the reason only where a restart would have followed."""
     for _, job in moments(restarts=1):
         assert last_line(happens(job)) == f"node 0 ends with {reason}"
     for _, job in moments():
         assert last_line(happens(job)) == FAILED
 
 
-def test_what_prevents_no_restart() -> None:
-    """A closed output ends a job whose ranks run; a signal that is passed on ends none."""
+def test_causes_that_do_not_prevent_restart() -> None:
+    """A closed output ends a job whose ranks run; a forwarded signal ends none."""
     for _, job in moments(restarts=1):
-        assert job.loses_reader().saw() == []
+        assert job.output_is_closed().new_lines() == []
         assert last_line(job.signalled(signal.SIGUSR1).signalled(signal.SIGQUIT)) == RESTARTED
 
 
-def test_what_a_person_hurries() -> None:
-    """The grace period after a failure ends by Ctrl-C and by ``--now``, and by nothing else."""
+def test_grace_period_ends_by_ctrl_c_or_now() -> None:
+    """After a failure nothing else ends it."""
     hurry: dict[str, Callable[[Job], Job]] = {
         "Ctrl-C": lambda job: job.signalled(signal.SIGINT),
         "now": lambda job: job.asked_to_stop(at_once=True),
@@ -104,7 +104,7 @@ def test_what_a_person_hurries() -> None:
         "relay": Job.loses_relay,
     }
     followed = {
-        (what, moment): job.saw()
+        (what, moment): job.new_lines()
         for what, happens in hurry.items()
         for moment, job in moments()
         if happens(job)
@@ -117,9 +117,9 @@ def test_what_a_person_hurries() -> None:
     }
 
 
-def test_ranks_that_are_ending_die_with_the_fork_server() -> None:
-    """The agent kills what they left, unless that has been done; they were asked to end before."""
-    followed = {moment: job.loses_fork_server().saw() for moment, job in moments()}
+def test_stopping_ranks_die_with_fork_server() -> None:
+    """The agent kills their left-over processes unless that is done; the ranks were signalled before."""
+    followed = {moment: job.loses_fork_server().new_lines() for moment, job in moments()}
 
     assert followed == {"asked": [CLEANS], "killed": [CLEANS], "cleaned up": [CLEANS], "read": []}
     for moment, job in moments():
@@ -127,7 +127,7 @@ def test_ranks_that_are_ending_die_with_the_fork_server() -> None:
         assert job.report()[0].endswith("as it was asked to end"), moment
 
 
-def test_what_means_the_same_from_the_first_to_the_last_moment() -> None:
+def test_signals_that_end_nothing_at_any_moment() -> None:
     """Signals that end nothing."""
     lines = [
         "node 0 passes SIGUSR1 on to ranks that handle it",
@@ -139,24 +139,24 @@ def test_what_means_the_same_from_the_first_to_the_last_moment() -> None:
 
     for _, job in [("run", Job(workers=2)), *moments()]:
         for number, line in zip(numbers, lines, strict=True):
-            assert job.signalled(number).saw() == [line]
+            assert job.signalled(number).new_lines() == [line]
 
 
-def test_what_comes_after_all_have_succeeded_changes_nothing() -> None:
-    """The job has succeeded, too, whatever was signalled or lost."""
+def test_events_after_success_change_nothing() -> None:
+    """The job has succeeded, whatever was signalled or lost."""
     late: list[Callable[[Job], Job]] = [
         Job.loses_relay,
         Job.loses_fork_server,
         lambda job: job.signalled(signal.SIGTERM),
     ]
     for happens in late:
-        for job in (Job(restarts=1).exits(0), Job(restarts=1).exits(0).is_clean()):
+        for job in (Job(restarts=1).exits(0), Job(restarts=1).exits(0).is_cleaned_up()):
             happens(job).settles()
-            assert job.saw()[-1] == "node 0 ends with 0: all ranks have succeeded"
+            assert job.new_lines()[-1] == "node 0 ends with 0: all ranks have succeeded"
 
 
-def test_a_helper_that_is_lost_after_a_signal_is_not_the_cause() -> None:
-    """The signal came first; so a node knows that ends without an answer of node 0."""
+def test_helper_lost_after_signal_is_not_cause() -> None:
+    """The signal came first, as a node knows that ends without node 0."""
     for happens in (Job.loses_fork_server, Job.loses_relay):
         one, two = Job().signalled(signal.SIGTERM), Job(nodes=2).signalled(signal.SIGTERM, node=1)
 
@@ -164,13 +164,13 @@ def test_a_helper_that_is_lost_after_a_signal_is_not_the_cause() -> None:
         assert last_line(happens(two, 1).loses_node(0)) == "node 1 ends with 143: it got SIGTERM"
 
 
-def test_a_late_message_of_an_attempt_does_not_count_for_the_next() -> None:
-    """An end that was not waited for, and the last lines of the same rank."""
+def test_late_event_of_earlier_attempt_is_ignored() -> None:
+    """An exit that was not waited for, and the last lines of the same rank."""
     job = Job(workers=2, restarts=1)
-    job.exits(0, 1, code=3).passes(7).passes(2).hears()
-    assert job.saw()[-1] == RESTARTED
+    job.exits(0, 1, code=3).time_passes(7).time_passes(2).delivers_all()
+    assert job.new_lines()[-1] == RESTARTED
 
-    assert job.is_clean().is_read(0).is_read(1).saw() == []
-    assert job.exits(0).passes(60).hears().saw() == []
-    assert job.exits(1).has_nothing_left().saw() == ["node 0 waits for what its ranks have left"]
-    assert job.settles().saw() == ["node 0 ends with 0: all ranks have succeeded"]
+    assert job.is_cleaned_up().output_is_read(0).output_is_read(1).new_lines() == []
+    assert job.exits(0).time_passes(60).delivers_all().new_lines() == []
+    assert job.exits(1).leftovers_end().new_lines() == ["node 0 waits for what its ranks have left"]
+    assert job.settles().new_lines() == ["node 0 ends with 0: all ranks have succeeded"]

@@ -1,4 +1,4 @@
-"""Messages that no agent of ours sends, or that come too late: at most their sender is lost."""
+"""Messages that no correct agent sends, or that come too late: at most their sender is lost."""
 
 import pytest
 from clusterrun.bounds import MAX_LINE_LENGTH
@@ -7,7 +7,7 @@ from clusterrun.network import channel
 from clusterrun.policy import answers, job_events, messages, outcome, queries
 from clusterrun.policy.cause import MAX_EXTERNAL_CAUSES
 from clusterrun.policy.coordinator import Coordinator, Restarting, Running
-from clusterrun.policy.members import OWN
+from clusterrun.policy.members import LOCAL_CONNECTION
 from clusterrun.policy.stacks import StackGroup
 from msgspec.msgpack import encode
 
@@ -58,13 +58,13 @@ def stacks(*groups: StackGroup) -> queries.Answer:
     return queries.Answer(1, 0, "n0", encode(answers.NodeStacks(groups)))
 
 
-def test_a_connection_of_no_member_is_closed() -> None:
-    """Its connection was dropped, or it never joined."""
+def test_message_on_unknown_connection() -> None:
+    """It was dropped, or never joined."""
     assert sends(running(2), 9, messages.Idle(0, 9.0)) == [job_events.Disconnect((9,))]
 
 
-def test_a_message_of_an_attempt_to_come() -> None:
-    """The attempt that runs is the last one that its sender can know."""
+def test_message_of_later_attempt() -> None:
+    """The sender cannot know any later attempt than the current one."""
     assert sends(running(2), 1, messages.Idle(1, 9.0)) == dropped("Idle")
 
 
@@ -76,8 +76,8 @@ def test_a_message_of_an_attempt_to_come() -> None:
             (messages.DatedResult(result(1, 1), 0.0), messages.DatedResult(result(2, 1), 0.0)),
             None,
         ),
-        messages.Saves(0, 0, (3,), ()),
-        messages.Saves(0, 0, (1,), (0,)),
+        messages.SaveReport(0, 0, (3,), ()),
+        messages.SaveReport(0, 0, (1,), (0,)),
         messages.RankExitedEarly(0, 2),
         messages.RanksExited(0, (messages.DatedExit(0, 0.0),)),
         stacks(StackGroup((1, 2), "in train")),
@@ -86,8 +86,8 @@ def test_a_message_of_an_attempt_to_come() -> None:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_ranks_that_a_node_cannot_have(message: messages.AgentMessage) -> None:
-    """A node of one worker, rank 1, speaks of another rank, or answers something else: it is lost."""
+def test_ranks_of_other_nodes(message: messages.AgentMessage) -> None:
+    """A node of one worker, rank 1, reports another rank, or answers something else: it is lost."""
     job = running(3)
     sends(job, 0, SIGQUIT)
 
@@ -97,8 +97,8 @@ def test_ranks_that_a_node_cannot_have(message: messages.AgentMessage) -> None:
     ]
 
 
-def test_what_a_node_without_ranks_says_of_them() -> None:
-    """It waits for a place, and may have had one: nothing follows."""
+def test_messages_of_waiting_node_are_ignored() -> None:
+    """It waits for a rank, and may have had one."""
     job = opened_job(2, spares=1)
     calls(job, 1)
 
@@ -111,33 +111,33 @@ def test_what_a_node_without_ranks_says_of_them() -> None:
         assert sends(job, 1, message) == []
 
 
-def test_stacks_of_no_rank_are_left_out() -> None:
-    """Those of the same message are shown."""
+def test_stacks_of_unknown_ranks_are_dropped() -> None:
+    """Those of the same message are printed."""
     job = running(2)
     sends(job, 0, SIGQUIT)
     sends(job, 1, stacks(StackGroup((), "in eval"), StackGroup((1,), "in train")))
 
     shown = messages.PrintStacks("  rank 1:\n    in train")
-    assert sends(job, 0, stacks())[0] == job_events.Send((OWN,), shown)
+    assert sends(job, 0, stacks())[0] == job_events.Send((LOCAL_CONNECTION,), shown)
 
 
-def test_answers_to_a_suspension_that_nothing_asked_for() -> None:
-    """They are late, and change nothing."""
+def test_suspension_answers_without_request_are_ignored() -> None:
+    """They are late."""
     job = running(2)
 
     for message in (
         messages.RankExitedEarly(0, 1),
-        messages.Held(0, 1),
-        messages.Saves(0, 1, (), ()),
+        messages.HoldReport(0, 1),
+        messages.SaveReport(0, 1, (), ()),
     ):
         assert (sends(job, 1, message), job.due) == ([], NEVER)
 
 
-def test_a_check_that_nothing_asked_for() -> None:
-    """Whatever it has found, and whenever it comes: also beside the check of another node."""
+def test_check_result_without_request_is_ignored() -> None:
+    """Whatever it is and whenever it comes, even while another node is checked."""
     job = opened_job(2, max_restarts=1, check="./check")
     calls(job, 1)
-    found = messages.Checked("GPU 3 is lost")
+    found = messages.CheckResult("GPU 3 is lost")
 
     assert sends(job, 1, found) == []
     for number in (0, 1):
@@ -147,14 +147,14 @@ def test_a_check_that_nothing_asked_for() -> None:
     assert isinstance(job.state, Restarting)
 
 
-def test_node_0_that_fails_its_check_does_not_wait() -> None:
-    """Others may still call for as long as they check themselves; it names its fault at once."""
+def test_node_0_that_fails_its_check_ends_job_at_once() -> None:
+    """Others may still connect while they check themselves; it names its fault."""
     assert opened_job(2, fault="GPU 3 is lost").due == 0.0
     assert opened_job(2).due > 0.0
 
 
-def test_a_member_without_a_place_whose_user_ends_it() -> None:
-    """It goes, and the job goes on."""
+def test_waiting_member_ended_by_user() -> None:
+    """It leaves, and the job continues."""
     job = opened_job(2, nnodes=1, spares=1)
     calls(job, 1)
 
@@ -165,8 +165,8 @@ def test_a_member_without_a_place_whose_user_ends_it() -> None:
     assert isinstance(job.state, Running)
 
 
-def test_what_comes_after_the_end_changes_nothing() -> None:
-    """All agents have the verdict, and their own way to the end; node 0 cannot refuse them any more."""
+def test_events_after_the_end_change_nothing() -> None:
+    """All agents have the verdict, and end by themselves; node 0 cannot refuse them any more."""
     job = ended(2)
     late = (
         messages.FirstFailure(0, result(1, 1), 0.0),
@@ -184,7 +184,7 @@ def test_what_comes_after_the_end_changes_nothing() -> None:
         assert job.handle(event) == []
 
 
-def test_a_port_that_nothing_asked_for() -> None:
+def test_port_without_request_is_ignored() -> None:
     """It begins no attempt: none has ended, or none follows."""
     for job in (opened_job(2), running(2), ended(2)):
         before = job.attempt
@@ -193,8 +193,8 @@ def test_a_port_that_nothing_asked_for() -> None:
         assert job.attempt == before
 
 
-def test_external_causes_without_end() -> None:
-    """A scheduler signals all nodes at once; a member that goes on and on fills no memory."""
+def test_external_causes_are_limited() -> None:
+    """A scheduler signals all nodes at once; one member must not fill the memory."""
     job = running(2)
     for number in range(1000):
         sends(job, 1, messages.EndedExternally(0, outcome.Interrupted(number)))
@@ -205,8 +205,8 @@ def test_external_causes_without_end() -> None:
     )
 
 
-def test_the_longest_name_of_a_helper_process_is_sent_on() -> None:
-    """What one member may send, node 0 may send on: the others don't lose node 0."""
+def test_longest_name_of_helper_process_is_forwarded() -> None:
+    """What one member may send, node 0 may forward: the others do not lose node 0."""
     job = running(2)
     sends(
         job,
@@ -222,8 +222,8 @@ def test_the_longest_name_of_a_helper_process_is_sent_on() -> None:
     assert channel.FROM_COORDINATOR.decode(encode(verdict.message)) == verdict.message
 
 
-def test_the_longest_refusal_is_sent() -> None:
-    """It names missing nodes, and callers that were refused, each by the longest name."""
+def test_longest_refusal_is_sent() -> None:
+    """It names missing and refused nodes, each with the longest name."""
     job = opened_job(400, hosts=tuple(f"{number:0>250}" for number in range(400)))
     for number in range(1, 300):
         said = hello(number, 400, host=f"{number:1>250}", user_id=7 if number < 50 else 1000)

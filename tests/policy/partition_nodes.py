@@ -1,4 +1,4 @@
-"""Nodes without processes, as the product's classes see them: for ``parted_job``."""
+"""Nodes without processes, as the product's classes see them: for ``partition_job``."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,15 +17,15 @@ from clusterrun.policy import actions, events, messages, outcome
 from clusterrun.policy.leases import FORK_SERVER_STOP_INTERVALS
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.results import results_of
-from clusterrun.policy.waiting import Waiting
+from clusterrun.policy.waiting import WaitingNode
 from clusterrun.signals import SignalReceived
 from msgspec.structs import replace
 
 from tests.plans import plan_of
-from tests.policy.parted_wires import LISTENER, OPENED, End, ModelPort
+from tests.policy.partition_wires import LISTENER, OPENED, End, ModelPort
 
 if TYPE_CHECKING:
-    from tests.policy.parted_job import PartedJob
+    from tests.policy.partition_job import PartitionJob
 
 FORK_SERVER_ANSWERS = 5.0
 """Seconds after which an agent kills a fork server that does not answer."""
@@ -47,7 +47,7 @@ class Broken(AssertionError):
 class Host:
     """A machine: its clocks, and how far it reaches node 0's."""
 
-    def __init__(self, job: "PartedJob", number: int) -> None:
+    def __init__(self, job: "PartitionJob", number: int) -> None:
         self._job = job
         dice = job.dice
         self.name = f"n{number}"
@@ -225,12 +225,12 @@ class ForkServer:
         """Do what can be done, if it is not stopped."""
         while self._inbox and not self.stops and not self.is_dead:
             self._inbox.popleft()()
-        self.look_at_lease()
+        self.check_lease()
 
     def renews(self, until: float | None, asked_at: float) -> None:
         late = 0.0 if self.takes_absolute_times else self.clock() - asked_at
         self._lease = None if until is None else until + late
-        self._look_later()
+        self._check_later()
 
     def holds(self, end: End) -> None:
         self._held, end.is_held = end, True
@@ -243,7 +243,7 @@ class ForkServer:
         self.worker = Worker(attempt, next(self._job.numbers))
         self._job.check()
         started = partial(events.WorkerStarted, RANK, 100, "")
-        self._agent.hears(started)
+        self._agent.receives_event(started)
 
     def signals(self, number: int) -> None:
         worker = self.worker
@@ -259,14 +259,14 @@ class ForkServer:
 
     def cleans_up(self) -> None:
         self.ends_worker(outcome.Killed(9))
-        self._agent.hears(partial(events.CleanedUp, ()))
+        self._agent.receives_event(partial(events.CleanedUp, ()))
 
-    def look_at_lease(self) -> None:
+    def check_lease(self) -> None:
         is_over = self.is_over and self.kills_by_lease
         if self.worker is not None and is_over and not self.stops and not self.is_dead:
             self.ends_worker(outcome.Killed(9), by_lease=True)
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         if self._lease is None:
             return
         left = (self._lease - self.clock()) / self._agent.host.drift + 1e-6
@@ -279,8 +279,8 @@ class ForkServer:
         if self._job.now >= self._looks_at:
             self._looks_at = NEVER
             if not self.is_over:
-                self._look_later()
-        self.look_at_lease()
+                self._check_later()
+        self.check_lease()
         if self.is_over and self.stops:
             patience = FORK_SERVER_STOP_INTERVALS * self._job.settings.rhythm.interval
             self._job.later(patience, self._is_past_lease)
@@ -311,7 +311,7 @@ class ForkServer:
 
     def _reports_end(self, exit_status: outcome.ExitStatus, *, by_lease: bool) -> None:
         ended = partial(events.WorkerEnded, RANK, exit_status, by_lease=by_lease)
-        self.asks(partial(self._agent.hears, ended))
+        self.asks(partial(self._agent.receives_event, ended))
 
     def dies(self) -> None:
         """End the worker with this process: the connection that it holds ends last."""
@@ -325,7 +325,7 @@ class ForkServer:
 class Agent:
     """The process of one node that takes part in the job."""
 
-    def __init__(self, job: "PartedJob", number: int) -> None:
+    def __init__(self, job: "PartitionJob", number: int) -> None:
         self.job, self.number = job, number
         self.host = Host(job, number)
         self.ends: dict[int, End] = {}
@@ -339,12 +339,12 @@ class Agent:
         """Why attempts have ended, as it was told."""
         self.notices: list[str] = []
         self.attempt: Attempt | None = None
-        self.waiting = Waiting(None)
+        self.waiting = WaitingNode(None)
         self._mail = deque[Callable[..., events.Event]]()
         self._is_in_turn = self._is_paused = False
         self._wakes_at = NEVER
         self.loop = ModelLoop(self)
-        self.loop.watch(FORK_SERVER_KILL_INTERVALS, self._fork_server_said)
+        self.loop.watch(FORK_SERVER_KILL_INTERVALS, self._read_fork_server)
         self.membership: Membership | None = None
 
     @property
@@ -397,7 +397,7 @@ class Agent:
             self._sends(messages.Paused(paused=False))
         for _ in range(MAX_STEPS):
             for event in self.loop.step():
-                self._takes(event)
+                self._handle_event(event)
                 if not self.runs:
                     return
             if not self.loop.has_more:
@@ -419,9 +419,9 @@ class Agent:
             self._wakes_at = NEVER
         self.wake()
 
-    def _takes(self, event: events.Event) -> None:
+    def _handle_event(self, event: events.Event) -> None:
         if self.attempt is None:
-            self._takes_waiting(event)
+            self._handle_waiting_event(event)
             return
         match event:
             case events.CoordinatorSent(messages.Verdict(reason) | messages.NextAttempt(_, reason)):
@@ -431,7 +431,7 @@ class Agent:
         for action in self.attempt.handle(event):
             self._performs(action, self.attempt)
 
-    def _takes_waiting(self, event: events.Event) -> None:
+    def _handle_waiting_event(self, event: events.Event) -> None:
         waiting = self.waiting
         match waiting.handle(event):
             case actions.SendToCoordinator(message):
@@ -458,13 +458,13 @@ class Agent:
             case actions.SendToCoordinator(message):
                 self._sends(message)
             case actions.ReportFailure(rank):
-                [result] = [it for it in self._fates(attempt) if it.local_rank == rank]
+                [result] = [it for it in self._results(attempt) if it.local_rank == rank]
                 at = self._with.node_zero_time(now - attempt.ended[rank].failed_at)
                 self._sends(messages.FirstFailure(attempt.number, result, at))
             case actions.ReportEnd():
                 results = (
                     messages.DatedResult(it, self._with.node_zero_time(now - it.clock))
-                    for it in self._fates(attempt)
+                    for it in self._results(attempt)
                 )
                 cause, lease_expired = attempt.external_cause, attempt.lease_expired
                 self._sends(messages.Done(attempt.number, tuple(results), cause, lease_expired))
@@ -489,7 +489,7 @@ class Agent:
                 self._begins_attempt(world)
             case actions.Rejoin():
                 self.loop.keep(partial(_concerns, NEVER))
-                self.attempt, self.waiting = None, Waiting(None)
+                self.attempt, self.waiting = None, WaitingNode(None)
                 self._with.rejoin()
             case actions.Finish():
                 self.leaves()
@@ -501,7 +501,7 @@ class Agent:
         assert self.membership is not None
         return self.membership
 
-    def _fates(self, attempt: Attempt) -> tuple[outcome.WorkerResult, ...]:
+    def _results(self, attempt: Attempt) -> tuple[outcome.WorkerResult, ...]:
         return results_of(attempt, {}, {}, 0.0)
 
     def _sends(self, message: messages.AgentMessage) -> None:
@@ -513,19 +513,19 @@ class Agent:
         worker = self.fork_server.worker
         return None if worker is None else worker.attempt
 
-    def is_continued(self) -> None:
+    def continues(self) -> None:
         """Go on after a pause."""
         self.stops.discard(PAUSE)
         self.wake()
 
     # Its fork server.
 
-    def hears(self, event: Callable[..., events.Event]) -> None:
+    def receives_event(self, event: Callable[..., events.Event]) -> None:
         """Have an event of the fork server's, which takes the time."""
         self._mail.append(event)
         self.wake()
 
-    def _fork_server_said(self, now: float) -> Iterable[events.Event]:
+    def _read_fork_server(self, now: float) -> Iterable[events.Event]:
         while self._mail:
             yield self._mail.popleft()(at=now)
 
@@ -556,13 +556,13 @@ class Agent:
         if not self.is_gone:
             self.fork_server.dies()
             self._with.leave()
-            self._has_gone()
+            self._disconnected()
 
     def is_killed(self) -> None:
-        self._has_gone()
+        self._disconnected()
         self.fork_server.asks(self.fork_server.dies)
 
-    def _has_gone(self) -> None:
+    def _disconnected(self) -> None:
         self.is_gone = True
         self.port.close()
         for end in self.port.callers:

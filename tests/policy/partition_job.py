@@ -20,13 +20,13 @@ from clusterrun.network.channel import ChannelEnd
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.server import CoordinatorServer
 from clusterrun.policy import events, messages, outcome
-from clusterrun.policy.coordinator import Coordinator, Over, Restarting, Running, State
+from clusterrun.policy.coordinator import Coordinator, Finished, Restarting, Running, State
 from clusterrun.policy.settings import HeartbeatRhythm, RendezvousSettings
 from clusterrun.signals import SignalReceived
 
 from tests.network.nodes import TERMS, hello, with_job
-from tests.policy.parted_nodes import FORK_SERVER_ANSWERS, Agent, Broken, Host, Stop
-from tests.policy.parted_wires import OPENED, End, ModelDialer, ModelPort, Wire
+from tests.policy.partition_nodes import FORK_SERVER_ANSWERS, Agent, Broken, Host, Stop
+from tests.policy.partition_wires import OPENED, End, ModelDialer, ModelPort, Wire
 
 RHYTHM = HeartbeatRhythm(1.0, 6.0)
 """The shortest timeout that there is: six intervals."""
@@ -63,8 +63,8 @@ def _open_ports(_node: JoiningNode) -> tuple[ModelPort, None]:
 
 
 @dataclass
-class PartedJob:
-    """A job of two to six nodes, and what happens to it: the same for the same seed."""
+class PartitionJob:
+    """A job of two to six nodes, and what callback to it: the same for the same seed."""
 
     seed: int
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class PartedJob:
         self.grace = self.grace or dice.choice([0.3, 0.3, 4.0, 12.0])
         self.delay = self.delay or dice.choice([0.002, 0.02, 0.1, 0.3 - 0.2 * self.is_steady])
         self._loss = 0.0 if self.is_steady else dice.choice([0.0, 0.0, 0.05, 0.2])
-        self.settings = self._terms(self.options or self._drawn_options())
+        self.settings = self._settings(self.options or self._drawn_options())
         self.agents = [Agent(self, number) for number in range(self.nodes)]
         self.wires: list[Wire] = []
         self.agents[0].begins()
@@ -103,7 +103,7 @@ class PartedJob:
             return {"spares": spares, "rejoin_timeout": patience or 20.0 * (not spares)}
         return {"fewest_nodes": dice.randint(1, self.nodes - 1), "rejoin_timeout": patience}
 
-    def _terms(self, options: Mapping[str, Any]) -> RendezvousSettings:
+    def _settings(self, options: Mapping[str, Any]) -> RendezvousSettings:
         return with_job(
             TERMS,
             self.nodes,
@@ -123,18 +123,18 @@ class PartedJob:
 
     # Time.
 
-    def at(self, when: float, happens: Callable[[], object]) -> None:
-        heappush(self._events, (when, next(self.numbers), happens))
+    def at(self, when: float, callback: Callable[[], object]) -> None:
+        heappush(self._events, (when, next(self.numbers), callback))
 
-    def later(self, seconds: float, happens: Callable[[], object]) -> None:
-        self.at(self.now + seconds, happens)
+    def later(self, seconds: float, callback: Callable[[], object]) -> None:
+        self.at(self.now + seconds, callback)
 
     def runs(self, seconds: float) -> None:
         """Let so much time pass."""
         until = self.now + seconds
         while self._events and self._events[0][0] <= until:
-            self.now, _, happens = heappop(self._events)
-            happens()
+            self.now, _, callback = heappop(self._events)
+            callback()
         self.now = until
 
     def transit(self) -> float:
@@ -177,19 +177,21 @@ class PartedJob:
                 raise Broken(f"a worker is left on node {each.number}")
         if node_zero.is_gone:
             if members:
-                raise Broken(f"node 0 has ended, and {self.described(members)} goes on")
+                raise Broken(f"node 0 has ended, and {self.describe(members)} goes on")
             return
-        if isinstance(state, Over | Restarting):
+        if isinstance(state, Finished | Restarting):
             raise Broken(f"the job stands still in {type(state).__name__}")
         if isinstance(state, Running):
-            places = {it.hello.host for it in self.coordinator.members.places}
-            ranks = [it for it in (node_zero, *members) if it.host.name in places]
+            participants = {it.hello.host for it in self.coordinator.members.participants}
+            ranks = [it for it in (node_zero, *members) if it.host.name in participants]
             behind = [it for it in ranks if it.trains != state.attempt]
-            waits = [it for it in members if it.host.name not in places and it.attempt is not None]
-            if len(places) != len(ranks) or behind or waits:
-                raise Broken(f"attempt {state.attempt} stands still: {self.described(behind)}")
+            waits = [
+                it for it in members if it.host.name not in participants and it.attempt is not None
+            ]
+            if len(participants) != len(ranks) or behind or waits:
+                raise Broken(f"attempt {state.attempt} stands still: {self.describe(behind)}")
 
-    def described(self, agents: Iterable[Agent]) -> str:
+    def describe(self, agents: Iterable[Agent]) -> str:
         return ", ".join(f"node {it.number} ({it.notices[-1:]})" for it in agents)
 
     # What is known.
@@ -257,12 +259,12 @@ class PartedJob:
                 )
                 self.later(self.dice.uniform(0.01, 2.0), partial(self._if_runs, each, fails))
 
-    def _if_runs(self, agent: Agent, happens: Callable[[], object]) -> None:
+    def _if_runs(self, agent: Agent, callback: Callable[[], object]) -> None:
         # A worker that is stopped with its host fails later, or never.
         if not agent.fork_server.is_stopped_with_worker:
-            happens()
+            callback()
 
-    def _notes(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         self.log.append(f"{self.now - 100:.2f} {text}")
 
     def _stops(self, agent: Agent, stop: Stop, *, fork_server: bool, itself: bool) -> None:
@@ -287,7 +289,7 @@ class PartedJob:
         """Stop an agent alone; not while its fork server is stopped for long."""
         if agent.fork_server.is_stopped_long:
             return
-        self._notes(f"agent {agent.number} is stopped for {seconds:.2f}")
+        self._log(f"agent {agent.number} is stopped for {seconds:.2f}")
         stop = Stop()
         self._stops(agent, stop, fork_server=False, itself=True)
         self.later(seconds, partial(self._continues, agent, stop))
@@ -305,7 +307,7 @@ class PartedJob:
         may_stop = is_in_lease and (agent.runs or not stop.is_long)
         if agent.is_gone or fork_server.stops or fork_server.is_dead or not may_stop:
             return
-        self._notes(f"fork server {agent.number} is stopped for {seconds:.2f}")
+        self._log(f"fork server {agent.number} is stopped for {seconds:.2f}")
         self._stops(agent, stop, fork_server=True, itself=False)
         agent.misses_fork_server()
         self.later(seconds, partial(self._continues, agent, stop))
@@ -314,7 +316,7 @@ class PartedJob:
         """Let a whole machine sleep; not while its fork server is stopped for long."""
         if agent.fork_server.is_stopped_long:
             return
-        self._notes(f"host {agent.number} sleeps for {seconds:.2f}")
+        self._log(f"host {agent.number} sleeps for {seconds:.2f}")
         agent.host.sleeps()
         self.updates_wires()
         stop = Stop(with_worker=True)
@@ -331,7 +333,7 @@ class PartedJob:
         """Stop all processes of all nodes, as a scheduler does, and continue them."""
         if any(it.fork_server.is_stopped_long for it in self.agents):
             return
-        self._notes(f"all are stopped for {seconds:.2f}")
+        self._log(f"all are stopped for {seconds:.2f}")
         stop = Stop(with_worker=True)
         for agent in self.agents:
             self._stops(agent, stop, fork_server=True, itself=True)
@@ -343,16 +345,16 @@ class PartedJob:
         may_pause = agent.runs and agent.attempt is not None and not agent.fork_server.stops
         if not may_pause:
             return
-        self._notes(f"node {agent.number} is paused for {seconds:.2f}")
+        self._log(f"node {agent.number} is paused for {seconds:.2f}")
         agent.loop.add([SignalReceived(SIGTSTP, agent.host.monotonic())])
         agent.wake()
-        self.later(seconds, agent.is_continued)
+        self.later(seconds, agent.continues)
 
     def cuts(self, agents: Iterable[Agent], seconds: float, *, up: bool, down: bool) -> None:
         """Cut members off from node 0: what they send is lost, or what it sends, or both."""
         cut = [it.host for it in agents]
         ways = " and ".join(["up"] * up + ["down"] * down)
-        self._notes(f"{', '.join(it.name for it in cut)} are cut off {ways} for {seconds:.2f}")
+        self._log(f"{', '.join(it.name for it in cut)} are cut off {ways} for {seconds:.2f}")
         self._changes_cuts(cut, up, down)
         self.later(seconds, partial(self._changes_cuts, cut, -up, -down))
 
@@ -369,7 +371,7 @@ class PartedJob:
         wire = self.wire_of(agent)
         if wire is None:
             return
-        self._notes(f"the connection of {agent.number} is reset: {member=} {zero=}")
+        self._log(f"the connection of {agent.number} is reset: {member=} {zero=}")
         if zero:
             wire.zero.ends(ChannelEnd.RESET)
         if member:
@@ -379,12 +381,12 @@ class PartedJob:
         """Kill an agent; not while its fork server is stopped for long."""
         if agent.is_gone or agent.fork_server.is_stopped_long:
             return
-        self._notes(f"agent {agent.number} is killed")
+        self._log(f"agent {agent.number} is killed")
         agent.is_killed()
 
     def kills_host(self, agent: Agent) -> None:
         """Let a machine lose its power: no kernel reports anything."""
-        self._notes(f"host {agent.number} loses its power")
+        self._log(f"host {agent.number} loses its power")
         agent.host.is_dark = True
         self.updates_wires()
         agent.is_gone = True
@@ -393,14 +395,14 @@ class PartedJob:
     def fails(self, agent: Agent) -> None:
         """Let a worker fail."""
         if not agent.fork_server.is_stopped_with_worker:
-            self._notes(f"the worker of {agent.number} fails")
+            self._log(f"the worker of {agent.number} fails")
             agent.fork_server.ends_worker(outcome.Exited(1), FAILURE)
 
     def loses_helper(self, agent: Agent, name: str) -> None:
         """Kill the relay or the fork server of a node."""
         if agent.is_gone:
             return
-        self._notes(f"the {name} of {agent.number} is killed")
+        self._log(f"the {name} of {agent.number} is killed")
         if name == "fork server":
             agent.fork_server.dies()
         at = agent.host.monotonic()
@@ -409,14 +411,14 @@ class PartedJob:
 
     def calms(self) -> None:
         """Continue all, and let all reach each other; from now on nothing goes wrong."""
-        self._notes("nothing goes wrong any more")
+        self._log("nothing goes wrong any more")
         self._is_calm = True
         for agent in self.agents:
             agent.host.up_cuts = agent.host.down_cuts = 0
             agent.host.wakes()
         self.updates_wires()
         for agent in self.agents:
-            agent.is_continued()
+            agent.continues()
             for stop in {*agent.stops, *agent.fork_server.stops}:
                 self._continues(agent, stop)
 
@@ -453,8 +455,8 @@ class PartedJob:
             lambda: self.fails(agent),
             lambda: self.loses_helper(agent, dice.choice(["relay", "fork server"])),
         ]
-        [happens] = dice.choices(faults, [6, 3, 1, 3, 2, 3, 4, 2, 2, 1, 2, 1, 2, 1, 3, 1])
-        happens()
+        [callback] = dice.choices(faults, [6, 3, 1, 3, 2, 3, 4, 2, 2, 1, 2, 1, 2, 1, 3, 1])
+        callback()
 
     def _duration(self) -> float:
         dice = self.dice

@@ -1,4 +1,4 @@
-"""Connections without sockets, as kernels keep them: for ``parted_job``."""
+"""Connections without sockets, as kernels keep them: for ``partition_job``."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from clusterrun.network.channel import ChannelEnd
 from clusterrun.network.joining_node import JoiningNode
 
 if TYPE_CHECKING:
-    from tests.policy.parted_job import PartedJob
-    from tests.policy.parted_nodes import Agent, ModelLoop
+    from tests.policy.partition_job import PartitionJob
+    from tests.policy.partition_nodes import Agent, ModelLoop
 
 LONGEST_RETRY = 1.5
 """Seconds from the end of a cut until a kernel sends again what was lost."""
@@ -163,7 +163,7 @@ class End:
 class Way:
     """One direction of a connection: it keeps the order, and delivers later what a cut has held back."""
 
-    def __init__(self, job: "PartedJob", receiver: End) -> None:
+    def __init__(self, job: "PartitionJob", receiver: End) -> None:
         self._job, self._receiver = job, receiver
         self._items = deque[tuple[float, object]]()
         self._last = 0.0
@@ -194,7 +194,7 @@ class Way:
 class Wire:
     """A connection of a member to node 0."""
 
-    def __init__(self, job: "PartedJob", member: "Agent", node_zero: "Agent") -> None:
+    def __init__(self, job: "PartitionJob", member: "Agent", node_zero: "Agent") -> None:
         self._job = job
         self._hosts = member.host, node_zero.host
         self.member = End(self, member, next(job.numbers))

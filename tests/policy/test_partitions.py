@@ -1,4 +1,4 @@
-"""Jobs whose nodes are stopped, killed and cut off: never do workers of two attempts run at once."""
+"""Nodes are stopped, killed and cut off: workers of two attempts never run at once."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,17 +16,17 @@ from clusterrun.policy.node import Attempt
 from clusterrun.policy.settings import HeartbeatRhythm
 from msgspec.structs import replace
 
-from tests.policy.parted_job import ELASTIC, I, PartedJob, T, replace_sockets
-from tests.policy.parted_nodes import Agent, Broken, ForkServer, Host
-from tests.policy.parted_wires import LONGEST_RETRY
+from tests.policy.partition_job import ELASTIC, I, PartitionJob, T, replace_sockets
+from tests.policy.partition_nodes import Agent, Broken, ForkServer, Host
+from tests.policy.partition_wires import LONGEST_RETRY
 from tests.rounds import in_all_rounds, numbers
 
 HISTORIES = 300
 LONG_HISTORIES = 10_000
-OF_A_KIND = 12
+RUNS_PER_SCENARIO = 12
 """Histories of each kind."""
 
-OF_A_MUTANT = 120
+RUNS_PER_MUTANT = 120
 """Histories of a kind of which one shows that a part of the rule is needed."""
 
 SECONDS = 30.0
@@ -42,9 +42,9 @@ def without_sockets(monkeypatch: Patch) -> None:
     replace_sockets(monkeypatch)
 
 
-def wild(seed: int) -> PartedJob:
+def wild(seed: int) -> PartitionJob:
     """Return a job to which anything may have happened; then all are reached, and go on."""
-    job = PartedJob(seed)
+    job = PartitionJob(seed)
     job.disturb(SECONDS)
     job.runs(SECONDS + 5.0)
     job.calms()
@@ -52,7 +52,7 @@ def wild(seed: int) -> PartedJob:
     return job
 
 
-def went_on(seeds: range) -> int:
+def continued(seeds: range) -> int:
     """Run histories; return how many of them had another attempt."""
     found = 0
     for seed in seeds:
@@ -70,34 +70,34 @@ def test_no_two_attempts_run_at_once_and_nothing_hangs() -> None:
     """Processes, hosts and all nodes stop, agents are killed, links are cut, reset and heal."""
     seeds = numbers(HISTORIES)
 
-    assert went_on(seeds) > len(seeds) / 3
+    assert continued(seeds) > len(seeds) / 3
 
 
 @pytest.mark.long
 @pytest.mark.timeout(in_all_rounds(1800))
-def test_in_ten_thousand_histories() -> None:
+def test_no_two_attempts_run_at_once_in_ten_thousand_histories() -> None:
     """As above."""
     seeds = numbers(LONG_HISTORIES)
 
-    assert went_on(seeds) > len(seeds) / 3
+    assert continued(seeds) > len(seeds) / 3
 
 
 # Histories of one kind. Each raises ``Broken`` if the rule is.
 
 
-def begun(seed: int, **values: Any) -> PartedJob:
+def begun(seed: int, **values: Any) -> PartitionJob:
     """Return a job without slow messages whose first attempt runs."""
-    job = PartedJob(seed, is_steady=True, **values)
+    job = PartitionJob(seed, is_steady=True, **values)
     job.runs(job.dice.uniform(2.0, 4.0))
     return job
 
 
-def worker(job: PartedJob) -> Agent:
+def worker(job: PartitionJob) -> Agent:
     """Return a member with a place."""
     return job.dice.choice([it for it in job.agents[1:] if it.trains is not None])
 
 
-def demand(job: PartedJob, holds: object, what: str) -> None:
+def demand(job: PartitionJob, holds: object, what: str) -> None:
     if not holds:
         raise Broken(f"{what}: attempts {job.attempts}, left {job.left}, {job.reasons}, {job.log}")
 
@@ -237,7 +237,7 @@ def an_order_is_read_late(seed: int) -> None:
 
 def a_member_stops_at_its_start(seed: int) -> None:
     """It has just been given its place, and has had no other answer since."""
-    job = PartedJob(seed, options=ELASTIC, grace=0.3, is_steady=True)
+    job = PartitionJob(seed, options=ELASTIC, grace=0.3, is_steady=True)
     agent = job.dice.choice(job.agents[1:])
     while agent.trains is None:
         job.runs(0.001)
@@ -289,7 +289,7 @@ def an_agent_is_killed_while_its_fork_server_is_stopped(seed: int) -> None:
     job.settles()
 
 
-KINDS: tuple[Callable[[int], object], ...] = (
+SCENARIOS: tuple[Callable[[int], object], ...] = (
     a_short_stop,
     a_long_stop,
     all_are_stopped,
@@ -308,25 +308,25 @@ KINDS: tuple[Callable[[int], object], ...] = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_histories_of_a_kind(kind: Callable[[int], object]) -> None:
-    """As their docstrings say."""
-    for seed in numbers(OF_A_KIND):
-        kind(seed)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenarios(scenario: Callable[[int], object]) -> None:
+    """As the docstring of each scenario says."""
+    for seed in numbers(RUNS_PER_SCENARIO):
+        scenario(seed)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_no_lease_ends_in_a_job_that_is_well(seed: int) -> None:
-    """Although each message is up to an interval late, and the timeout is the shortest there is."""
-    job = PartedJob(seed, delay=I)
+def test_no_lease_expires_in_healthy_job(seed: int) -> None:
+    """Although each message is up to an interval late, and the timeout is the shortest allowed."""
+    job = PartitionJob(seed, delay=I)
     job.runs(2 * SECONDS)
 
     assert job.attempts == 0
     assert len(job.left) == job.nodes
 
 
-def test_a_fork_server_that_is_stopped_when_the_lease_of_a_cut_off_member_ends() -> None:
-    """The agent runs, and ends it in time: it would read too late that it is to kill the worker."""
+def test_fork_server_stopped_as_lease_expires() -> None:
+    """The member is cut off. Its agent runs, and kills the fork server, which would kill the worker too late."""
     for seed in range(10):
         job = begun(seed, options=ELASTIC, grace=0.3)
         agent = worker(job)
@@ -349,12 +349,12 @@ def dating_from_sending(patch: Patch) -> None:
 
 
 def resets_that_are_no_ends(patch: Patch) -> None:
-    happens = CoordinatorServer.handle
+    original = CoordinatorServer.handle
 
     def believes(server: CoordinatorServer, event: job_events.CoordinatorEvent) -> None:
         if isinstance(event, job_events.MemberDisconnected):
             event = replace(event, has_ended=True)
-        happens(server, event)
+        original(server, event)
 
     patch.setattr(CoordinatorServer, "handle", believes)
 
@@ -397,12 +397,12 @@ def two_intervals_for_leases(patch: Patch) -> None:
 
 
 def ends_that_name_the_lease(patch: Patch) -> None:
-    happens = Attempt.handle
+    original = Attempt.handle
 
     def forgets(attempt: Attempt, event: events.Event) -> object:
         if isinstance(event, events.WorkerEnded):
             event = replace(event, by_lease=False)
-        return happens(attempt, event)
+        return original(attempt, event)
 
     patch.setattr(Attempt, "handle", forgets)
 
@@ -437,12 +437,12 @@ def time_spent_listening(patch: Patch) -> None:
 
 
 def time_to_report_after_a_stop(patch: Patch) -> None:
-    happens = Coordinator.handle
+    original = Coordinator.handle
 
     def counts_it(job: Coordinator, event: job_events.CoordinatorEvent) -> object:
         if isinstance(event, job_events.NodeZeroWasStopped):
             event = replace(event, seconds=0.0)
-        return happens(job, event)
+        return original(job, event)
 
     patch.setattr(Coordinator, "handle", counts_it)
 
@@ -471,8 +471,8 @@ def a_clock_that_runs_while_its_host_sleeps(patch: Patch) -> None:
     patch.setattr(Host, "boot_time", Host.monotonic)
 
 
-Part = Callable[[Patch], None]
-PARTS: dict[Part, Callable[[int], object]] = {
+Mutant = Callable[[Patch], None]
+MUTANTS: dict[Mutant, Callable[[int], object]] = {
     a_margin: a_connection_is_reset,
     dating_from_sending: an_answer_is_late,
     resets_that_are_no_ends: a_connection_is_reset,
@@ -499,18 +499,18 @@ PARTS: dict[Part, Callable[[int], object]] = {
 """Each with the histories that show what it is for."""
 
 
-def found_broken(kind: Callable[[int], object]) -> Iterator[int]:
+def found_broken(scenario: Callable[[int], object]) -> Iterator[int]:
     """Yield the histories in which the rule is broken."""
-    for seed in range(OF_A_MUTANT):
+    for seed in range(RUNS_PER_MUTANT):
         try:
-            kind(seed)
+            scenario(seed)
         except Broken:
             yield seed
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_without_a_part_the_rule_is_broken(part: Part, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_rule_is_broken_without_each_part(mutant: Mutant, monkeypatch: Patch) -> None:
     """Each part is needed."""
-    part(monkeypatch)
+    mutant(monkeypatch)
 
-    assert next(found_broken(PARTS[part]), None) is not None
+    assert next(found_broken(MUTANTS[mutant]), None) is not None

@@ -1,4 +1,4 @@
-"""Where and when the nodes of a job meet."""
+"""Where the nodes of a job rendezvous."""
 
 from collections.abc import Mapping
 
@@ -25,10 +25,10 @@ OF_NODES = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n0"}
         ({"PET_NNODES": "2", "MASTER_ADDR": "n0"}, {}, ""),
     ],
 )
-def test_variables_that_may_be_left_over(
+def test_leftover_variables_are_named(
     environ: Mapping[str, str], flags: Flags, exports: str
 ) -> None:
-    """They are named if only they set the number of nodes."""
+    """If only they set the number of nodes."""
     given: Flags = {"no_python": True, **flags}
 
     described = describe("true", flags=given, environ=environ)
@@ -37,8 +37,8 @@ def test_variables_that_may_be_left_over(
 
 
 @pytest.mark.parametrize(("endpoint", "port"), [("n0", ENDPOINT_PORT), ("n0:1234", 1234)])
-def test_a_rendezvous_endpoint_is_kept_for_the_nodes(endpoint: str, port: int) -> None:
-    """Workers meet at a port of their own."""
+def test_rendezvous_endpoint_is_kept_for_nodes(endpoint: str, port: int) -> None:
+    """Workers get a port of their own."""
     flags: Flags = {"no_python": True, "nnodes": "2", "rdzv_endpoint": endpoint}
 
     settings = rendezvous_settings(describe("true", flags=flags).job)
@@ -48,8 +48,8 @@ def test_a_rendezvous_endpoint_is_kept_for_the_nodes(endpoint: str, port: int) -
     assert settings.workers_port.value is None
 
 
-def test_nodes_without_a_port_try_those_of_their_scheduler() -> None:
-    """All nodes know them, as they follow from the numbers of job and step."""
+def test_ports_derived_from_scheduler() -> None:
+    """All nodes know them, because they are computed from the numbers of job and step."""
     spec = job(nnodes=2, node_rank=0, master_addr="a", port_candidates=(20001, 20002))
 
     assert rendezvous_settings(spec).ports.value == (20001, 20002)
@@ -64,8 +64,8 @@ def test_nodes_without_a_port_try_those_of_their_scheduler() -> None:
     ],
     ids=["static", "c10d", "address"],
 )
-def test_what_sets_the_address_is_known_for_hints(place: Flags, at_endpoint: bool) -> None:
-    """They name --rdzv-endpoint, also where its backend takes it for torchrun's --master-addr."""
+def test_origin_of_address_is_known_for_hints(place: Flags, at_endpoint: bool) -> None:
+    """They name --rdzv-endpoint, even where its backend takes it for torchrun's --master-addr."""
     flags: Flags = {"no_python": True, "nnodes": "2", **place}
 
     assert describe("true", flags=flags).job.given.at_endpoint is at_endpoint
