@@ -43,7 +43,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         UsageError: the run does not exist, or --seconds is out of range.
 
     """
-    asked, as_json = line.read(Slow), line.decode_answers(Launcher).json
+    asked, as_json = line.read(Slow), line.read(Launcher).json
     if not MIN_SECONDS <= asked.seconds <= MAX_SECONDS:
         raise UsageError(
             f"--seconds: {asked.seconds:g} s is out of range",

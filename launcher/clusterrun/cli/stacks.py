@@ -63,7 +63,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         MachineError: py-spy can't show any rank: it is missing, or may not trace the processes.
 
     """
-    asked, as_json = line.read(Stacks), line.decode_answers(Launcher).json
+    asked, as_json = line.read(Stacks), line.read(Launcher).json
     rank = asked.rank
     job = select_run(line, environ, f"{called} stacks")
     known = job.described
