@@ -71,7 +71,7 @@ OPTIONS_PAGE = """\
 
     clusterrun [OPTIONS] SCRIPT [ARGS]
 
-Options before SCRIPT are clusterrun's, options after it go to the script. A flag may be typed with `_` for `-`, and abbreviated until only one flag fits. Set an option in any of these places; the first one set counts:
+Options before SCRIPT are clusterrun's, options after it go to the script. A flag can be written with `_` for `-`, and abbreviated until only one flag fits. Set an option in any of these places; the first one set counts:
 
 1. the flag: `--max-restarts 2`
 2. the variable `CLUSTERRUN_MAX_RESTARTS`, or `PET_MAX_RESTARTS` as torchrun has it; 1 or 0 for an option without a value

@@ -66,7 +66,7 @@ def run(
 
 MACHINE_LINES = (
     r"clusterrun: \d+ workers share \d+ CPUs? .*\n",
-    r"clusterrun: importing \S+ before workers are forked, for \d+ s now .*\n",
+    r"clusterrun: importing \S+ before workers are forked: \d+ s so far .*\n",
 )
 """What clusterrun says of a small machine, and of a busy one."""
 

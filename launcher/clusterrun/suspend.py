@@ -102,7 +102,10 @@ def requested(step: int | None = None) -> bool:
     if step is None:
         step = page.step + 1
     elif step < page.step or step < 0:
-        raise ValueError(f"suspend.requested({step}): steps must not decrease ({page.step} before)")
+        raise ValueError(
+            f"suspend.requested({step}): steps must not decrease (the previous step was"
+            f" {page.step})"
+        )
     page.step = step
     # The step is written before the word is read: the agent writes HOLD first and then reads the steps.
     page.words[page.own] = step + 1
@@ -168,7 +171,10 @@ def _take_slot(path: str) -> int:
             continue
         os.close(lock)
         return number
-    raise OSError(f"{MAX_CALLERS_PER_RANK} other processes of it have called")
+    raise OSError(
+        f"{MAX_CALLERS_PER_RANK} other processes of this rank have already called"
+        " suspend.requested()"
+    )
 
 
 def _write_byte(fifo: str) -> None:

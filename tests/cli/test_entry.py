@@ -57,7 +57,7 @@ def test_signal_during_imports_exits(number: signal.Signals) -> None:
     """One line and the signal's exit code, and no traceback out of an import."""
     done = run("-c", BEFORE_THE_REST, f"os.kill(os.getpid(), {int(number)})")
 
-    line = f"clusterrun: {number.name} before any worker was started\n"
+    line = f"clusterrun: received {number.name} before any worker was started\n"
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", line)
 
 

@@ -110,7 +110,7 @@ def test_options_keep_the_order_in_which_they_are_typed() -> None:
 
 def test_a_repeated_option_does_not_take_a_flag_for_its_value() -> None:
     """Any other option of ours behind it is the next one."""
-    with pytest.raises(UsageError, match="--env needs a value, and --json is an option"):
+    with pytest.raises(UsageError, match="--env needs a value, but --json is an option"):
         split(["--env", "--json", "x"])
 
 

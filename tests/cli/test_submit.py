@@ -56,7 +56,7 @@ def test_requeue_without_suspension_gives_a_warning(
 
     nothing = "clusterrun: --requeue: nothing suspends the job before its time limit"
     assert done.code == 0
-    assert done.err == (f"{nothing}, which ends it for good: add {added}\n" if added else "")
+    assert done.err == (f"{nothing}, so the limit ends it for good: add {added}\n" if added else "")
 
 
 @pytest.mark.parametrize("name", sorted(REMOVED_SUBMIT_OPTIONS))
@@ -149,7 +149,7 @@ def test_options_after_the_script_are_the_scripts(script: Path) -> None:
     done = typed([*SUBMIT, "--print", script.name, *late], {}, script.parent)
     meant = typed([*SUBMIT, "--print", script.name, "--", *late], {}, script.parent)
 
-    nothing = "after train.py goes to train.py, which does not use it: type it before train.py\n"
+    nothing = "after train.py goes to train.py, which does not use it: put it before train.py\n"
     assert refused.err.startswith(f"clusterrun: --gpus-per-node {nothing}clusterrun: error: ")
     assert (done.code, done.err) == (0, f"clusterrun: --nnodes {nothing}")
     assert (meant.code, meant.err) == (0, "")
@@ -179,5 +179,5 @@ def test_array_job_is_not_followed(
 
     assert done.code == 2
     assert done.err.startswith(
-        "clusterrun: error: --follow shows one job, and an array is several\n"
+        "clusterrun: error: --follow shows one job, but an array is several\n"
     )

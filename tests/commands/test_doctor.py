@@ -168,7 +168,10 @@ def test_table_ends_with_advice() -> None:
 
     assert done.returncode == 1
     assert "failure  GLOO_SOCKET_IFNAME" in done.stdout
-    assert "\nfailure: GLOO_SOCKET_IFNAME: no interface has that name: unset it" in done.stdout
+    assert (
+        "\nfailure: GLOO_SOCKET_IFNAME: no interface has that name: unset the variable"
+        in done.stdout
+    )
 
 
 def two_nodes(clusterrun: Launcher, second: Mapping[str, str]) -> tuple[Ended, Ended]:

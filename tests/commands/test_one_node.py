@@ -209,7 +209,9 @@ def test_commands_while_nodes_join(clusterrun: Launcher, runtime: dict[str, str]
         ("mine", "joining", 2)
     ]
     assert all(each.returncode == 1 for each in refused)
-    assert all("run mine is still waiting here for other nodes" in each.stderr for each in refused)
+    assert all(
+        "run mine is still waiting on this host for other nodes" in each.stderr for each in refused
+    )
     assert re.search(r"mine +\d+ s +2 +- +- +- +joining +\d+ +\S+script0.py", table.stdout)
     assert stopped.stdout == "run mine was asked to stop: it no longer waits for nodes\n"
     assert done.code == 143

@@ -38,7 +38,10 @@ def test_other_protocol_version_is_named(
     listed = run_command(runtime, "ps")
     job.signal(signal.SIGTERM)
 
-    line = f"it speaks version {VERSION + 1} of clusterrun's protocol, this is {VERSION}; use the"
+    line = (
+        f"it speaks version {VERSION + 1} of clusterrun's protocol, but this clusterrun speaks"
+        f" {VERSION}; use the"
+    )
     assert answer.returncode == 1, answer
     assert line in answer.stderr
     assert line in listed.stdout

@@ -15,7 +15,9 @@ from tests.contract.launched import OF_ALL_JOBS, Launcher
 
 ROOT = Path(__file__).parent.parent.parent
 
-FOLLOWED = "clusterrun: workers import by themselves: a debugger follows them\n"
+FOLLOWED = (
+    "clusterrun: each worker imports everything itself, because a debugger follows the workers\n"
+)
 
 TWO_RANKS = ("-m", "clusterrun", "--nproc-per-node", "2")
 

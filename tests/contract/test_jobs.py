@@ -265,7 +265,7 @@ def test_a_machine_that_cannot_reach_itself(clusterrun: Launcher) -> None:
     assert (ended.code, ended.out) == (0, "alone\n")
     assert ended.err == (
         "clusterrun: warning: this machine can't reach itself at 127.0.0.1: Network is unreachable,"
-        " so ranks can't meet; as root: ip link set lo up\n"
+        " so ranks can't connect to each other; as root: ip link set lo up\n"
     )
 
 

@@ -127,7 +127,9 @@ def test_a_signal_ends_a_command(clusterrun: Launcher, number: int, line: str) -
 
     code = 128 + number
     assert job.ended() == Ended(
-        code, "", f"clusterrun: {line} before any worker was started; exit code {code}\n"
+        code,
+        "",
+        f"clusterrun: received {line} before any worker was started; exit code {code}\n",
     )
 
 

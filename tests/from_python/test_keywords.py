@@ -39,7 +39,7 @@ def test_keywords_become_flags(keywords: dict[str, object], flags: dict[str, obj
         ({"module": "x"}, "launch.. takes no module: its function is the program"),
         ({"dry_run": True}, "to see a plan, use clusterrun --dry-run"),
         ({"pdb": True}, "launch.. takes no pdb: use clusterrun --pdb with a script"),
-        ({"env": {"A": None}}, "A is None: remove it, or give a text"),
+        ({"env": {"A": None}}, "A is None: remove it, or pass a string"),
         ({"verbose": "yes"}, "verbose must be True or False, not 'yes'"),
     ],
 )

@@ -141,7 +141,7 @@ def test_peer_without_the_key_is_rejected(act: Callable[[socket.socket], object]
 def test_invalid_header_is_rejected(pair: ConnectedPair, head: bytes) -> None:
     pair.rank.sock.sendall(head)
 
-    with pytest.raises(wire.Disconnected, match="it sends something else"):
+    with pytest.raises(wire.Disconnected, match="it sent invalid data"):
         pair.caller.receive()
 
 

@@ -434,7 +434,7 @@ def test_ranks_run_exit_handlers_and_flush_on_close(caller: Launcher) -> None:
     code, out, err = job.ended()
 
     assert (code, err) == (0, "")
-    message = "these Workers belong to the process of which this one is a fork"
+    message = "these Workers belong to the process that this one was forked from"
     assert out.splitlines() == [message, "no end of linethread", "exit handler"]
 
 
@@ -499,7 +499,7 @@ def test_hang_variables_do_not_end_idle_ranks(monkeypatch: pytest.MonkeyPatch) -
     ("options", "message"),
     [
         ({"nprocs": 3}, "got an unexpected keyword argument 'nprocs'"),
-        ({"keep_warm": 5}, r"Workers\(\) takes no keep_warm any more; leave it out"),
+        ({"keep_warm": 5}, r"Workers\(\) takes no keep_warm any more; remove it"),
         (
             {"max_restarts": 1},
             r"takes no max_restarts: call restart\(\) to start failed ranks again",

@@ -24,8 +24,8 @@ def test_a_batch_script_on_one_node_and_on_two(slurm: Slurm, tmp_path: Path) -> 
     assert done.code == 0, done.err
     assert measured(done.out) == ON_ONE_AND_TWO_NODES
     assert (
-        "error: bench starts the other nodes itself, but was started as one of 2 processes here"
-        in done.err
+        "error: bench starts the other nodes itself, but was started as one of 2 processes on this"
+        " node" in done.err
     )
 
 

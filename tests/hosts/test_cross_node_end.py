@@ -164,7 +164,7 @@ def test_a_signal_while_waiting_for_nodes(
     ends = ended(jobs)
     expected = [143, 4 if told == 0 else 143]
     assert codes(ends) == expected
-    line = "clusterrun: SIGTERM before any worker was started; exit code 143\n"
+    line = "clusterrun: received SIGTERM before any worker was started; exit code 143\n"
     assert [end.err.endswith(line) for end in ends] == [code == 143 for code in expected]
     if told == 0:
         text = "n0 (node 0) got SIGTERM while it waited for other nodes"

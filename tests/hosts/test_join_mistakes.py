@@ -281,7 +281,10 @@ def test_a_newer_member(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     other = hosts[2].run(sys.executable, "-c", OTHER_VERSION, "M")
 
     assert other.out == "heard 48\n", other.err
-    refusal = f"10.77.0.4: it speaks version 9 of clusterrun's protocol, this is {VERSION}"
+    refusal = (
+        "10.77.0.4: it speaks version 9 of clusterrun's protocol, but this clusterrun speaks"
+        f" {VERSION}"
+    )
     succeed_after_refusal(first, nodes.start(1, *TWO), refusal)
 
 
@@ -309,13 +312,13 @@ def test_a_newer_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> Non
         ),
         (
             ("ours", ""),
-            "the job at 10.77.0.2:29500 has a token, and this node has none",
-            "it has no token, and this job has one",
+            "the job at 10.77.0.2:29500 has a token, but this node has none",
+            "it has no token, but this job has one",
         ),
         (
             ("", "theirs"),
-            "the job at 10.77.0.2:29500 has no token, and this node has one",
-            "it has a token, and this job has none",
+            "the job at 10.77.0.2:29500 has no token, but this node has one",
+            "it has a token, but this job has none",
         ),
     ],
 )

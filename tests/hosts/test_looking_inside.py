@@ -153,7 +153,7 @@ def test_a_frozen_agent_is_named(job: ThreeHosts, frozen: int, asked: int) -> No
     assert answered == ([0, 1] if frozen else [asked])
     assert took < SLACK
     if not frozen:
-        assert "nodes that are not shown can't be asked" in status["missing"][0]["why"]
+        assert "nodes that are not shown could not be queried" in status["missing"][0]["why"]
 
 
 def test_a_paused_node_is_named(job: ThreeHosts) -> None:

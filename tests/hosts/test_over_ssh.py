@@ -219,7 +219,7 @@ FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
         lambda ssh: ssh.change_known_key(ssh.servers[1]),
         "n0,n1",
         4,
-        "  n1: its host key is not the one that is known\n",
+        "  n1: its host key differs from the one in known_hosts\n",
     ),
     "unknown host key": (
         lambda ssh: ssh.forget_key(ssh.servers[1]),

@@ -268,5 +268,5 @@ def test_a_task_for_each_gpu(slurm: Slurm, clusterrun: Launcher) -> None:
     end = clusterrun.command("--config", file, around=around).ended()
 
     assert end.code == 2
-    assert "services need one agent for each node, and here are 2 tasks" in end.err
+    assert "services need one agent for each node, but this node has 2 tasks" in end.err
     assert "srun --ntasks-per-node=1 clusterrun ..." in end.err

@@ -464,7 +464,7 @@ def test_tasks_have_a_token(slurm: Slurm, tmp_path: Path) -> None:
     mismatch = "clusterrun: error: max_restarts is 0 on n0, 1 on n1\n"
     assert done.code == 4, done.err
     assert done.err.count(mismatch) == 2
-    assert "the job at n0:29500 has a token, and this node has none\n" in done.err
+    assert "the job at n0:29500 has a token, but this node has none\n" in done.err
     assert "stranger 4\n" in done.err
 
 
@@ -501,8 +501,8 @@ def test_tasks_that_run_a_whole_job_each_are_counted_once(
     assert column(told(done.out), "RANK", "WORLD_SIZE") == [("0", "1")] * 4
     assert done.code == 0
     assert done.err == (
-        "clusterrun: 4 whole jobs run, one in each task of slurm"
-        f" (SLURM_STEP_TASKS_PER_NODE): for one job, leave {option[0]} out\n"
+        "clusterrun: 4 whole jobs run, one in each task of slurm (SLURM_STEP_TASKS_PER_NODE): for"
+        f" one job, remove {option[0]}\n"
     )
 
 
@@ -514,7 +514,7 @@ def test_a_job_on_a_login_node_beside_its_allocation(
     salloc, name = ("salloc", "--nodes=2", "--exclusive"), script(tmp_path, TELL)
 
     alone = slurm.start(*salloc, COMMAND, *option, name, environ=ON_PATH).ended()
-    (line,) = re.findall(r"but this shell runs on ctl; to run on them, type: (.*)", alone.err)
+    (line,) = re.findall(r"but this shell runs on ctl; to run on them: (.*)", alone.err)
     there = slurm.start(*salloc, "sh", "-c", line, environ=ON_PATH).ended()
 
     names = ("RANK", "WORLD_SIZE", "SLURMD_NODENAME")
@@ -530,7 +530,7 @@ def test_fewer_cpus_than_the_node_has_are_a_warning(slurm: Slurm, tmp_path: Path
 
     assert done.code == 0, done.err
     assert [len(worker["cpus"]) for worker in told(done.out)] == [1, 1]
-    assert done.err.count("type srun -c 2") == 1
+    assert done.err.count("run srun -c 2") == 1
 
 
 def test_more_workers_than_cpus_are_a_warning(slurm: Slurm, clusterrun: Launcher) -> None:

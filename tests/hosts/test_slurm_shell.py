@@ -49,7 +49,9 @@ def test_a_shell_of_a_step_of_several_tasks(open_shell: OpenShell) -> None:
     shell = open_shell("-N1", "--ntasks-per-node=2", "--gres=gpu:2")
 
     shell.type("clusterrun tell.py")
-    line = shell.expect(r"bound this shell to 1 of the 2 CPUs here .* type: (srun .*tell\.py)")[1]
+    line = shell.expect(
+        r"bound this shell to 1 of the 2 CPUs of this node .* run: (srun .*tell\.py)"
+    )[1]
     alone = ranks(shell, 2)
     shell.expect(re.escape(PROMPT))
     shell.type(line)
@@ -63,7 +65,7 @@ def test_a_shell_of_a_step_of_several_nodes(open_shell: OpenShell) -> None:
     shell = open_shell("-N2", "--ntasks-per-node=1", "-c2", "--gres=gpu:1")
 
     shell.type("clusterrun tell.py")
-    line = shell.expect(r"2 are allocated \(SLURM_STEP_NUM_NODES\).* type: (srun .*tell\.py)")[1]
+    line = shell.expect(r"2 are allocated \(SLURM_STEP_NUM_NODES\).* run: (srun .*tell\.py)")[1]
     alone = ranks(shell, 1)
     shell.expect(re.escape(PROMPT))
     shell.type(line)

@@ -217,7 +217,9 @@ def test_a_job_goes_on_without_a_host_if_it_may(ssh: SshHosts, clusterrun: Launc
 
     end = job.ended()
     assert (end.code, end.out.count("attempt 1 n2")) == (0, 2), end
-    assert "n1 has closed the connection; what runs there ends by itself" in end.err
+    assert (
+        "n1 has closed the connection; processes of the job there will exit on their own" in end.err
+    )
     assert remaining_processes(job.mark, SECONDS_TO_END) == []
 
 
@@ -231,7 +233,7 @@ def test_ctrl_c_while_a_host_is_waited_for(ssh: SshHosts, clusterrun: Launcher) 
 
     end = job.ended(SECONDS_TO_END)
     ssh.servers[1].join()
-    assert end == (130, "", "clusterrun: SIGINT before any worker was started\n")
+    assert end == (130, "", "clusterrun: received SIGINT before any worker was started\n")
     assert ssh.left(SECONDS_TO_END) == []
 
 

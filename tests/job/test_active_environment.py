@@ -103,8 +103,9 @@ def test_own_environment_with_torch_runs_workers(folder: Path, ours: ThisProcess
     assert described.job.setting("python") == Setting(ours.python, "default")
     assert described.warnings == (
         (
-            f"workers run {ours.python}, as clusterrun does, not the active environment {active}"
-            f" (VIRTUAL_ENV); to use that, type --python {active}/bin/python"
+            f"workers use {ours.python}, as clusterrun does, not the Python of the active"
+            f" environment {active} (VIRTUAL_ENV); to use that one, add --python"
+            f" {active}/bin/python"
         ),
     )
 
@@ -122,9 +123,7 @@ def test_active_environment_without_usable_torch(
     described = describe("train.py", environ={VENV: str(active)}, process=ours)
 
     assert described.job.setting("python") == Setting(ours.python, "default")
-    assert [warning.partition(" runs")[0][:12] for warning in described.warnings] == [
-        "workers run "
-    ]
+    assert [warning[:12] for warning in described.warnings] == ["workers use "]
 
 
 @pytest.mark.parametrize("active", ["", "ours", "link", "gone", "broken"])

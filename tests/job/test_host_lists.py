@@ -80,7 +80,7 @@ def test_too_many_hosts_are_an_error(text: str, number: str) -> None:
         expand_hosts(Setting(text, "SLURM_NODELIST"))
 
     assert caught.value.message == (
-        f"SLURM_NODELIST: {text!r} has {number} hosts, and a job has 1,000,000 at most"
+        f"SLURM_NODELIST: {text!r} has {number} hosts, but a job has 1,000,000 at most"
     )
 
 

@@ -8,7 +8,7 @@ from clusterrun.job.declarations import Setting
 from clusterrun.job.job_file import read_job_file
 from clusterrun.job.sources import JobFile, value_of
 
-KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
+KEYS_ARE_OPTIONS = "each option is a key: run clusterrun --help all"
 
 
 def read(text: str) -> JobFile:
@@ -84,7 +84,7 @@ def test_keys_without_a_value_are_unset() -> None:
         (
             "compute_environment: LOCAL_MACHINE\nnum_processes: 8\n",
             "job.yaml:1 compute_environment: there is no such key; accelerate's own files have it",
-            f"type its values as options, or write a job file; {KEYS_ARE_OPTIONS}",
+            f"set its values with options, or write a job file; {KEYS_ARE_OPTIONS}",
         ),
         ("<<: {}\n", "job.yaml:1 <<: there is no such key", KEYS_ARE_OPTIONS),
         (

@@ -66,11 +66,11 @@ def test_hostfile_formats(
         ("node[7\n", "hosts:1: 'node[7' is not a list of hosts"),
         (
             "node[1-2000000]\n",
-            "hosts:1: 'node[1-2000000]' has 2,000,000 hosts, and a job has 1,000,000 at most",
+            "hosts:1: 'node[1-2000000]' has 2,000,000 hosts, but a job has 1,000,000 at most",
         ),
         (
             "a[1-600000]\nb[1-600000]\n",
-            "--hostfile: hosts has 1,200,000 hosts, and a job has 1,000,000 at most",
+            "--hostfile: hosts has 1,200,000 hosts, but a job has 1,000,000 at most",
         ),
     ],
 )

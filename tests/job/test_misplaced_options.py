@@ -13,7 +13,7 @@ def warnings(*args: str, text: str = "", kind: ProgramKind = ProgramKind.SCRIPT)
     return tuple(misplaced_options(WorkerProgram(kind, "train.py", args)))
 
 
-SURE = "{0} after train.py goes to train.py, which does not use it: type it before train.py"
+SURE = "{0} after train.py goes to train.py, which does not use it: put it before train.py"
 UNSURE = "{0} after train.py goes to train.py; clusterrun's own {0} must come before it"
 
 
@@ -54,8 +54,8 @@ def test_blank_as_last_argument() -> None:
     """For a shell, a blank after a backslash is an argument, and the line ends there."""
     assert warnings("--lr", "1", " ") == (
         (
-            "the last argument of train.py is a blank; if the line should continue, remove the blank"
-            " after the \\"
+            "the last argument of train.py is a space; if the line should continue, remove the"
+            " space after the \\"
         ),
     )
 

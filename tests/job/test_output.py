@@ -17,7 +17,7 @@ PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 def test_prefix_with_a_line_break_is_an_error() -> None:
     assert mistake("train.py", environ={PREFIX: "a\nb"}) == (
         f"{PREFIX}: 'a\\nb' is more than one line",
-        "leave line breaks out",
+        "remove line breaks",
     )
 
 

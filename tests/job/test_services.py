@@ -30,10 +30,10 @@ RANKS = "give numbers from 0 and ranges of them, such as 0,8-15"
 DEVICES = "give each device once, such as 0,2,5-7"
 READY = "write /health, which asks http://ADDRESS:$PORT/health, or tcp"
 TOO_MANY = "4 GPUs, and 2 workers with 1 each (rl.yaml:5 services.server.gpus_per_worker) need 2"
-TOO_HIGH = "its 3 workers on a node would have ports 65534 to 65536, and the last one is 65535"
+TOO_HIGH = "its 3 workers on a node would have ports 65534 to 65536, but the highest port is 65535"
 YES_OR_NO = "give 1 or 0, true or false"
 CYCLE = "  a: {command: a, ready: tcp, after: b}\n  b: {command: b, ready: tcp, after: a}"
-ANOTHER_PORT = "give another one, or leave port out: free ones are chosen"
+ANOTHER_PORT = "give a different one, or remove port: free ones are chosen"
 
 
 def read(text: str) -> tuple[Any, ...]:
@@ -222,20 +222,20 @@ def test_no_services(value: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "message", "hint"),
     [
-        ([], "2 services.server: a service has one program, and this one has none", ONE_PROGRAM),
+        ([], "2 services.server: a service has one program, but this one has none", ONE_PROGRAM),
         (
             ["command: ''"],
-            "2 services.server: a service has one program, and this one has none",
+            "2 services.server: a service has one program, but this one has none",
             ONE_PROGRAM,
         ),
         (
             ["command: a", "script: b.py"],
-            "2 services.server: a service has one program, and this one has 2",
+            "2 services.server: a service has one program, but this one has 2",
             ONE_PROGRAM,
         ),
         (
             ["command: a", "script: b.py", "module: c"],
-            "2 services.server: a service has one program, and this one has 3",
+            "2 services.server: a service has one program, but this one has 3",
             ONE_PROGRAM,
         ),
         (
@@ -394,7 +394,7 @@ def test_no_services(value: str) -> None:
         (
             ["command: a", "ready: {url: /h}"],
             "4 services.server.ready.url: there is no such key",
-            "it has path and timeout",
+            "the keys are path and timeout",
         ),
         (
             ["command: a", "ready:", "  path: /h", "  timeout: 10m"],
@@ -464,7 +464,7 @@ def test_no_services(value: str) -> None:
         (
             ["command: a", "env:", "  RANK: 1"],
             "5 services.server.env.RANK: RANK is a variable that clusterrun sets for each worker",
-            "leave it out",
+            "remove it",
         ),
         (
             ["command: a", "env:", "  A: 1", "  PORT: 80"],
@@ -558,7 +558,10 @@ def test_wrong_service_is_an_error(lines: list[str], message: str, hint: str) ->
         ),
         (
             "node_ranks: 0",
-            "1 node_ranks: is only for a job with services: which nodes run its main program",
+            (
+                "1 node_ranks: applies only to a job with services, where it lists the nodes that run"
+                " the main program"
+            ),
             "remove the line, or write node_rank for the rank of this node",
         ),
         ("servics: {a: {command: a}}", "1 servics: there is no such key", "did you mean services?"),
@@ -647,7 +650,7 @@ def test_ports_that_do_not_collide(services: list[str]) -> None:
             "",
             "command: a, nnodes: 3",
             TWO_NODES,
-            "rl.yaml:4 services.s.nnodes: 3 nodes, and the job has 2 (--nnodes)",
+            "rl.yaml:4 services.s.nnodes: 3 nodes, but the job has 2 (--nnodes)",
             "give 2 or fewer",
         ),
         (
@@ -683,41 +686,44 @@ def test_ports_that_do_not_collide(services: list[str]) -> None:
             "command: a",
             TWO_NODES,
             "rl.yaml:4 services.s: a job with services can't have rl.yaml:2 spares",
-            "leave it out",
+            "remove it",
         ),
         (
             "rejoin_timeout: 60",
             "command: a",
             TWO_NODES,
             "rl.yaml:4 services.s: a job with services can't have rl.yaml:2 rejoin_timeout",
-            "leave it out",
+            "remove it",
         ),
         (
             "",
             "command: a",
             {"exec": "true"},
             "rl.yaml:4 services.s: a job with services can't have --exec",
-            "leave it out",
+            "remove it",
         ),
         (
             "",
             "command: a",
             {"pdb": "true"},
             "rl.yaml:4 services.s: a job with services can't have --pdb",
-            "leave it out",
+            "remove it",
         ),
         (
             "env: {PORT: 1}",
             "command: a",
             {},
             "rl.yaml:2 env.PORT: PORT is a variable that clusterrun sets for each worker",
-            "leave it out; a service may say port: 8000",
+            "remove it; a service may say port: 8000",
         ),
         (
             "",
             "command: a, on_failure: restart",
             {},
-            "rl.yaml:4 services.s.on_failure: restarts none, as max_restarts is 0 (default)",
+            (
+                "rl.yaml:4 services.s.on_failure: never restarts a worker, because max_restarts is 0"
+                " (default)"
+            ),
             "add max_restarts: 3 at the top level, the most for each worker",
         ),
         (
@@ -761,7 +767,7 @@ def test_services_with_several_tasks_per_node_is_an_error() -> None:
     message, hint = mistake(flags={"config": "rl.yaml"}, environ=environ)
 
     assert message == (
-        "rl.yaml:2 services.s: services need one agent for each node, and here are 4 tasks"
+        "rl.yaml:2 services.s: services need one agent for each node, but this node has 4 tasks"
         " (OMPI_COMM_WORLD_LOCAL_SIZE)"
     )
     assert hint == "start one task on each node: mpirun --map-by ppr:1:node clusterrun ..."

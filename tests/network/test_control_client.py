@@ -64,8 +64,14 @@ def other_answers(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("serve", "why"),
     [
-        (newer, f"it speaks version {VERSION + 1} of clusterrun's protocol, this is {VERSION}"),
-        (other_answers, "it has another version of clusterrun"),
+        (
+            newer,
+            (
+                f"it speaks version {VERSION + 1} of clusterrun's protocol, but this clusterrun speaks"
+                f" {VERSION}"
+            ),
+        ),
+        (other_answers, "it runs a different version of clusterrun"),
         (lambda _: None, "it has closed the connection"),
         (lambda connection: connection.recv(100), "it has closed the connection"),
     ],

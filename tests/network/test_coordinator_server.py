@@ -40,8 +40,11 @@ def job(stack: ExitStack) -> RunningCoordinator:
     ("garbage", "why"),
     [
         ("an HTTP client", "it does not speak clusterrun's protocol"),
-        ("another version", "it speaks version 9 of clusterrun's protocol, this is 6"),
-        ("one with a token", "it has a token, and this job has none"),
+        (
+            "another version",
+            "it speaks version 9 of clusterrun's protocol, but this clusterrun speaks 6",
+        ),
+        ("one with a token", "it has a token, but this job has none"),
         ("a huge message", "it sent a message of 4294967295 bytes"),
         ("a long hello", "it sent a message of 65537 bytes"),
         ("no message", "it sent bytes that are not a message of clusterrun's"),

@@ -191,7 +191,7 @@ def test_different_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     assert world(first).nodes == 2
     assert notices == [
         "refused 127.0.0.1: it has a different token",
-        "refused 127.0.0.1: it has no token, and this job has one",
+        "refused 127.0.0.1: it has no token, but this job has one",
     ]
 
 

@@ -137,8 +137,8 @@ def test_hints_for_tasks_do_not_mention_node_rank() -> None:
         "or the job has started without this task: check srun -n 4 clusterrun ..."
     )
     assert connect_timeout_error(local, progress(a127_0_0_1="connection refused"), 1).hint == (
-        "127.0.0.1 is this machine, and task 0 does not run here:\n"
-        "set --master-addr to its machine's address"
+        "127.0.0.1 is this machine, but task 0 does not run on it:\n"
+        "set --master-addr to the address of task 0's machine"
     )
 
 
@@ -172,11 +172,11 @@ RELAYED = "node 0 at n0:29500 is reached through another program on its host: th
         ),
         (
             HandshakeFailed(Fault.HAS_A_TOKEN),
-            "the job at n0:29500 has a token, and this node has none",
+            "the job at n0:29500 has a token, but this node has none",
         ),
         (
             HandshakeFailed(Fault.HAS_NO_TOKEN),
-            "the job at n0:29500 has no token, and this node has one",
+            "the job at n0:29500 has no token, but this node has one",
         ),
         (
             HandshakeFailed(Fault.WRONG_TOKEN),

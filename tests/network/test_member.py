@@ -169,7 +169,7 @@ def test_world_without_this_node_is_refused(wrong: dict[str, Any]) -> None:
     hello, settings = ranked_hello(1, run_id="run"), job_settings(29500, max_restarts=2)
     check_world(world_of_node_1(attempt=1), hello, settings, 0)
 
-    with pytest.raises(BadFrame, match="sent a world in which this node has no place"):
+    with pytest.raises(BadFrame, match="sent a world that does not fit this node"):
         check_world(replace(world_of_node_1(attempt=1), **wrong), hello, settings, 0)
 
 
@@ -240,7 +240,7 @@ def test_programs_that_do_not_match_are_refused(programs: tuple[ProgramWorld, ..
 def test_repeated_or_earlier_attempt_is_refused(pair: Pair, of_attempt: int) -> None:
     pair.send(replace(FORMED, world=world_of_node_1(attempt=1)))
 
-    with pytest.raises(BadFrame, match="has no place"):
+    with pytest.raises(BadFrame, match="does not fit this node"):
         pair.send(replace(NEXT, world=world_of_node_1(attempt=of_attempt)))
 
 
@@ -297,7 +297,7 @@ def test_message_of_wrong_phase_is_refused(pair: Pair, phase: MemberPhase, kind:
     if kind in TAKEN[phase]:
         assert pair.send(SENT[kind]) == [SENT[kind]]
     else:
-        with pytest.raises(BadFrame, match=rf"^sent a message that has no place here \({kind}\)$"):
+        with pytest.raises(BadFrame, match=rf"^sent an unexpected message \({kind}\)$"):
             pair.send(SENT[kind])
 
 
@@ -622,14 +622,14 @@ def test_agent_learns_that_node_zero_is_gone(spares: int, *, is_reset: bool) -> 
 @pytest.mark.parametrize(
     ("sent", "how"),
     [
-        ((FORMED, FORMED), "sent a message that has no place here (WorldFormed)"),
+        ((FORMED, FORMED), "sent an unexpected message (WorldFormed)"),
         (
             (FORMED, replace(NEXT, world=world_of_node_1())),
-            "sent a world in which this node has no place",
+            "sent a world that does not fit this node",
         ),
         (
             (messages.KeepWaiting("n0"), messages.Stop(0, "no")),
-            "sent a message that has no place here (Stop)",
+            "sent an unexpected message (Stop)",
         ),
     ],
 )
@@ -702,12 +702,12 @@ def test_fork_server_keeps_the_connection_open(
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (messages.Stop(0, "no"), "it sent a message that has no place here (Stop)"),
+        (messages.Stop(0, "no"), "it sent an unexpected message (Stop)"),
         (
             replace(FORMED, world=replace(world_of_node_1(), size=(1 << 31) - 1)),
-            "it sent a world in which this node has no place",
+            "it sent a world that does not fit this node",
         ),
-        (messages.Paused(paused=True), "it sent a message that has no place here (Paused)"),
+        (messages.Paused(paused=True), "it sent an unexpected message (Paused)"),
     ],
 )
 def test_peer_that_is_not_node_zero_is_dialed_again(

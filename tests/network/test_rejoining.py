@@ -33,9 +33,7 @@ RHYTHM = HeartbeatRhythm(0.1, 0.6)
 SILENT = messages.GivenUp("has been silent for 0.9 s")
 """T + 3 I."""
 
-NOT_AGAIN = outcome.NodeLost(
-    0, "n0", "has gone on without this node, and does not let it join again"
-)
+NOT_AGAIN = outcome.NodeLost(0, "n0", "has continued without this node, and does not let it rejoin")
 
 
 @pytest.fixture

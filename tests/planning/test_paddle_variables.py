@@ -13,5 +13,5 @@ def test_nodes_with_different_numbers_of_workers() -> None:
     """A worker can't know the ports of the other workers."""
     two_nodes = replace(world(2), nodes=2, size=5)
 
-    with pytest.raises(UsageError, match="2 nodes have 5 workers, and this one 2"):
+    with pytest.raises(UsageError, match="2 nodes have 5 workers, but this one has 2"):
         paddle_variables(job(hosts=("a", "b")), two_nodes, LocalRank(0))

@@ -42,7 +42,7 @@ EIGHT = machine({0: "0-7", 1: "8-15"}, [0, 0, 0, 0, 1, 1, 1, 1])
 FOUR = machine({0: "0-3", 1: "4-7"}, [0, 0, 1, 1])
 NO_GPUS = machine({0: "0-3", 1: "4-7"})
 
-WANT_MORE = "the services of this node want more GPUs than the 4 that are visible"
+WANT_MORE = "the services of this node need more GPUs than the 4 that are visible"
 FEWER = "give fewer, or place them on other nodes: nnodes, node_ranks"
 
 SERVE = WorkerProgram(ProgramKind.EXECUTABLE, "serve", ())
@@ -223,18 +223,18 @@ def test_main_workers_share_remaining_gpus() -> None:
         ),
         (
             [{"devices": ("0", "4")}],
-            "rl.yaml:4 services.a: GPU 4 is not visible here: 4 GPUs are (NVML)",
+            "rl.yaml:4 services.a: GPU 4 is not visible on this node: 4 GPUs are (NVML)",
             "name GPUs as CUDA numbers them, or by UUID",
         ),
         (
             [{"devices": ("0", "1", "2"), "nproc_per_node": 2}],
             "rl.yaml:4 services.a: 3 GPUs can't be divided among 2 workers",
-            "give as many for each",
+            "give each worker the same number of GPUs",
         ),
         (
             [{"devices": ("0",), "nproc_per_node": 2}],
             "rl.yaml:4 services.a: 1 GPU can't be divided among 2 workers",
-            "give as many for each",
+            "give each worker the same number of GPUs",
         ),
     ],
 )

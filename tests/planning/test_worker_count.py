@@ -142,20 +142,22 @@ def test_more_workers_than_the_slice_that_a_process_sees(split: Machine) -> None
     with pytest.raises(UsageError) as caught:
         local_size(job(nproc_per_node=2), split)
     assert caught.value.message == (
-        "nproc_per_node is 2 (the test), but CUDA shows a process one MIG slice, and no other GPU"
+        "nproc_per_node is 2 (the test), but CUDA shows each process only one MIG slice, and no"
+        " other GPU"
     )
     assert "add --virtual-local-rank" in caught.value.hint
 
     with pytest.raises(UsageError) as caught:
         local_size(job(gpus_per_worker=2, virtual_local_rank=True), split)
     assert caught.value.message == (
-        "gpus_per_worker is 2 (the test), but CUDA shows a process one MIG slice, and no other GPU"
+        "gpus_per_worker is 2 (the test), but CUDA shows each process only one MIG slice, and no"
+        " other GPU"
     )
     assert local_size(job(nproc_per_node=3, virtual_local_rank=True), split) == 3
 
 
 STANDARD_INPUT = WorkerProgram(ProgramKind.SCRIPT, "-", ())
-READ_ONCE = "the script is read from standard input (-), which only one worker can do"
+READ_ONCE = "the script is read from standard input (-), which only one worker can read"
 
 
 @pytest.mark.parametrize(
@@ -165,8 +167,8 @@ READ_ONCE = "the script is read from standard input (-), which only one worker c
         (
             {"script": STANDARD_INPUT},
             2,
-            f"{READ_ONCE}, and there would be 2 (nproc_per_node: default)",
-            "type --nproc-per-node 1",
+            f"{READ_ONCE}, but this node would start 2 (nproc_per_node: default)",
+            "use --nproc-per-node 1",
         ),
         (
             {"exec": True},
@@ -184,8 +186,8 @@ READ_ONCE = "the script is read from standard input (-), which only one worker c
             {"unclear": "add --cluster none", "nnodes": 2},
             2,
             (
-                "default is None and the test 2, which may count nodes or processes, and there would"
-                " be 2 workers here (nproc_per_node: default)"
+                "default is None and the test 2, which may count nodes or processes, but this node"
+                " would start 2 workers (nproc_per_node: default)"
             ),
             "add --cluster none",
         ),

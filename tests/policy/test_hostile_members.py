@@ -87,9 +87,7 @@ def test_message_that_no_agent_sends(message: messages.AgentMessage) -> None:
 
     [line] = lines(done)
     kind = type(message).__name__
-    assert line == (
-        f"refused n1 (pid 11) at 10.0.0.1: it sent a message that has no place here ({kind})"
-    )
+    assert line == (f"refused n1 (pid 11) at 10.0.0.1: it sent an unexpected message ({kind})")
     assert disconnects(done, 1)
 
 

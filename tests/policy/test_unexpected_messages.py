@@ -43,7 +43,7 @@ def sends(job: Coordinator, number: int, message: messages.AgentMessage) -> list
 
 def dropped(kind: str) -> list[job_events.Action]:
     """Return what is done about node 1 that has sent a message of this kind which no agent sends."""
-    what = f"it sent a message that has no place here ({kind})"
+    what = f"it sent an unexpected message ({kind})"
     return [
         job_events.PrintOnNodeZero(f"refused n1 (pid 11) at 10.0.0.1: {what}"),
         job_events.Disconnect((1,)),

@@ -197,7 +197,7 @@ def test_report_shows_output_without_traceback() -> None:
         (
             "unrecognized arguments: --local-rank=3",
             (
-                "leave --pass-local-rank out; for a script for torch 1, use"
+                "remove --pass-local-rank; for a script for torch 1, use"
                 " --pass-local-rank=local_rank"
             ),
         ),

@@ -166,7 +166,7 @@ def test_second_query_of_a_topic_is_refused(asked: Asked) -> None:
     asked.ask(os.getppid, Topic.RANKS)
     asked.wait()
 
-    busy = (None, "is busy: others ask for its native stacks")
+    busy = (None, "is busy: other commands are already asking for its native stacks")
     assert asked.answers == [busy, (os.getpid(), ""), (os.getpid(), "")]
 
 

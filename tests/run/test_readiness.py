@@ -392,8 +392,8 @@ def test_server_on_loopback_only_gets_advice(
     asking.turn()
 
     assert asking.reason() == (
-        f"GET http://{own_address}:{port_of(listener)}/health: Connection refused"
-        "; it listens on 127.0.0.1 only: start it with --host 0.0.0.0, or its like"
+        f"GET http://{own_address}:{port_of(listener)}/health: Connection refused; it listens on"
+        " 127.0.0.1 only: start it with --host 0.0.0.0, or the equivalent option"
     )
 
 

@@ -32,7 +32,7 @@ SSH_ERRORS = {
     "me@gpu-02: Permission denied (publickey).": "it accepts none of your keys",
     "me@gpu-02: Permission denied (publickey,password).": "and asks for a password",
     "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.": (
-        "its host key is not the one that is known"
+        "its host key differs from the one in known_hosts"
     ),
     "No ED25519 host key is known for gpu-02 and you have requested strict checking.\n"
     "Host key verification failed.": "its host key is not known",

@@ -103,7 +103,7 @@ def test_output_of_crashed_agent_is_shown(clusterrun: Launcher) -> None:
         "Traceback (most recent call last):\n"
         '  File "agent.py", line 1, in f\n'
         "ZeroDivisionError: division by zero\n"
-        "clusterrun: a has closed the connection; what runs there ends by itself\n"
+        "clusterrun: a has closed the connection; processes of the job there will exit on their own\n"
         "clusterrun: error: all connections are lost\n"
     )
 

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 from tests.workers.fork_server_bench import Bench, fork_server, preparation_for
 
 STOPPED = "has not answered for 5 s: it is stopped"
-TRACED = "has not answered for 5 s: a debugger holds it"
+TRACED = "has not answered for 5 s: a debugger has stopped it"
 ASLEEP = "has not answered for 5 s"
 
 

@@ -152,7 +152,7 @@ NO_PYTHON = "echo 'Error: Failed to find python version from target process' >&2
         (NO_PYTHON, "NOT_PYTHON: Error: Failed to find python"),
         ("echo 'thread (1): MainThread;main (train.py:9) 20'", "FAILED: None"),
         ("echo 'py-spy> Wrote raw data' >&2; echo wrong >&2", "FAILED: wrong"),
-        ("exec sleep 60", "FAILED: py-spy has not ended 2 s after its time"),
+        ("exec sleep 60", "FAILED: py-spy was still running 2 s after it should have exited"),
     ],
 )
 def test_reason_for_missing_stacks(
@@ -299,7 +299,7 @@ def test_real_py_spy_names_the_function(start: Start) -> None:
 
     samples = msgspec.msgpack.decode(sampled, type=NodeSamples)
     if {each.why_no_stacks for each in samples.ranks} == {WhyNoStacks.REFUSED}:
-        pytest.skip("py-spy may not read processes here")
+        pytest.skip("py-spy may not read processes on this node")
     most = [max(each.windows[1].places, key=lambda it: it.share) for each in samples.ranks]
     assert [it.place.split()[-1] for it in most] == ["meets", "sleeps_too_long", "meets"]
     assert all(it.share > 0.6 for it in most)

@@ -189,16 +189,17 @@ COMMANDS = (
     ),
     Command(
         "doctor",
-        "Check whether this machine, or all nodes of a job, are fit for it",
+        "Check whether this machine, or every node of a job, is fit to run jobs",
         "clients.doctor.doctor:execute",
         own=("clients.doctor.doctor:Doctor",),
         takes=ALL_TO_RUN,
         shows=("log_dir", "json"),
         groups=(Workers, Rendezvous, Ssh),
         about="Check this machine: shared memory, folders, limits, host names, interfaces, CPUs,"
-        " GPUs. Run on every node with a job's options, it checks them all, and also"
-        " versions, connections, clocks, shared folders and speed. Each problem is printed"
-        " with its fix; exit code 1 if a typical job would fail. Options that matter most:",
+        " GPUs. If you run it on every node with a job's options, it checks all nodes, and"
+        " also compares versions and checks connections, clocks, shared folders and speed."
+        " Each problem is printed with its fix; exit code 1 if a typical job would fail."
+        " Options that matter most:",
     ),
     Command(
         "bench",
@@ -208,10 +209,11 @@ COMMANDS = (
         takes=ALL_TO_RUN,
         shows=("json",),
         about="Run SCRIPT at several sizes, and with other options too; read its throughput from"
-        " what it prints; and print a table with speed-up, efficiency and spread. Outputs, table and"
-        " a picture (with matplotlib) go to --log-dir, by default clusterrun-bench. It takes all"
-        " options of a job; --nnodes may be a list, such as 1,2, with --launcher ssh, and in an"
-        " allocation of Slurm, where bench starts each run by srun itself.",
+        " what it prints; and print a table with speed-up, efficiency and spread. Outputs,"
+        " the table and (with matplotlib) a plot go to --log-dir, by default"
+        " clusterrun-bench. It takes all options of a job. With --launcher ssh, or in a Slurm"
+        " allocation, where bench starts each run with srun, --nnodes may be a list such as"
+        " 1,2.",
         words="SCRIPT",
     ),
     Command(
@@ -294,9 +296,9 @@ def _with_options_after(command: Command, line: CommandLine, called: str) -> Com
     if len(after.words) > bool(command.words) and not command.takes_script:
         last = after.words[-1]
         takes = (
-            f"one {command.words}: {last} is one too many"
+            f"one {command.words}, but was also given {last}"
             if command.words
-            else f"only options: {last} is not one"
+            else f"only options, and {last} is not an option"
         )
         raise UsageError(
             f"clusterrun {command.word} takes {takes}",

@@ -86,7 +86,7 @@ def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     standard_error.register(2, select.POLLOUT)
     # A stopped terminal must not delay the exit.
     if standard_error.poll(0) == [(2, select.POLLOUT)]:
-        os.write(2, f"clusterrun: {name} before any worker was started\n".encode())
+        os.write(2, f"clusterrun: received {name} before any worker was started\n".encode())
     os._exit(128 + number)
 
 

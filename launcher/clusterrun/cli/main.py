@@ -99,7 +99,7 @@ def explain_unexpected(error: Exception) -> int:
     import traceback
 
     lines = "".join(traceback.format_exception(error)).splitlines()
-    complain(*lines, "clusterrun: error: this is a bug of clusterrun's own")
+    complain(*lines, "clusterrun: error: this is a bug in clusterrun")
     return ExitCode.INTERNAL
 
 

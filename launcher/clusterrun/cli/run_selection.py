@@ -108,9 +108,10 @@ def query_agent(job: RunningJob, request: Request, kind: type[AnswerT]) -> Answe
     """
     if job.described.state == JOINING and not isinstance(request, StopJob):
         raise NoJobError(
-            f"run {job.described.run_id} is still waiting here for other nodes, or for a free slot",
-            "clusterrun ps shows for how long, and clusterrun stop ends it; if the job runs on other"
-            " nodes, run this there",
+            f"run {job.described.run_id} is still waiting on this host for other nodes, or for a"
+            " free slot",
+            "clusterrun ps shows for how long, and clusterrun stop ends it; if the job is already"
+            " running on other nodes, run this command on one of them",
         )
     try:
         return ask(job, request, kind)

@@ -157,11 +157,11 @@ def _text(
     """Return the value of an option: the attached text, or the next word, which is removed from ``rest``."""
     if not row.metavar:
         if touching is not None:
-            raise UsageError(f"{shown} takes no value", f"type {shown} alone")
+            raise UsageError(f"{shown} takes no value", f"use {shown} without a value")
         return row.value.implied
     if touching is not None:
         return touching
-    hint = f"type {shown} {row.metavar}"
+    hint = f"use {shown} {row.metavar}"
     if row.value.implied:
         is_value = rest and not row.needs_equals and (rest[0] == "-" or rest[0][:1] != "-")
         return rest.popleft() if is_value else row.value.implied
@@ -174,7 +174,7 @@ def _text(
     if text.isspace() and not rest:
         from clusterrun.job.mistakes import BLANK_AFTER_BACKSLASH
 
-        raise UsageError(f"{shown} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
+        raise UsageError(f"{shown} needs a value, but got a space", BLANK_AFTER_BACKSLASH)
     return text
 
 

@@ -26,7 +26,9 @@ class Topo(Struct, frozen=True):
 
     capture: Annotated[
         values.NewCapture,
-        Option("Write what was read of this machine to this .json", default="no file"),
+        Option(
+            "Write what clusterrun reads about this machine to this .json file", default="no file"
+        ),
     ] = None
 
 

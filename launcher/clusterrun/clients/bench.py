@@ -68,7 +68,7 @@ def _variant(text: str) -> Variant:
     name, _, rest = text.partition(":")
     if ":" not in text or not re.fullmatch(r"[\w.+-]*[\w+-][\w.+-]*", name):
         raise UsageError(
-            f"{text!r} has no name, of letters, digits, _, ., + and -, before a colon",
+            f"{text!r} does not begin with a name (letters, digits, _, ., + and -) and a colon",
             "give a name and options: 'unbound: --numa-binding none'",
         )
     try:
@@ -107,7 +107,7 @@ class BenchOptions(Struct, frozen=True):
         tuple[Variant, ...],
         Value(_variant, "'NAME: OPTIONS'", repeated=True),
         Option(
-            "Run all sizes with these options, too; after -- come arguments for the script; may be"
+            "Also run all sizes with these options; put arguments for the script after --; may be"
             " repeated",
             default="one, without options of its own",
         ),
@@ -252,8 +252,7 @@ def _planned_runs(
     if given.over_ssh is None and given.job.agents > 1:
         raise UsageError(
             f"bench starts the other nodes itself, but was started as one of {given.job.agents}"
-            " processes here"
-            f" ({given.job.origin('nnodes')})",
+            f" processes on this node ({given.job.origin('nnodes')})",
             STARTING_NODES,
         )
     hosts = given.over_ssh.hosts if given.over_ssh else ()

@@ -112,7 +112,7 @@ def _directive(text: str) -> str:
 def _word(text: str) -> str:
     """Check that a word needs no quoting in a directive, where # begins a comment."""
     if not re.fullmatch(r"[^\s\"'\\#]+", text):
-        raise _invalid(text, "one word", "give one without blanks, quotes, \\ and #")
+        raise _invalid(text, "one word", "give one without spaces, quotes, \\ and #")
     return text
 
 
@@ -363,19 +363,20 @@ def _check_options(job: Sequence[Layer], request: SlurmRequest) -> None:
     starts = value_of("launcher", job[:1])
     if starts.value is not NodeLauncher.NONE:
         raise UsageError(
-            f"{starts.origin} {starts.value.value} starts the job now, and Slurm starts it later",
+            f"{starts.origin} {starts.value.value} starts the job now, but submit has Slurm start"
+            " it later",
             f"remove submit or {starts.origin}",
         )
     if found["dry_run"].value:
         raise UsageError(
-            f"{found['dry_run'].origin} goes with a job that starts now",
+            f"{found['dry_run'].origin} works only with a job that starts now",
             "to see what would be submitted, use --print",
         )
     before = found["suspend_before"]
     if request.time is not None and before.value and before.value >= request.time:
         raise UsageError(
-            f"{before.origin}: {before.value:g} s before the end of a job of {request.time} s"
-            " (--time) is before its start",
+            f"{before.origin} is {before.value:g} s, but the job's time limit is only"
+            f" {request.time} s (--time)",
             "give a longer time, or fewer seconds",
         )
 
@@ -401,8 +402,8 @@ def _gpus_per_node(
     if request.cpus_per_gpu or request.memory_per_gpu:
         raise UsageError(
             "with --exclusive alone, how many GPUs a node has is not known",
-            "add --gpus-per-node N, or remove --cpus-per-gpu and --memory-per-gpu: whole nodes"
-            " have all of theirs",
+            "add --gpus-per-node N, or remove --cpus-per-gpu and --memory-per-gpu: a job on whole"
+            " nodes gets all of their CPUs and memory",
         )
     return None
 
@@ -490,8 +491,8 @@ def _requeue_warning(request: SlurmRequest, job: Sequence[Layer]) -> str | None:
     if not requeue.value or is_signalled or any(value_of(name, job).value for name in ways):
         return None
     return (
-        f"{requeue.origin}: nothing suspends the job before its time limit, which ends it for good:"
-        " add --suspend-before 300"
+        f"{requeue.origin}: nothing suspends the job before its time limit, so the limit ends it"
+        " for good: add --suspend-before 300"
     )
 
 
@@ -566,7 +567,10 @@ def _setup(job: Submission) -> list[str]:
     """Return the lines before the command: variables, then the lines of --setup."""
     lines: list[str] = []
     if job.unset:
-        lines.append("# Set where the job was submitted; here Slurm's own values count.")
+        lines.append(
+            "# Inherited from the shell that submitted the job; in the job, Slurm's own values"
+            " apply."
+        )
         lines.append(f"unset {' '.join(job.unset)}")
     if job.env:
         lines += [
@@ -686,7 +690,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         ) from None
     if how.follow and _is_array(job, environ):
         raise UsageError(
-            "--follow shows one job, and an array is several",
+            "--follow shows one job, but an array is several",
             "remove --follow; squeue and tail -f show them",
         )
     if job.warning:
@@ -703,7 +707,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         raise UsageError(
             "this machine has no Slurm: sbatch is not on PATH",
             "run it on a login node, or add --print to see what would be submitted\n"
-            "for LSF, PBS, Flux and Kubernetes, edit a file of configs: docs/slurm.md",
+            "for LSF, PBS, Flux and Kubernetes, edit a file in configs (see docs/slurm.md)",
         )
     queued = submit(job, text, ask_slurm)
     complain(f"clusterrun: Slurm has queued job {queued.number} ({job.job_name})")

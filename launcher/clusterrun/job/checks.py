@@ -21,7 +21,7 @@ def check_compatible(job: Job) -> None:
         raise UsageError(
             f"{job.origin('start_method')}: only Python scripts and modules can be forked, and"
             f" --no-python runs {script.name}",
-            "leave one of the two out",
+            "remove one of the two",
         )
     if job.failures.on_hang is not OnHang.REPORT and not job.failures.hang_timeout:
         raise UsageError(
@@ -86,12 +86,12 @@ def _check_replaceable(job: Job) -> None:
     """
     for name, setting in _needs_agent(job):
         raise UsageError(
-            f"{job.origin('exec')} leaves no agent, but {name} ({setting.origin}) needs one",
-            f"leave one out: {job.origin('exec')} or {setting.origin}",
+            f"{job.origin('exec')} leaves no agent running, but {name} ({setting.origin}) needs one",
+            f"remove one: {job.origin('exec')} or {setting.origin}",
         )
     if job.agents > 1 and job.rendezvous.rdzv_endpoint is not None:
         raise UsageError(
-            f"{job.origin('exec')} leaves no agent, but an agent must listen at"
+            f"{job.origin('exec')} leaves no agent running, but an agent must listen at"
             f" {job.setting('rdzv_endpoint')}",
             "give --master-addr and --master-port instead",
         )

@@ -8,24 +8,26 @@ taken for an abbreviation of a clusterrun option.
 import re
 from collections.abc import Collection, Mapping
 
-_WORKERS = "type --nproc-per-node N: the number of workers on each node"
-_GPUS = f"{_WORKERS}; or --devices 0,1: which GPUs of it"
-_NODES = "type --nnodes N"
-_ADDRESS = "type --master-addr HOST"
-_PORT = "type --master-port PORT"
-_HOSTS = "type --hosts HOST,HOST"
-_HOSTFILE = "type --hostfile FILE"
-_VARIABLE = "type --env NAME=VALUE"
-_BINDING = "type --numa-binding HOW, or nothing: workers are bound to CPUs near their GPUs"
-_LOGS = "type --log-dir DIR"
+_WORKERS = "use --nproc-per-node N: the number of workers on each node"
+_GPUS = f"{_WORKERS}; or --devices 0,1: which GPUs of the node"
+_NODES = "use --nnodes N"
+_ADDRESS = "use --master-addr HOST"
+_PORT = "use --master-port PORT"
+_HOSTS = "use --hosts HOST,HOST"
+_HOSTFILE = "use --hostfile FILE"
+_VARIABLE = "use --env NAME=VALUE"
+_BINDING = (
+    "use --numa-binding HOW, or no option: by default, workers are bound to CPUs near their GPUs"
+)
+_LOGS = "use --log-dir DIR"
 _FOLDER = "change to that folder first: cd FOLDER"
-_NEEDLESS = "leave it out: clusterrun needs no such option"
-_LABELLED = "leave it out: each line begins with its rank"
-_UNBUFFERED = "leave it out: workers print without a buffer"
+_NEEDLESS = "remove it: clusterrun needs no such option"
+_LABELLED = "remove it: each line begins with its rank"
+_UNBUFFERED = "remove it: the output of workers is unbuffered"
 _IN_ACCELERATOR = "set it in the script, in Accelerator(...) or its plugins"
 
-_THREADS = "type --env OMP_NUM_THREADS=N"
-_SIZES = "type --nnodes MIN:MAX"
+_THREADS = "use --env OMP_NUM_THREADS=N"
+_SIZES = "use --nnodes MIN:MAX"
 
 _FAMILIES = (
     *("deepspeed-", "dynamo-", "fp8-", "fsdp-", "megatron-lm-", "offload-", "parallelism-config-"),
@@ -44,38 +46,41 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
     "accelerate": {
         "num-processes": _WORKERS,
         "num-machines": _NODES,
-        "machine-rank": "type --node-rank R",
+        "machine-rank": "use --node-rank R",
         "main-process-ip": _ADDRESS,
         "main-process-port": _PORT,
-        "gpu-ids": "type --devices 0,1: the GPUs of this node",
-        "mixed-precision": f"{_IN_ACCELERATOR}, or type --env ACCELERATE_MIXED_PRECISION=bf16",
-        "config-file": "clusterrun does not read it: type its values as options, or write them to a"
-        " job file (--config FILE)",
-        "multi-gpu": "leave it out: one worker for each visible GPU is the default",
-        "cpu": "type --env ACCELERATE_USE_CPU=true",
+        "gpu-ids": "use --devices 0,1: the GPUs of this node",
+        "mixed-precision": f"{_IN_ACCELERATOR}, or use --env ACCELERATE_MIXED_PRECISION=bf16",
+        "config-file": "clusterrun does not read it: set its values with options, or write them to"
+        " a job file (--config FILE)",
+        "multi-gpu": "remove it: one worker for each visible GPU is the default",
+        "cpu": "use --env ACCELERATE_USE_CPU=true",
         "num-cpu-threads-per-process": _THREADS,
         "enable-cpu-affinity": _BINDING,
-        "debug": "type --env ACCELERATE_DEBUG_MODE=true",
+        "debug": "use --env ACCELERATE_DEBUG_MODE=true",
         "gradient-accumulation-steps gradient-clipping": _IN_ACCELERATOR,
         "mpirun-hostfile deepspeed-hostfile": _HOSTFILE,
         "same-network main-training-function quiet": _NEEDLESS,
-        "tpu no-tpu-cluster vm downcast-bf16": "leave it out: clusterrun starts workers on GPUs and"
+        "tpu no-tpu-cluster vm downcast-bf16": "remove it: clusterrun starts workers on GPUs and"
         " CPUs only",
     },
     "deepspeed": {
         "num-gpus num-accelerators": _WORKERS,
         "num-nodes": _NODES,
-        "include i exclude e": "type --hosts HOST,HOST for the nodes, --devices 0,1 for the GPUs of"
+        "include i exclude e": "use --hosts HOST,HOST for the nodes, --devices 0,1 for the GPUs of"
         " each",
         "H": _HOSTFILE,
         "min-elastic-nodes max-elastic-nodes elastic-training": _SIZES,
-        "bind-cores-to-rank": "type --numa-binding exclusive",
-        "bind-core-list": "type --numa-binding exclusive; with taskset, the whole job has fewer CPUs",
+        "bind-cores-to-rank": "use --numa-binding exclusive",
+        "bind-core-list": (
+            "use --numa-binding exclusive; to limit the whole job to fewer CPUs, start it with"
+            " taskset"
+        ),
         "enable-each-rank-log": _LOGS,
-        "ssh-port": "type --launcher ssh --ssh-options '-p PORT'",
-        "launcher-args": "type --ssh-options 'OPTIONS'",
+        "ssh-port": "use --launcher ssh --ssh-options '-p PORT'",
+        "launcher-args": "use --ssh-options 'OPTIONS'",
         "no-local-rank no-ssh no-ssh-check force-multi save-pid": _NEEDLESS,
-        "autotuning": "leave it out: clusterrun tunes nothing",
+        "autotuning": "remove it: clusterrun has no autotuning",
     },
     "Lightning": {
         "gpus": _GPUS,
@@ -91,7 +96,7 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
         "x env genv": _VARIABLE,
         "bind-to rank-by report-bindings bind-to-core": _BINDING,
         "oversubscribe allow-run-as-root nooversubscribe": _NEEDLESS,
-        "mca pmixmca prtemca am": "leave it out: clusterrun does not use MPI",
+        "mca pmixmca prtemca am": "remove it: clusterrun does not use MPI",
         "tag-output l prepend-rank": _LABELLED,
         "output-filename output": _LOGS,
         "wdir wd": _FOLDER,
@@ -110,12 +115,12 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
         _SLURM_ONLY: "it is for Slurm only",
     },
     "PyTorch's imagenet example": {
-        "gpu": "type --devices 0: the GPUs of this node",
-        "rank": "type --node-rank R: a node's number, from which its workers have their ranks",
-        "world-size": "type --nnodes N and --nproc-per-node N",
-        "dist-url": "type --master-addr HOST and --master-port PORT",
+        "gpu": "use --devices 0: the GPUs of this node",
+        "rank": "use --node-rank R: the node's number, from which its workers get their ranks",
+        "world-size": "use --nnodes N and --nproc-per-node N",
+        "dist-url": "use --master-addr HOST and --master-port PORT",
     },
-    "python": {"u": _UNBUFFERED, "W": "type --env PYTHONWARNINGS=ACTION"},
+    "python": {"u": _UNBUFFERED, "W": "use --env PYTHONWARNINGS=ACTION"},
     "torch.multiprocessing.spawn": {"nprocs": _WORKERS},
 }
 """By launcher, what to type instead of its options; one letter is a short option."""
@@ -135,14 +140,14 @@ _NUMBER = re.compile(
 _USUAL = {
     "g": _GPUS,
     "gpu-id gpuids gpu-list device-id device-ids cuda-devices visible-devices"
-    " cuda-visible-devices": "type --devices 0,1: the GPUs of this node",
+    " cuda-visible-devices": "use --devices 0,1: the GPUs of this node",
     "port rdzv-port": _PORT,
     "master-ip master-host head head-node head-ip ip addr address": _ADDRESS,
-    "node-id node-index machine-id": "type --node-rank R",
+    "node-id node-index machine-id": "use --node-rank R",
     "host-list hostlist hostnames node-list": _HOSTS,
     "host-file machine-file node-file nodefile": _HOSTFILE,
     "min-nodes max-nodes min-np max-np": _SIZES,
-    "retries max-retries": "type --max-restarts N",
+    "retries max-retries": "use --max-restarts N",
     "threads num-threads omp-num-threads cpus-per-worker": _THREADS,
     "backend dist-backend": "set it in the script, in init_process_group(...)",
     "log-file log-path": _LOGS,
@@ -160,7 +165,7 @@ def common_option(name: str, known: Collection[str] = ()) -> str:
     # "node" alone may mean a rank, and "gpu" an index.
     if found and (found["count"] or found["plural"] or found["after"]):
         is_of_submit = found["what"] == "gpu" and "gpus-per-node" in known
-        return "type --gpus-per-node N" if is_of_submit else _NUMBERS[found["what"]]
+        return "use --gpus-per-node N" if is_of_submit else _NUMBERS[found["what"]]
     return next((instead for names, instead in _USUAL.items() if name in names.split()), "")
 
 

@@ -72,7 +72,7 @@ def check_number(what: str, counts: Iterable[int]) -> None:
     """
     if (number := sum(counts)) > MAX_HOSTS:
         raise UsageError(
-            f"{what} has {number:,} hosts, and a job has {MAX_HOSTS:,} at most",
+            f"{what} has {number:,} hosts, but a job has {MAX_HOSTS:,} at most",
             "check the numbers in it",
         )
 
@@ -173,7 +173,7 @@ def list_hosts(layers: Sequence[Layer]) -> ListedHosts:
     strongest = [layer for layer in layers if {"hosts", "hostfile"} & layer.keys()][:1]
     hosts, file = find("hosts", strongest), value_of("hostfile", strongest)
     if hosts and file.value:
-        raise UsageError(f"{hosts.origin} and {file.origin} both list the hosts", "leave one out")
+        raise UsageError(f"{hosts.origin} and {file.origin} both list the hosts", "remove one")
     return ListedHosts(hosts) if hosts else read_hostfile(file)
 
 

@@ -30,7 +30,7 @@ PLAIN_KEYS = {
 
 KEYS = ("script", "module", "args", "env", "services", "node_ranks", *PLAIN_KEYS)
 
-KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
+KEYS_ARE_OPTIONS = "each option is a key: run clusterrun --help all"
 
 ACCELERATE_KEYS = (
     *("compute_environment", "distributed_type"),
@@ -122,8 +122,8 @@ def read_job_file(config: Setting[str]) -> JobFile:
         services = read_services(given["services"])
     if not services and "node_ranks" in given:
         raise UsageError(
-            f"{given['node_ranks'].origin}: is only for a job with services: which nodes run its"
-            " main program",
+            f"{given['node_ranks'].origin}: applies only to a job with services, where it lists the"
+            " nodes that run the main program",
             "remove the line, or write node_rank for the rank of this node",
         )
     nodes = given.get("node_ranks")
@@ -149,11 +149,13 @@ def read_entries(config: Setting[str]) -> dict[str, Entry]:
 
 def _check_known(entry: Entry) -> None:
     if entry.key == "config":
-        raise UsageError(f"{entry.origin}: a job file can't name another", "remove the line")
+        raise UsageError(
+            f"{entry.origin}: a job file can't include another job file", "remove the line"
+        )
     if entry.key in ACCELERATE_KEYS:
         raise UsageError(
             f"{entry.origin}: there is no such key; accelerate's own files have it",
-            f"type its values as options, or write a job file; {KEYS_ARE_OPTIONS}",
+            f"set its values with options, or write a job file; {KEYS_ARE_OPTIONS}",
         )
     if entry.key in REMOVED_OPTIONS:
         raise UsageError(

@@ -43,7 +43,7 @@ COMMANDS_AS_OPTIONS = {"help": "--help", "version": "--version"}
 
 USE_ENV = ("--use-env", "--use_env")
 
-BLANK_AFTER_BACKSLASH = "if it should continue the line, remove the blank after the \\"
+BLANK_AFTER_BACKSLASH = "if it should continue the line, remove the space after the \\"
 
 
 def unknown_option(
@@ -106,7 +106,7 @@ def _unknown_option(
             return UsageError(f"there is no option {spelled}", f"{instead}\n{_goes_after(words)}")
     if meant:
         flags = " or ".join(f"--{each}" for each in meant)
-        return UsageError(f"{typed} could mean {flags}", "type one of them in full")
+        return UsageError(f"{typed} could mean {flags}", "give one of them in full")
     nearest = closest(typed.lstrip("-").replace("_", "-"), known)
     hints = [f"did you mean --{nearest}?"] if nearest else []
     if takes_script and (_program_in(words) or not nearest):
@@ -122,7 +122,10 @@ def missing_program(options: Layer) -> UsageError:
         if row and row.metavar and row.value.completes != "file" and text.value.endswith(".py"):
             line = command(text.origin, row.metavar, text.value)
             value = f"{printable(text.value)} is the value of {text.origin}"
-            return UsageError("no script given", f"{value}; type one before it:\n  {line}")
+            return UsageError(
+                "no script given",
+                f"{value}; if it is the script, put a value before it:\n  {line}",
+            )
     return UsageError("no script given", f"for example:\n  {command('train.py')}")
 
 
@@ -144,9 +147,10 @@ def wrong_script(words: Sequence[str], where: str, search_path: str) -> UsageErr
         script = list(dropwhile(lambda word: word.startswith("-") and word != "-m", args))
         return UsageError(
             f"{where}{name} is an interpreter, not a script",
-            "leave it out; --python sets the workers' interpreter:\n"
+            "remove it; --python sets the workers' interpreter:\n"
             f"  {command(*(script or ('SCRIPT',)))}\n"
-            f"or run it as a program:\n  {command('--no-python', *words)}",
+            "or run it as a program:\n"
+            f"  {command('--no-python', *words)}",
         )
     kind = kind_of(name)
     if kind is FileKind.NOTHING:
@@ -216,7 +220,7 @@ def wrong_executable(name: str, where: str) -> UsageError:
     if kind_of(name) is not FileKind.FILE:
         hint = did_you_mean_file(name) or "give the path of a program"
     elif name.endswith(".py"):
-        hint = f"for a Python script, leave out --no-python:\n  {command(name)}"
+        hint = f"for a Python script, remove --no-python:\n  {command(name)}"
     else:
         hint = f"run it by its path:\n  {command('--no-python', _path(name))}"
         if not is_executable(name):
@@ -322,18 +326,18 @@ def _pasted_line(words: Sequence[str], index: int, where: str) -> UsageError:
             rest = ["--pass-local-rank", *rest]
         return UsageError(
             f"{where}{launcher} is a launcher, not a script",
-            f"leave it out; clusterrun takes the same options:\n  {command(*rest)}",
+            f"remove it; clusterrun takes the same options:\n  {command(*rest)}",
         )
     at = next((n for n, word in enumerate(words) if _begins_program(word)), len(words))
     program = [word for word in words[at:] if word not in {"python", "python3"}] or ["train.py"]
     if name in TASK_LAUNCHERS:
         return UsageError(
             f"{where}{launcher} must come before clusterrun",
-            f"type:\n  {command(*program, before=words[:at])}",
+            f"run:\n  {command(*program, before=words[:at])}",
         )
     return UsageError(
         f"{where}{launcher} is a launcher, not a script",
-        f"leave it and its options out:\n  {command(*program)}",
+        f"remove it and its options:\n  {command(*program)}",
     )
 
 
@@ -348,7 +352,7 @@ def _missing_script(words: Sequence[str], where: str, search_path: str) -> Usage
             f"{where}the name of the script is empty", "set the shell variable that it comes from"
         )
     if not name.strip():
-        return UsageError(f"{where}the name of the script is a blank", BLANK_AFTER_BACKSLASH)
+        return UsageError(f"{where}the name of the script is a space", BLANK_AFTER_BACKSLASH)
     if name[0] in DASHES:
         option = name.lstrip(f"-{DASHES}").translate(dict.fromkeys(map(ord, DASHES), "-"))
         return UsageError(
@@ -372,7 +376,7 @@ def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
         line = " ".join(["clusterrun", COMMANDS_AS_OPTIONS[name], *rest])
         yield f"for clusterrun's own {name}:\n  {line}"
     if name in COMMANDS_OF_OTHERS:
-        yield f"leave {name} out:\n  {command(*(rest or ('train.py',)))}"
+        yield f"remove {name}:\n  {command(*(rest or ('train.py',)))}"
     if find_executable(name, search_path):
         yield f"to run the program {printable(name)}:\n  {command('--no-python', *words)}"
     if _is_module(name):

@@ -108,9 +108,9 @@ def requested_nodes(layers: Sequence[Layer]) -> Setting[NodeRange] | None:
         return nnodes
     if nnodes.value.minimum != nnodes.value.maximum:
         raise UsageError(
-            f"nnodes is {nnodes}, and spares is {spares}: with spares, the number of"
-            " nodes that work never changes",
-            f"give --nnodes one number, or leave {spares.origin} out",
+            f"nnodes is {nnodes}, but spares is {spares}: with spares, the number of working nodes"
+            " is fixed",
+            f"give --nnodes one number, or remove {spares.origin}",
         )
     nodes = nnodes.value.maximum + spares.value
     return Setting(NodeRange(nodes, nodes), f"{nnodes.origin} and {spares.origin}")
@@ -145,7 +145,7 @@ def _with_listed_hosts(
         raise UsageError(
             f"nnodes is {requested.value.maximum} ({requested.origin}), but {hosts.origin} lists"
             f" {count.value}",
-            f"leave {requested.origin} out",
+            f"remove {requested.origin}",
         )
     rank = find("node_rank", layers) or _own_rank(hosts, layers, launch)
     is_listed = rank.value < count.value
@@ -189,7 +189,7 @@ def _ignored_cluster_warnings(
     if count and not found.overridable and found.agents > 1 and rank in {0, None}:
         yield (
             f"{found.agents} whole jobs run, one in each task of {found.cluster.value}"
-            f" ({count.origin}): for one job, leave {asked.origin} out"
+            f" ({count.origin}): for one job, remove {asked.origin}"
         )
     # With --cluster none there is no warning, because the error without it says to type it.
     elif found.elsewhere_warning and value_of("standalone", layers).value:
@@ -204,7 +204,7 @@ def _check_one_launcher(launcher: Setting[NodeLauncher], found: Found) -> None:
         raise UsageError(
             f"{launcher.origin} is ssh, but {found.cluster.value} has started {found.agents} agents"
             f" of this job ({found.cluster.origin})",
-            "type --launcher none",
+            "use --launcher none",
         )
 
 
@@ -241,8 +241,7 @@ def _used_part(
         origins = [setting.origin for setting in (nodes, rank) if setting]
         raise UsageError(
             "; ".join(f"{value}, but the cluster has {other}" for value, other in differences),
-            f"leave {' and '.join(origins)} out, or set all of --nnodes, --node-rank and"
-            " --master-addr",
+            f"remove {' and '.join(origins)}, or set all of --nnodes, --node-rank and --master-addr",
         )
     workers = value_of("nproc_per_node", layers)
     if found.tasks and workers.value != 1:
@@ -284,8 +283,9 @@ def _too_many_workers(workers: Setting[object], tasks: Setting[TaskLayout]) -> U
     return UsageError(
         f"nproc_per_node is {format_value(workers.value)} ({workers.origin}), but this node has"
         f" {has_tasks}, and each would start that many workers",
-        f"start one task on each node:\n  {tasks.value.one_per_node}\n"
-        "or one worker in each task: leave out the options for nodes, ranks and workers",
+        "start one task on each node:\n"
+        f"  {tasks.value.one_per_node}\n"
+        "or one worker in each task: remove the options for nodes, ranks and workers",
     )
 
 
@@ -302,7 +302,7 @@ def _cluster_layer(used: Found) -> Layer:
 
 def _check_rank(rank: Setting[int | None], nodes: Setting[int]) -> None:
     if rank.value is not None and rank.value >= nodes.value:
-        one = f"give --nnodes {rank.value + 1} or more, or leave the rank out: one node has rank 0"
+        one = f"give --nnodes {rank.value + 1} or more, or remove the rank: one node has rank 0"
         raise UsageError(
             f"node_rank is {rank}, but nnodes is {nodes}",
             one if nodes.value == 1 else f"give a rank from 0 to {nodes.value - 1}",
@@ -326,7 +326,7 @@ def working_nodes(layout: NodeLayout) -> Layer:
     if spares.value and spares.value >= nodes.value:
         raise UsageError(
             f"spares is {spares}, but the job has {nodes} node{'s' if nodes.value > 1 else ''}",
-            "give the number of nodes that work with --nnodes; spares come in addition",
+            "set --nnodes to the number of working nodes; spares are added to it",
         )
     maximum = nodes.value - spares.value
     origin = nnodes.origin if spares.value and nnodes else nodes.origin
@@ -378,7 +378,7 @@ def _check_ports(endpoint: Setting[str], port: Setting[int | None]) -> None:
     if used is not None and port.value == used:
         raise UsageError(
             f"{endpoint.origin} and {port.origin} both use port {used}",
-            f"leave {port.origin} out: a free port is chosen for the workers",
+            f"remove {port.origin}: a free port is chosen for the workers",
         )
 
 
@@ -386,15 +386,16 @@ def _check_address(address: Setting[str]) -> None:
     """Check that the address of node 0 means the same on all nodes."""
     if is_link_local(address.value):
         raise UsageError(
-            f"node 0 is at {address}, a link-local address, which each node reaches by an interface of"
-            " its own",
+            f"node 0 is at {address}, a link-local address, which each node reaches through a"
+            " different interface",
             "give its host name, or an address that it shows there:\n  ip address show scope global",
         )
 
 
 def _unknown_port(origin: str) -> UsageError:
     return UsageError(
-        f"{origin}: port 0 is chosen by each node, but all nodes must meet at one port",
+        f"{origin}: with port 0 each node chooses a port itself, but all nodes must use the same"
+        " rendezvous port",
         "give a number from 1 to 65535",
     )
 

@@ -234,7 +234,7 @@ class Workers(Struct, frozen=True):
         values.Name,  # checked where clusters are detected
         Option(
             "The scheduler whose variables give the nodes and ranks; none: ignore all of them;"
-            " MODULE:FUNCTION: ask a function of yours",
+            " MODULE:FUNCTION: call your own function",
             metavar="NAME|none|MODULE:FUNCTION",
             default="the one whose variables are set",
             common_in_scripts=True,
@@ -275,8 +275,8 @@ class Placing(Struct, frozen=True):
     numa_map: Annotated[
         values.NumaMap,
         Option(
-            "Where GPUs are, if the machine reports it wrong: GPU=CPUS or GPU=node N, a GPU by"
-            " index, PCI address or UUID; or a file of such lines",
+            "The CPUs or NUMA node near each GPU, if the machine reports them wrong: GPU=CPUS or"
+            " GPU=node N, a GPU by index, PCI address or UUID; or a file of such lines",
             default="what the machine reports",
             quiet=True,
         ),
@@ -325,8 +325,8 @@ class Ssh(Struct, frozen=True):
     ssh_options: Annotated[
         values.SshOptions,
         Option(
-            "Options for ssh, quoted as for a shell: '-p 2222 -J gate'; those of ssh_config hold,"
-            " too",
+            "Options for ssh, quoted as for a shell: '-p 2222 -J gate'; options in ssh_config also"
+            " apply",
             default="none",
         ),
     ] = ()
@@ -518,7 +518,7 @@ class Suspending(Struct, frozen=True):
         values.SignalNumber,
         Option(
             "A signal to any agent, such as USR1, after which all ranks save at one step and end",
-            default="none; SIGTERM asks for that where the script calls suspend.requested()",
+            default="none; SIGTERM has the same effect if the script calls suspend.requested()",
             needs_agent=True,
         ),
     ] = None
@@ -546,7 +546,8 @@ class Suspending(Struct, frozen=True):
     suspend_hook: Annotated[
         values.Command,
         Option(
-            "Suspend the job once COMMAND, run on node 0, exits with 0; COMMAND ready follows",
+            "Suspend the job once COMMAND, run on node 0, exits with 0; once all ranks have saved,"
+            " run COMMAND ready",
             default="none",
             needs_agent=True,
             quiet=True,

@@ -233,8 +233,8 @@ def active_environment_warnings(python: str, variables: Mapping[str, str]) -> It
     its_python = f"{active.value}/bin/python"
     if is_executable(its_python):
         yield (
-            f"workers run {python}, as clusterrun does, not the active environment {active.value}"
-            f" (VIRTUAL_ENV); to use that, type --python {its_python}"
+            f"workers use {python}, as clusterrun does, not the Python of the active environment"
+            f" {active.value} (VIRTUAL_ENV); to use that one, add --python {its_python}"
         )
 
 
@@ -260,8 +260,8 @@ def misplaced_options(program: WorkerProgram, options: Mapping[str, Row] = NAMES
     script = program.name
     if program.args[-1:] == (" ",):
         yield (
-            f"the last argument of {script} is a blank; if the line should continue, remove the"
-            " blank after the \\"
+            f"the last argument of {script} is a space; if the line should continue, remove the"
+            " space after the \\"
         )
     # Arguments after a "--" are certainly meant for the script.
     words = [arg.partition("=")[0] for arg in takewhile(lambda arg: arg != "--", program.args)]
@@ -276,7 +276,7 @@ def misplaced_options(program: WorkerProgram, options: Mapping[str, Row] = NAMES
         if text is not None and not any(
             name in text or name.replace("_", "-") in text for name in row.names
         ):
-            yield f"{goes}, which does not use it: type it before {script}"
+            yield f"{goes}, which does not use it: put it before {script}"
         elif row.name in NAMES and not row.option.common_in_scripts:
             yield f"{goes}; clusterrun's own {word} must come before it"
 
@@ -286,13 +286,11 @@ def _check_options(sources: Sequence[Layer]) -> None:
     run_path, pass_local_rank = value_of("run_path", sources), value_of("pass_local_rank", sources)
     other = run_path if run_path.value else no_python
     if module.value and other.value:
-        raise UsageError(
-            f"{module.origin} and {other.origin} can't be used together", "leave one out"
-        )
+        raise UsageError(f"{module.origin} and {other.origin} can't be used together", "remove one")
     if no_python.value and pass_local_rank.value:
         raise UsageError(
             f"{pass_local_rank.origin} can't be used with {no_python.origin}: it is for Python scripts",
-            "leave it out: the program can read its local rank from LOCAL_RANK",
+            "remove it: the program can read its local rank from LOCAL_RANK",
         )
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-REDACTED = "(left out)"
+REDACTED = "(redacted)"
 
 _SAYS_SECRET = re.compile(
     r"TOKEN(?!IZER|_FILE)|SECRET|PASS(?!_LOCAL_RANK)|KEY|CREDENTIAL|AUTH|BEARER|COOKIE|JWT|SIGNATURE"

@@ -43,9 +43,9 @@ def find_scheduler_job(
     if requeue.value and job.value is None:
         *others, last = (each.scheduler.title for each in CLUSTERS if each.job_variables)
         raise UsageError(
-            f"{requeue.origin}: this is not a job of {', '.join(others)} or {last}, which could"
-            " start it again",
-            f"leave {requeue.origin} out, or submit the job to a scheduler",
+            f"{requeue.origin}: only {', '.join(others)} or {last} can requeue a job, but none of"
+            " them started this one",
+            f"remove {requeue.origin}, or submit the job to a scheduler",
         )
     ends_at, no_end = Setting[float | None](None, "default"), None
     if value_of("suspend_before", sources).value is not None:

@@ -205,8 +205,8 @@ def _service(entry: Entry) -> Service:
     )
     if max(service.ports, default=0) > LAST_PORT:
         raise UsageError(
-            f"{service.origin('port')}: its {service.nproc_per_node} workers on a node would have ports"
-            f" {service.ports[0]} to {service.ports[-1]}, and the last one is {LAST_PORT}",
+            f"{service.origin('port')}: its {service.nproc_per_node} workers on a node would have"
+            f" ports {service.ports[0]} to {service.ports[-1]}, but the highest port is {LAST_PORT}",
             f"give {LAST_PORT + 1 - service.nproc_per_node} or less",
         )
     gpus = service.nproc_per_node * service.gpus_per_worker
@@ -245,7 +245,9 @@ def _ready_texts(entry: Entry) -> dict[str, Setting[str]]:
     texts = {}
     for each in entry.entries("path: /health"):
         if each.name not in keys:
-            raise UsageError(f"{each.origin}: there is no such key", "it has path and timeout")
+            raise UsageError(
+                f"{each.origin}: there is no such key", "the keys are path and timeout"
+            )
         texts[keys[each.name]] = Setting(each.text(), each.origin)
     return {"ready": Setting("tcp", entry.origin), **texts}
 
@@ -254,7 +256,7 @@ def _program(entry: Entry, given: Mapping[str, Entry]) -> WorkerProgram:
     named = [given[key] for key in PROGRAM_KEYS if key in given]
     if len(named) != 1:
         raise UsageError(
-            f"{entry.origin}: a service has one program, and this one has {len(named) or 'none'}",
+            f"{entry.origin}: a service has one program, but this one has {len(named) or 'none'}",
             f"give it one of {', '.join(PROGRAM_KEYS)}",
         )
     args = given["args"].texts() if "args" in given else ()
@@ -327,7 +329,7 @@ def with_services(job: Job, job_file: JobFile, *, has_main_count: bool) -> Job:
         )
     if job.tasks is not None:
         raise UsageError(
-            f"{services[0].where}: services need one agent for each node, and here are"
+            f"{services[0].where}: services need one agent for each node, but this node has"
             f" {job.tasks.local_size} tasks ({job.origin('tasks')})",
             f"start one task on each node: {job.tasks.one_per_node}",
         )
@@ -341,18 +343,18 @@ def with_services(job: Job, job_file: JobFile, *, has_main_count: bool) -> Job:
     if "PORT" in job.env:
         raise UsageError(
             f"{job.origin('env.PORT')}: PORT is a variable that clusterrun sets for each worker",
-            "leave it out; a service may say port: 8000",
+            "remove it; a service may say port: 8000",
         )
     for service in services:
         if (service.nnodes or 0) > job.nnodes:
             raise UsageError(
-                f"{service.origin('nnodes')}: {service.nnodes} nodes, and the job has"
+                f"{service.origin('nnodes')}: {service.nnodes} nodes, but the job has"
                 f" {job.setting('nnodes')}",
                 f"give {job.nnodes} or fewer",
             )
         if service.on_failure is OnFailure.RESTART and not job.failures.max_restarts:
             raise UsageError(
-                f"{service.origin('on_failure')}: restarts none, as max_restarts is"
+                f"{service.origin('on_failure')}: never restarts a worker, because max_restarts is"
                 f" {job.setting('max_restarts')}",
                 "add max_restarts: 3 at the top level, the most for each worker",
             )
@@ -400,7 +402,7 @@ def _check_ports(services: Iterable[Service], nnodes: int) -> None:
                 raise UsageError(
                     f"{other.origin('port')} and {service.origin('port')}: both have port {port} on"
                     f" node {node}",
-                    "give another one, or leave port out: free ones are chosen",
+                    "give a different one, or remove port: free ones are chosen",
                 )
 
 
@@ -417,7 +419,7 @@ def _excluded(job: Job) -> Iterator[tuple[Setting[Any], str]]:
         yield job.setting("nnodes"), f"give one number of nodes: --nnodes {job.nnodes}"
     for name in ("spares", "rejoin_timeout", "exec", "pdb"):
         if job.setting(name).value:
-            yield job.setting(name), "leave it out"
+            yield job.setting(name), "remove it"
     if job.script.is_standard_input:
         yield job.setting("script"), "save the script to a file"
     if job.workers.cluster == "paddle":

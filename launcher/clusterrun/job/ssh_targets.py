@@ -34,7 +34,7 @@ class SshTargets(Struct, frozen=True):
         where = self.launcher.origin
         if job.starting.exec:
             raise UsageError(
-                f"{job.origin('exec')} and {where} can't be used together", "leave one out"
+                f"{job.origin('exec')} and {where} can't be used together", "remove one"
             )
         if job.script.is_standard_input:
             raise UsageError(
@@ -77,7 +77,7 @@ def find_ssh_targets(
     if rank := find("node_rank", sources):
         raise UsageError(
             f"{rank.origin}: with --launcher ssh, ranks follow the list of hosts",
-            "leave it out; the first host in the list has rank 0",
+            "remove it; the first host in the list has rank 0",
         )
     counting = {"nproc_per_node", "devices"}
     has_count = any(counting & source.keys() for source in sources)

@@ -109,7 +109,7 @@ def _check_supported(layers: Sequence[Layer]) -> None:
     use_env, pass_rank = value_of("use_env", layers), value_of("pass_local_rank", layers)
     if use_env.value and pass_rank.value:
         raise UsageError(
-            f"{use_env.origin} and {pass_rank.origin} can't be used together", "leave one out"
+            f"{use_env.origin} and {pass_rank.origin} can't be used together", "remove one"
         )
 
 
@@ -133,7 +133,7 @@ def _standalone(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     if nnodes is not None and nnodes.value.maximum != 1:
         raise UsageError(
             f"{origin} is for one node, but nnodes is {nnodes}",
-            f"leave {origin} out, and set where the nodes meet:\n"
+            f"remove {origin}, and set the rendezvous endpoint:\n"
             "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         )
     one_node = layer_of(nnodes=Setting("1", origin), cluster=Setting("none", origin))

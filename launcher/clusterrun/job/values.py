@@ -78,7 +78,7 @@ def _preload(text: str) -> str | tuple[str, ...]:
     if text == "all":
         raise UsageError(
             "all is not a choice any more",
-            "give the modules: -v says which were left to each worker",
+            "list the modules; -v shows which ones each worker imports itself",
         )
     modules = tuple(module.strip() for module in text.split(","))
     for module in modules:
@@ -113,7 +113,7 @@ def variable_name(text: str) -> str:
         own_flag = f"--{text.lower().replace('_', '-')}"
         raise UsageError(
             f"{text} is a variable that clusterrun sets for each worker",
-            f"give {own_flag}" if text.startswith("MASTER_") else "leave it out",
+            f"give {own_flag}" if text.startswith("MASTER_") else "remove it",
         )
     return text
 
@@ -437,7 +437,7 @@ def _address(text: str) -> str:
     if found.port is not None:
         raise UsageError(
             f"{text!r} has a port in it",
-            f"give {found.host} here, and --master-port {found.port}",
+            f"give {found.host}, and add --master-port {found.port}",
         )
     return found.host
 
@@ -539,7 +539,7 @@ def _map_entries(text: str, where: str) -> tuple[MappedGpu, ...]:
     for part in re.split(r",(?=[^,]*=)", ",".join(pieces)):
         entry = _map_entry(part, where)
         if entry.gpu in found:
-            raise UsageError(f"{where}GPU {entry.gpu} is listed twice", "leave one out")
+            raise UsageError(f"{where}GPU {entry.gpu} is listed twice", "remove one")
         found[entry.gpu] = entry
     return tuple(found.values())
 
@@ -654,7 +654,7 @@ def _streams(text: str) -> StreamChoice:
         if rank is None:
             raise _no_streams(part)
         if rank in named:
-            raise UsageError(f"{text!r} names local rank {rank} twice", "leave out one of them")
+            raise UsageError(f"{text!r} names local rank {rank} twice", "remove one of them")
         named[rank] = _std(streams, part)
     return StreamChoice(Std.NONE, named)
 
@@ -676,7 +676,7 @@ def _no_streams(text: str) -> UsageError:
 
 def _line_prefix(text: str) -> str | None:
     if len(text.splitlines()) > 1 or text.endswith(("\n", "\r")):
-        raise UsageError(f"{text!r} is more than one line", "leave line breaks out")
+        raise UsageError(f"{text!r} is more than one line", "remove line breaks")
     return text or None
 
 
@@ -712,7 +712,7 @@ QUOTES = " \t\n'\""
 def _backend(text: str) -> str:
     if text in UNSUPPORTED_BACKENDS:
         raise UsageError(
-            f"{text} needs a server of its own, and clusterrun has no such backend",
+            f"{text} needs a server of its own, but clusterrun has no such backend",
             "rendezvous on a node of the job instead:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         )
     if text not in BACKENDS:
@@ -746,13 +746,13 @@ def _signal_names(text: str) -> str:
                 did_you_mean(name, known) or "give names such as SIGTERM,SIGUSR1",
             )
         if known[name] in UNCATCHABLE_SIGNALS:
-            raise UsageError(f"no program can handle {name}", "leave it out")
+            raise UsageError(f"no program can handle {name}", "remove it")
     return ",".join(names)
 
 
 def _plugin(text: str) -> str:
     if not text:
-        raise UsageError("the name is empty", "leave it out")
+        raise UsageError("the name is empty", "remove it")
     return text
 
 

@@ -159,7 +159,7 @@ def _answer_of(channel: Channel[AnswerT]) -> AnswerT | NoAnswer | None:
     except HandshakeFailed as failure:
         return VersionMismatch(f"it {failure}")
     except BadFrame:
-        return VersionMismatch("it has another version of clusterrun")
+        return VersionMismatch("it runs a different version of clusterrun")
     if received:
         return received[0]
     return None if channel.end is None else NoAnswer("it has closed the connection")

@@ -59,9 +59,11 @@ class Fault(Enum):
     """Why a handshake failed. Node 0 prints the text after "refused ADDRESS: it "."""
 
     NOT_CLUSTERRUN = "does not speak clusterrun's protocol"
-    OTHER_VERSION = "speaks version {version} of clusterrun's protocol, this is {own}"
-    HAS_A_TOKEN = "has a token, and this job has none"  # noqa: S105 - no password
-    HAS_NO_TOKEN = "has no token, and this job has one"  # noqa: S105 - no password
+    OTHER_VERSION = (
+        "speaks version {version} of clusterrun's protocol, but this clusterrun speaks {own}"
+    )
+    HAS_A_TOKEN = "has a token, but this job has none"  # noqa: S105 - no password
+    HAS_NO_TOKEN = "has no token, but this job has one"  # noqa: S105 - no password
     WRONG_TOKEN = "has a different token"  # noqa: S105 - no password
     RELAYED = "connected to {dialed}, and another program on this host forwarded the connection"
 

@@ -97,9 +97,9 @@ def handshake_error(
             text = f"{first} at {place} speaks version {failure.version} of clusterrun's protocol"
             return RendezvousError(f"{text}, {this} speaks version {VERSION}", _SAME_VERSION)
         case Fault.HAS_A_TOKEN:
-            text = f"the job at {place} has a token, and {this} has none"
+            text = f"the job at {place} has a token, but {this} has none"
         case Fault.HAS_NO_TOKEN:
-            text = f"the job at {place} has no token, and {this} has one"
+            text = f"the job at {place} has no token, but {this} has one"
         case Fault.WRONG_TOKEN:
             text = f"the job at {place} has a different token from {this}"
         case Fault.RELAYED:
@@ -165,10 +165,12 @@ def _hint(settings: RendezvousSettings, progress: DialProgress, rank: int | None
 def _loopback_hint(settings: RendezvousSettings, address: str) -> str:
     host, option = settings.host.value, _option(settings)
     if host == address:
-        start = "start it here with --node-rank 0, or " if settings.job.tasks is None else ""
+        start = (
+            "start it on this machine with --node-rank 0, or " if settings.job.tasks is None else ""
+        )
         return (
-            f"{host} is this machine, and {settings.first} does not run here:\n"
-            f"{start}set {option} to its machine's address"
+            f"{host} is this machine, but {settings.first} does not run on it:\n"
+            f"{start}set {option} to the address of {settings.first}'s machine"
         )
     return (
         f"on this node {host} resolves to {address}, which is this machine and not {settings.first}:\n"

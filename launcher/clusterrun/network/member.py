@@ -110,7 +110,7 @@ class Member:
                 self._handle_answer(message)
                 continue
             if not self._is_allowed(message):
-                raise BadFrame(f"sent a message that has no place here ({type(message).__name__})")
+                raise BadFrame(f"sent an unexpected message ({type(message).__name__})")
             match message:
                 case KeepWaiting():
                     self.phase = MemberPhase.WAITING
@@ -186,7 +186,7 @@ def check_world(
         and _has_programs(world, hello, settings)
     )
     if not fits:
-        raise BadFrame("sent a world in which this node has no place")
+        raise BadFrame("sent a world that does not fit this node")
 
 
 def _has_programs(world: World, hello: Hello, settings: RendezvousSettings) -> bool:

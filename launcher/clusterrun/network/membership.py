@@ -367,7 +367,7 @@ class Membership:
     def _end_excluded(self, now: float) -> Iterable[Event]:
         """End, because node 0 has declared this node lost and does not admit it again."""
         self._end()
-        how = "has gone on without this node, and does not let it join again"
+        how = "has continued without this node, and does not let it rejoin"
         yield CoordinatorLost(self._node_zero_lost(how), now)
 
     def _node_zero_lost(self, how: str) -> NodeLost:

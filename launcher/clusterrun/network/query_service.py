@@ -32,7 +32,7 @@ MAX_ANSWER_BYTES = 256 << 20
 ANSWER_OVERHEAD = 512
 """Maximum bytes of an answer apart from its body."""
 
-NOT_REACHED = "does not answer: nodes that are not shown can't be asked"
+NOT_REACHED = "does not answer, so nodes that are not shown could not be queried"
 
 Reply = Callable[[bytes], None]
 """Takes encoded ``Answers``."""

@@ -82,8 +82,8 @@ def service_slots(job: Job, machine: Machine) -> list[WorkerSlot]:
     with_gpus = next((each for each in here if each.gpus_per_worker or each.devices), None)
     if with_gpus is not None and first_slice(machine):
         raise UsageError(
-            f"{with_gpus.where}: a GPU of this node is split into slices (MIG), which programs of one"
-            " job can't share out",
+            f"{with_gpus.where}: a GPU of this node is split into slices (MIG), which can't be"
+            " divided among the programs of one job",
             "start the programs as jobs of their own, each with its slices",
         )
     free = machine.visible
@@ -108,7 +108,7 @@ def _chosen(service: Service, machine: Machine) -> tuple[Gpu, ...]:
     missing = [name for name in service.devices if name not in known]
     if missing:
         raise UsageError(
-            f"{service.origin('devices')}: GPU {missing[0]} is not visible here:"
+            f"{service.origin('devices')}: GPU {missing[0]} is not visible on this node:"
             f" {counted(len(machine.visible), 'GPU')} are ({machine.visible_origin})",
             "name GPUs as CUDA numbers them, or by UUID",
         )
@@ -120,7 +120,7 @@ def _too_few(service: Service, here: Sequence[Service], machine: Machine) -> Usa
         return UsageError(
             f"{service.origin('devices')}: {counted(len(service.devices), 'GPU')} can't be divided"
             f" among {service.nproc_per_node} workers",
-            "give as many for each",
+            "give each worker the same number of GPUs",
         )
     wanted = ", ".join(
         f"{each.name} {each.nproc_per_node * each.gpus_per_worker} ({each.where})"
@@ -128,7 +128,7 @@ def _too_few(service: Service, here: Sequence[Service], machine: Machine) -> Usa
         if each.gpus_per_worker and not each.devices
     )
     return UsageError(
-        f"{service.origin('gpus_per_worker')}: the services of this node want more GPUs than the"
+        f"{service.origin('gpus_per_worker')}: the services of this node need more GPUs than the"
         f" {len(machine.visible)} that are visible: {wanted}",
         "give fewer, or place them on other nodes: nnodes, node_ranks",
     )

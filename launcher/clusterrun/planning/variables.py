@@ -293,7 +293,7 @@ def _endpoints(job: Job, world: World) -> list[str]:
     if world.size != world.nodes * world.local_size:
         raise UsageError(
             f"PADDLE_TRAINER_ENDPOINTS is unknown: the {world.nodes} nodes have {world.size}"
-            f" workers, and this one {world.local_size}",
+            f" workers, but this one has {world.local_size}",
             "give the same --nproc-per-node on all",
         )
     first = job.rendezvous.base_port

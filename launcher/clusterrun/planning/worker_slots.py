@@ -15,7 +15,7 @@ from clusterrun.machine.machine import Gpu, Machine, PciGpu
 from clusterrun.planning.placement import core_counter, gpus_of_jobs, unions
 from clusterrun.planning.plan import WorkerSlot
 
-ONE_SLICE = "CUDA shows a process one MIG slice, and no other GPU"
+ONE_SLICE = "CUDA shows each process only one MIG slice, and no other GPU"
 
 MAX_SLICES = 7
 """MIG slices of one GPU (NVIDIA, "MIG User Guide")."""
@@ -81,15 +81,16 @@ def local_size(job: Job, machine: Machine, taken: int = 0) -> int:
     if job.unclear and workers != 1:
         raise UsageError(
             f"{job.origin('node_rank')} is {job.workers.node_rank} and {job.origin('nnodes')}"
-            f" {job.nnodes}, which may count nodes or processes, and there would be {workers}"
-            f" workers here (nproc_per_node: {job.origin('nproc_per_node')})",
+            f" {job.nnodes}, which may count nodes or processes, but this node would start"
+            f" {workers} workers (nproc_per_node: {job.origin('nproc_per_node')})",
             job.unclear,
         )
     if job.script.is_standard_input and workers != 1:
         raise UsageError(
             f"the script is read from standard input ({job.script.name}), which only one worker can"
-            f" do, and there would be {workers} (nproc_per_node: {job.origin('nproc_per_node')})",
-            "save it to a file and give that, or type --nproc-per-node 1",
+            f" read, but this node would start {workers} (nproc_per_node:"
+            f" {job.origin('nproc_per_node')})",
+            "save it to a file and give that, or use --nproc-per-node 1",
         )
     if job.starting.exec and workers != 1:
         raise UsageError(

@@ -91,7 +91,7 @@ class AnswerProcesses:
         """Call ``find`` in a child process; ``then`` gets its result as ``encoded`` returns it."""
         now = self._loop.clock()
         if topic in self._open:
-            return then(b"", f"is busy: others ask for its {topic.value}")
+            return then(b"", f"is busy: other commands are already asking for its {topic.value}")
         try:
             child = TimeLimitedChild(
                 lambda: msgspec.msgpack.encode(encoded(find())), seconds, now=now

@@ -57,7 +57,7 @@ class CallingProgram:
         if descriptor not in {"0", "2"} or not mark.isalnum():
             raise UsageError(
                 f"{CALLER_VARIABLE} is {value!r}: it is set by programs that start clusterrun",
-                f"leave it out: unset {CALLER_VARIABLE}",
+                f"run unset {CALLER_VARIABLE}",
             )
         return cls(int(descriptor), mark)
 

@@ -51,7 +51,9 @@ def follow_workers(
     if preparation is None:
         return None
     if preparation.workers > 1:
-        server.notice("workers import by themselves: a debugger follows them")
+        server.notice(
+            "each worker imports everything itself, because a debugger follows the workers"
+        )
     return replace(preparation, command=command) if preparation.must_fork else None
 
 

@@ -197,7 +197,7 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
 
 def _warn_of_loopback(relay: RelayClient) -> None:
     if trouble := loopback_error():
-        relay.notice(f"warning: {trouble}, so ranks can't meet; {LOOPBACK_HINT}")
+        relay.notice(f"warning: {trouble}, so ranks can't connect to each other; {LOOPBACK_HINT}")
 
 
 def raise_open_file_limit(workers: int) -> None:
@@ -215,7 +215,7 @@ def raise_open_file_limit(workers: int) -> None:
     if allowed < needed:
         raise MachineError(
             f"{workers} worker{'' if workers == 1 else 's'} on this node need {needed} open files,"
-            f" and the hard limit is {allowed} (ulimit -Hn)",
+            f" but the hard limit is {allowed} (ulimit -Hn)",
             f"raise it: ulimit -n {needed} as root; Docker has --ulimit nofile={needed},"
             f" systemd LimitNOFILE={needed}",
         )

@@ -22,8 +22,8 @@ def check_terminal(job: Job) -> None:
     """
     if Terminal.in_foreground(0) is None:
         raise UsageError(
-            f"{job.origin('pdb')} needs a terminal, and standard input is not one",
-            "type the command on a terminal",
+            f"{job.origin('pdb')} needs a terminal, but standard input is not one",
+            "run the command on a terminal",
         )
 
 

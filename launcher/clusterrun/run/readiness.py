@@ -164,7 +164,10 @@ class ReadinessProbe:
             probed = f"GET http://{probed}{self._service.ready}"
         advice = "" if _listeners_at(self._port) else "; nothing listens there: start it with $PORT"
         if not self._addresses[0].is_loopback and _listens_only_on_loopback(self._port):
-            advice = "; it listens on 127.0.0.1 only: start it with --host 0.0.0.0, or its like"
+            advice = (
+                "; it listens on 127.0.0.1 only: start it with --host 0.0.0.0, or the equivalent"
+                " option"
+            )
         return as_line(f"{probed}: {self._why}{advice}")
 
 

@@ -80,5 +80,5 @@ def _bind_set_port(port: int, service: Service) -> socket.socket:
         origin = service.origin("port")
         raise RendezvousError(
             port_error_text(port, origin, "this machine", error),
-            "stop the program that listens there, or leave port out: free ones are chosen",
+            "stop the program that listens there, or remove port: free ones are chosen",
         ) from error

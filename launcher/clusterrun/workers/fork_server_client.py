@@ -149,8 +149,8 @@ class ImportProgress:
             return None
         self._next_notice = now + SECONDS_BETWEEN_NOTICES
         return (
-            f"importing {self.module} before workers are forked, for {now - self._began:.0f} s now"
-            " (--preload none leaves that to each worker)"
+            f"importing {self.module} before workers are forked: {now - self._began:.0f} s so far"
+            " (with --preload none, each worker imports it itself)"
         )
 
 

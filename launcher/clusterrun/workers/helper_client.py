@@ -20,7 +20,7 @@ MAX_FAILED_CHECKS = 5
 LONG_GAP = 2 * SECONDS_BETWEEN_CHECKS
 """After a longer time between two checks, this process was stopped, and perhaps the helper with it."""
 
-STOPPED = {"T": ": it is stopped", "t": ": a debugger holds it"}
+STOPPED = {"T": ": it is stopped", "t": ": a debugger has stopped it"}
 """Causes by process state (proc(5))."""
 
 _RUNNABLE = "RD"

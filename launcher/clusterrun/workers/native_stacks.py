@@ -11,7 +11,7 @@ from clusterrun.workers.py_spy import PySpy
 MAX_PER_NODE = 1 << 18
 """Characters in the answer of a node."""
 
-TRUNCATED = "\n(the rest is left out)"
+TRUNCATED = "\n(the rest is omitted)"
 
 
 def native_stacks(program: Path, pids: Mapping[int, int], seconds: float) -> tuple[StackGroup, ...]:

@@ -9,7 +9,10 @@ from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
 from clusterrun.processes import SECONDS_TO_DIE
 
-MISSING = "has no py-spy, on its agent's PATH or beside its Python: run pip install py-spy there"
+MISSING = (
+    "has no py-spy, neither on its agent's PATH nor next to its Python: run pip install py-spy"
+    " there"
+)
 
 
 def py_spy_program(environ: Mapping[str, str], interpreter: Path) -> Path | None:

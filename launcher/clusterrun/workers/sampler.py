@@ -282,7 +282,9 @@ def _output_of(spy: PySpy, until: float) -> tuple[str, str | None]:
     """Return what py-spy prints until it ends, and its first error or None."""
     spy.wait(until)
     if spy.is_late:
-        return "", f"py-spy has not ended {SECONDS_FOR_PY_SPY_TO_END:g} s after its time"
+        return "", (
+            f"py-spy was still running {SECONDS_FOR_PY_SPY_TO_END:g} s after it should have exited"
+        )
     lines = (line for line in spy.errors.splitlines() if line.strip())
     # Lines with "py-spy> " are progress messages.
     return spy.printed, next(

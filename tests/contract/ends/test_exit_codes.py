@@ -168,7 +168,7 @@ def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
             "its first line ends in a carriage return, as on Windows (dos2unix {})",
         ),
         ("#!/nowhere/sh -e\nexit\n", "/nowhere/sh, which its first line names"),
-        ("\x7fELF\x01\x01\x01", "the file is for other machines"),
+        ("\x7fELF\x01\x01\x01", "the file is built for a different architecture"),
         ("echo\n", "the file has no first line such as #!/bin/bash"),
     ],
 )
@@ -372,7 +372,7 @@ def test_too_few_open_files_for_all_workers(clusterrun: Launcher) -> None:
 
     assert (ended.code, ended.out) == (3, "")
     assert ended.err == dedent("""\
-        clusterrun: error: 64 workers on this node need 288 open files, and the hard limit is 287 (ulimit -Hn)
+        clusterrun: error: 64 workers on this node need 288 open files, but the hard limit is 287 (ulimit -Hn)
           raise it: ulimit -n 288 as root; Docker has --ulimit nofile=288, systemd LimitNOFILE=288
         """)
 

@@ -373,7 +373,9 @@ def test_full_disk_blocks_no_rank(clusterrun: Launcher, small_disk: Path) -> Non
     """
     job = clusterrun.script(LINES, f"--log-dir={small_disk}", "--tee=1", workers=2)
     job.wait_for("all printed", 2)
-    job.wait_for("No space left on device; rank . continues, and what does not fit is lost", 2)
+    job.wait_for(
+        "No space left on device; rank . continues, but output that does not fit is lost", 2
+    )
     subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True, timeout=10)
     (clusterrun.folder / "has-room").touch()
 
@@ -406,7 +408,7 @@ def test_redirected_output_is_printed_if_the_disk_is_full(
 
     assert ended.code == 0
     assert ended.err.count("No space left on device; rank") == 2
-    assert ended.err.count("prints here instead") == 2
+    assert ended.err.count("prints to clusterrun's output instead") == 2
     for rank, path in enumerate(sorted(small_disk.rglob("*.out"))):
         printed = re.findall(rf"(?m)^\[rank {rank}\] (.*\n)", ended.out)
         text = path.read_text() + "".join(printed)

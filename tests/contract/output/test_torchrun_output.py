@@ -256,7 +256,7 @@ def test_warning_for_ranks_that_do_not_exist(clusterrun: Launcher) -> None:
     assert ended == (
         0,
         "",
-        "clusterrun: --ranks: there is no rank 4-5: no worker's lines are printed\n",
+        "clusterrun: --ranks: there is no rank 4-5, so no worker output is printed\n",
     )
 
 

@@ -183,7 +183,7 @@ HAZARDS = {
     "timer": Hazard(
         "import signal; signal.setitimer(signal.ITIMER_VIRTUAL, 100)", "a module changed its timers"
     ),
-    "folder": Hazard("import os; os.chdir('/')", "a module changed the folder that it runs in"),
+    "folder": Hazard("import os; os.chdir('/')", "a module changed the current directory"),
     "umask": Hazard("import os; os.umask(0o077)", "a module changed the umask"),
     "limits": Hazard(
         "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
@@ -786,7 +786,10 @@ def test_imports_after_set_variable_are_left_to_workers(installed: Installed, wh
 
     assert (ended.code, ended.out) == (0, "1 True\n")
     name = next(folder.glob("script*.py")).name + ":3" if where == "script" else "sets_it.py:2"
-    assert f"\n{LEFT}what is imported from {name} on, as that line may do anything\n" in ended.err
+    assert (
+        f"\n{LEFT}what is imported from {name} on, as that line may have side effects\n"
+        in ended.err
+    )
 
 
 WHERE = """
@@ -1095,8 +1098,8 @@ def test_long_import_prints_notice(clusterrun: Launcher) -> None:
 
     assert ended.code == 0, ended.err
     assert re.fullmatch(
-        r"clusterrun: importing slow before workers are forked, for 1\d s now"
-        r" \(--preload none leaves that to each worker\)\n",
+        r"clusterrun: importing slow before workers are forked: 1\d s so far"
+        r" \(with --preload none, each worker imports it itself\)\n",
         ended.err,
     )
 

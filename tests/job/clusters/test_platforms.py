@@ -314,7 +314,7 @@ WRONG = [
     ("trainer.1", {"PET_NNODES": "two"}, "PET_NNODES: 'two' is not a number of nodes"),
     ("hfai.1", {"MARSV2_RANK": "2"}, "MARSV2_RANK is 2, but must be less than WORLD_SIZE, which is 2"),
     ("hfai.1", {"WORLD_SIZE": ""}, "WORLD_SIZE is not set"),
-    ("hfai.half", {"MARSV2_ASSIGNED_NUMA": "2"}, "MARSV2_ASSIGNED_NUMA: '2' is not half"),
+    ("hfai.half", {"MARSV2_ASSIGNED_NUMA": "2"}, "MARSV2_ASSIGNED_NUMA: '2' is not one of"),
     ("hfai.1", {"MASTER_IP": "", "MASTER_ADDR": ""}, "nnodes is 2 (WORLD_SIZE), but the address of node 0 is"),
     ("dlc.1", {"RANK": "2"}, "RANK is 2, but must be less than WORLD_SIZE, which is 2"),
     ("dlc.1", {"RANK": "-1"}, "RANK: '-1' is not a number"),
@@ -361,8 +361,8 @@ def test_ambiguous_rank_with_several_workers_is_an_error() -> None:
     printed = error(variables("dlc.2024"), "--nproc-per-node", "8")
 
     assert printed == (
-        "clusterrun: error: RANK is 1 and WORLD_SIZE 2, which may count nodes or processes, and there"
-        " would be 8 workers here (nproc_per_node: --nproc-per-node)\n"
+        "clusterrun: error: RANK is 1 and WORLD_SIZE 2, which may count nodes or processes, but"
+        " this node would start 8 workers (nproc_per_node: --nproc-per-node)\n"
         "  if RANK counts nodes:\n"
         "    clusterrun --nproc-per-node 8 --dry-run --cluster pai-dlc train.py\n"
         "  if it counts processes, each with one worker:\n"

@@ -55,8 +55,8 @@ def test_example_with_a_wrong_variable() -> None:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        ("nomad_of_docs:find", "which finds no job of its cluster here"),
-        ("wrong_site:text", "which finds no job of its cluster here"),
+        ("nomad_of_docs:find", "which finds no job of its cluster on this host"),
+        ("wrong_site:text", "which finds no job of its cluster on this host"),
         ("wrong_site:fails", "ZeroDivisionError: division by zero"),
         ("wrong_site:other", "AttributeError: module 'wrong_site' has no attribute 'other'"),
         ("no_site:find", "ModuleNotFoundError: No module named 'no_site'"),
@@ -69,4 +69,4 @@ def test_unusable_function_is_an_error(function: str, why: str) -> None:
 
     between = ", " if why.startswith("which") else ": "
     assert message == f"--cluster is {function}{between}{why}"
-    assert ("leave --cluster out" in hint) or ("PYTHONPATH" in hint)
+    assert ("remove --cluster" in hint) or ("PYTHONPATH" in hint)

@@ -186,7 +186,8 @@ def test_invalid_entry_gives_a_warning(tmp_path: Path) -> None:
 
     assert [gpu.index for gpu in found.visible] == [0]
     assert found.visible_warning == (
-        "HIP_VISIBLE_DEVICES=0,2: '2' is not a GPU here, or is listed twice; HIP ends the list there"
+        "HIP_VISIBLE_DEVICES=0,2: '2' is not a GPU of this node, or is listed twice; HIP ends the"
+        " list there"
     )
 
 

@@ -116,8 +116,16 @@ def test_list_order_is_worker_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "numbers", "warning"),
     [
-        ("0,9,1", [0], "CUDA_VISIBLE_DEVICES: 9 is not a GPU here; CUDA ends the list there"),
-        ("GPU-7", [], "CUDA_VISIBLE_DEVICES: GPU-7 is not a GPU here; CUDA ends the list there"),
+        (
+            "0,9,1",
+            [0],
+            "CUDA_VISIBLE_DEVICES: 9 is not a GPU of this node; CUDA ends the list there",
+        ),
+        (
+            "GPU-7",
+            [],
+            "CUDA_VISIBLE_DEVICES: GPU-7 is not a GPU of this node; CUDA ends the list there",
+        ),
         (
             "GPU-1,GPU-1",
             [],
@@ -259,9 +267,10 @@ def test_warning_with_many_slices_is_short(tmp_path: Path) -> None:
     parts = [part(gpu, f"MIG-{gpu.index}{at}345678-1234") for gpu in wholes for at in range(7)]
 
     assert machine(tmp_path, wholes + parts).visible_warning == (
-        "GPUs 0-7 are split into 56 MIG slices, of which CUDA shows a process one; for a worker on"
-        " 11 of them: --devices MIG-0034,MIG-0134,MIG-0234,MIG-0334,MIG-0434,MIG-0534,MIG-0634,"
-        "MIG-1034,MIG-1134,MIG-1234,MIG-1334 --virtual-local-rank (clusterrun topo lists all)"
+        "GPUs 0-7 are split into 56 MIG slices, of which CUDA shows each process only one; for a"
+        " worker on 11 of them: --devices"
+        " MIG-0034,MIG-0134,MIG-0234,MIG-0334,MIG-0434,MIG-0534,MIG-0634,MIG-1034,MIG-1134,MIG-1234,MIG-1334"
+        " --virtual-local-rank (clusterrun topo lists all)"
     )
 
 

@@ -109,7 +109,7 @@ def test_intel_mask_without_gpus_gives_a_warning(tmp_path: Path) -> None:
 
     assert (found.visible_origin, found.visible_warning) == (
         "ZE_AFFINITY_MASK=0,9",
-        "ZE_AFFINITY_MASK=0,9: '9' is not a GPU here",
+        "ZE_AFFINITY_MASK=0,9: '9' is not a GPU of this node",
     )
 
 

@@ -138,7 +138,10 @@ def test_redirected_output_is_printed_if_its_file_fails(
     log = tmp_path / "rank-0.err"
     log.mkdir()
     only_there = Destination(log, shown=False, shown_if_log_fails=True)
-    notice = f"clusterrun: log file {log}: Is a directory; rank 0 prints here instead\n".encode()
+    notice = (
+        f"clusterrun: log file {log}: Is a directory; rank 0 prints to clusterrun's output"
+        " instead\n"
+    ).encode()
     printer = bench.open(0, stderr_to=only_there)
 
     seen = read_until(screen[0], notice) if late else b""
@@ -164,7 +167,7 @@ def test_file_in_place_of_a_link_stays(
     bench.relay.send(messages.Link(str(path), "run/rank-0.log"))
     text = read_until(screen[0], b"\n")
 
-    assert text == f"clusterrun: link {path}: there is a file of that name\n".encode()
+    assert text == f"clusterrun: link {path}: a file with that name already exists\n".encode()
     assert path.read_text() == "mine"
 
 
@@ -250,7 +253,10 @@ def test_planted_link_to_a_file_is_not_followed(
     seen = read_while(screen[0], lambda text: b"oops" not in text)
     bench.relay.close(seconds=5)
 
-    assert b"it is a symbolic link, which is not followed; rank 0 prints here instead\n" in seen
+    assert (
+        b"it is a symbolic link, which is not followed; rank 0 prints to clusterrun's output instead\n"
+        in seen
+    )
     assert mine.read_text() == "precious\n"
 
 
@@ -339,7 +345,7 @@ def test_planted_log_file_is_not_written(
     bench.finish(1)
     bench.relay.close(seconds=5)
 
-    assert f"log file {log}: {why}; rank 0 prints here instead\n".encode() in seen
+    assert f"log file {log}: {why}; rank 0 prints to clusterrun's output instead\n".encode() in seen
     assert mine.read_text() == "precious\n"
     assert (tmp_path / "rank-1.out").read_text() == "hello\n"
     if reader is not None:
@@ -360,8 +366,8 @@ def common(tmp_path: Path) -> Path:
 
 
 PLANTED = {
-    "link": f"it is a symbolic link of user {OTHER_USER}, not of yours",
-    "own link to a link": f"it is a symbolic link of user {OTHER_USER}, not of yours",
+    "link": f"it is a symbolic link owned by user {OTHER_USER}, not by you",
+    "own link to a link": f"it is a symbolic link owned by user {OTHER_USER}, not by you",
     "file": f"user {OTHER_USER} has put it there",
     "pipe": f"user {OTHER_USER} has put it there",
     "hard link": "it has another name as well (a hard link)",

@@ -179,8 +179,8 @@ def test_warning_for_ranks_that_do_not_exist() -> None:
     routes = Routes(job(ranks=ranks(8), local_ranks_filter=ranks(4, 5)), None)
 
     assert list(routes.warnings(plan(size=8, local_size=4))) == [
-        "the test: there is no rank 8: no worker's lines are printed",
-        "the test: there is no local rank 4,5 on this node: no worker's lines are printed",
+        "the test: there is no rank 8, so no worker output is printed",
+        "the test: there is no local rank 4,5 on this node, so no worker output is printed",
     ]
     assert list(routes.warnings(plan(size=9, local_size=5))) == []
 
@@ -191,7 +191,7 @@ def test_warning_for_streams_of_local_ranks_that_do_not_exist(option: str) -> No
     routes = Routes(job(**{option: some(r0=3, r5=3, r6=1)}), LOGS)
 
     assert list(routes.warnings(plan(size=2, local_size=2))) == [
-        "the test: there is no local rank 5-6 on this node, where they are 0 to 1"
+        "the test: there is no local rank 5-6 on this node; its local ranks go from 0 to 1"
     ]
     assert list(routes.warnings(plan(size=7, local_size=7))) == []
 

@@ -160,7 +160,7 @@ def compare_measured(
 
 
 def _no_answer(label: str) -> Finding:
-    advice = "see what it has printed itself; a file system or a driver may hang there"
+    advice = "see its own output; a file system or a driver may be hanging on that node"
     return failure("answers", f"{label}: no answer; see its own output", advice, label)
 
 
@@ -237,7 +237,10 @@ def compare_folder(labels: Sequence[str], folder: str, seen: Sequence[bool]) -> 
     """Check whether each node sees the file that node 0 has written to a folder."""
     what = f"shared folder ({folder})"
     without = [label for label, sees in zip(labels, seen, strict=True) if not sees]
-    advice = "use a folder of a network file system for checkpoints and logs, or mount it there"
+    advice = (
+        "use a folder on a network file system for checkpoints and logs, or mount this folder on"
+        " all nodes"
+    )
     if not without:
         return ok(what, "the same on all nodes")
     if not seen[0]:
@@ -255,7 +258,7 @@ def compare_products(labels: Sequence[str], by_node: Sequence[TorchFacts]) -> It
     what = "matrix product"
     for label, torch in zip(labels, by_node, strict=True):
         if torch.fault:
-            advice = "run nvidia-smi there, or exclude the node"
+            advice = "run nvidia-smi on that node, or exclude it from the job"
             yield failure(what, f"fails on {label}: {torch.fault}", advice, label)
         for product in torch.products:
             known = kinds.setdefault(product.device.split()[0], [])
@@ -345,7 +348,7 @@ def check_connections(
             problems.append(failure("ports", found, advice, labels[to], *callers))
         else:
             use = f"NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to {nodes[to].interface}"
-            advice = f"libraries may choose this address: set {use}, or repair it"
+            advice = f"libraries may choose this address: set {use}, or make it reachable"
             problems.append(warning("addresses", found, advice, labels[to], *callers))
     if problems or not tried:
         return problems

@@ -73,8 +73,8 @@ class Doctor(Struct, frozen=True):
     pilot: Annotated[
         bool,
         Option(
-            "Run small test jobs on these GPUs, including failing ones, for ten minutes; print a"
-            " report to send back"
+            "Run small test jobs on these GPUs for ten minutes, some of which fail on purpose;"
+            " print a report to send to the developers"
         ),
     ] = False
 

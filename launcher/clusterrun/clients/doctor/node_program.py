@@ -130,7 +130,7 @@ class StoreExchange:
             raise NotCompared(f"node 0 does not answer within {SECONDS_FOR_NODE_0:g} s, or is gone")
         clock, shared = found
         if shared[self.rank] is None:
-            raise NotCompared(f"node 0 has not waited longer than {SECONDS_FOR_VALUE:g} s")
+            raise NotCompared(f"node 0 waited only {SECONDS_FOR_VALUE:g} s for this node")
         return shared, clock
 
     def leave(self, ranks: int) -> None:
@@ -160,7 +160,8 @@ def result_of_this_node(log_dir: str, environ: Mapping[str, str]) -> NodeResult:
         return _compare(StoreExchange(_open_store(environ), rank, size), torch, log_dir, environ)
     except NotCompared as why:
         advice = (
-            "nodes are compared by torch's store: install torch, and reach node 0 at MASTER_ADDR"
+            "nodes are compared through torch's store: install torch, and make sure that this node"
+            " can reach node 0 at MASTER_ADDR"
         )
         alone = failure("comparison", f"not compared with other nodes: {why}", advice)
         findings = (*this_machine.check_this_machine(log_dir, environ), alone)

@@ -87,7 +87,8 @@ def run_pilot(line: CommandLine, environ: Mapping[str, str], called: str) -> int
     resolved = resolve(job, variables, this_process(called))
     if resolved.over_ssh is not None:
         raise UsageError(
-            "the pilot ends commands on each node, and ssh would have only one",
+            "the pilot sends signals to the clusterrun command of each node, but with ssh there is"
+            " only one command",
             "run it on each node:\n  clusterrun doctor --pilot --nnodes 2 --master-addr ADDRESS",
         )
     with TemporaryDirectory(prefix="clusterrun-pilot-") as folder:
@@ -149,7 +150,9 @@ class Pilot:
         backend, size = ranks[0]["backend"], ranks[0]["size"]
         yield check("ranks", backend == "nccl" or not self._machine.visible, f"{size} by {backend}")
         if backend != "nccl":
-            yield ReportLine(NOT_TRIED, "NCCL", "no GPU that torch can use here: gloo instead")
+            yield ReportLine(
+                NOT_TRIED, "NCCL", ("no GPU that torch can use on this node: gloo instead")
+            )
         elif size == 1:
             yield ReportLine(NOT_TRIED, "NCCL between ranks", "there is one GPU")
         versions = f"torch {ranks[0]['torch']}, NCCL {ranks[0]['nccl'] or 'none'}"
@@ -371,7 +374,7 @@ def describe_machine(machine: Machine) -> Iterator[ReportLine]:
         )
     if (listed := nvidia_smi("pci.bus_id,uuid,name")) is None:
         yield ReportLine(
-            NOT_TRIED, "GPUs, and their memory after each job", "nvidia-smi shows none here"
+            NOT_TRIED, "GPUs, and their memory after each job", "nvidia-smi shows none on this node"
         )
         return
     wholes = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia" and not gpu.parent]

@@ -282,12 +282,16 @@ def check_name(host: str, addresses: Sequence[str] | None, own: Interfaces) -> F
         )
         return warning(what, "does not resolve", advice)
     if all(address.startswith(LOOPBACK_PREFIXES) for address in addresses):
-        advice = "other nodes can't use it: clusterrun sets *_SOCKET_IFNAME; or correct /etc/hosts"
+        advice = (
+            "other nodes can't use this address: clusterrun works around it by setting"
+            " *_SOCKET_IFNAME; to fix it, correct /etc/hosts"
+        )
         return warning(what, f"only {', '.join(addresses)}", advice)
     if not all_own.intersection(addresses):
         advice = (
-            "no interface has it: clusterrun sets *_SOCKET_IFNAME; or correct /etc/hosts or DNS,"
-            f" this machine has {_external_address(own)}"
+            "no interface has this address: clusterrun works around it by setting *_SOCKET_IFNAME;"
+            f" to fix it, set this machine's address, {_external_address(own)}, in /etc/hosts or"
+            " DNS"
         )
         return failure(what, ", ".join(addresses), advice)
     return ok(what, ", ".join(addresses))
@@ -300,7 +304,9 @@ def check_interfaces(variables: Mapping[str, str], names: Sequence[str]) -> Iter
         if usable := usable_interfaces(variable, value, names):
             yield ok(variable, f"{value}: {', '.join(usable)}")
         elif value:
-            advice = f"no interface has that name: unset it, or give one of {', '.join(names)}"
+            advice = (
+                f"no interface has that name: unset the variable, or give one of {', '.join(names)}"
+            )
             yield failure(variable, value, advice)
 
 

@@ -89,7 +89,7 @@ def _values(value: object) -> Iterable[str]:
 
 def _not_none(name: str, value: object) -> object:
     if value is None:
-        raise TypeError(f"{name} is None: remove it, or give a text")
+        raise TypeError(f"{name} is None: remove it, or pass a string")
     return value
 
 

@@ -307,7 +307,7 @@ class CommandProcess:
         if hello["python"] != PYTHON_VERSION:
             ours, theirs = (".".join(map(str, each)) for each in (PYTHON_VERSION, hello["python"]))
             self.fault = UsageError(
-                f"this is Python {ours}, and the workers have {theirs}: functions can't be sent",
+                f"this is Python {ours}, but the workers have {theirs}: functions can't be sent",
                 f"choose an interpreter of the same version: python={sys.executable!r}",
             )
         if hello["controls"]:

@@ -204,7 +204,7 @@ class RankConnection:
             yield memoryview(header)
             kind, call, count = _HEADER.unpack(header)
             if not 0 < count <= MAX_PARTS:
-                raise Disconnected("it sends something else")
+                raise Disconnected("it sent invalid data")
             lengths = bytearray(8 * count)
             yield memoryview(lengths)
             try:

@@ -110,7 +110,7 @@ class Workers:
         for peer in command.peers.values():
             if peer.size != peer.local_size and not command.on_other_hosts:
                 raise UsageError(
-                    f"Workers() has the ranks of one node, and this is one of several"
+                    "Workers() starts the ranks of one node, but this job has several nodes"
                     f" (WORLD_SIZE is {peer.size})",
                     'run the program once, and name the others: hosts="a,b" reaches them by ssh;'
                     " or use launch(), which each node may call",
@@ -247,7 +247,7 @@ class Workers:
         if self._command is None:
             raise ValueError("these Workers are closed")
         if self._command.is_forked_copy:
-            raise RuntimeError("these Workers belong to the process of which this one is a fork")
+            raise RuntimeError("these Workers belong to the process that this one was forked from")
         return self._command
 
     def __enter__(self) -> Self:

@@ -59,7 +59,7 @@ def _check_version(theirs: str) -> None:
 
     if (ours := version("clusterrun")) != theirs:
         raise UsageError(
-            f"clusterrun is version {ours} here, but {theirs} on the host that started it",
+            f"clusterrun is version {ours} on this host, but {theirs} on the host that started it",
             "install the same version on all hosts",
         )
 

@@ -42,7 +42,7 @@ _SSH_ERRORS: Sequence[tuple[str, str, str]] = (
     # Pattern, message, hint.
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key is not the one that is known",
+        "its host key differs from the one in known_hosts",
         "if its administrator confirms that it has a new one:\n  ssh-keygen -R {host}",
     ),
     (
@@ -83,7 +83,7 @@ _SSH_ERRORS: Sequence[tuple[str, str, str]] = (
     (
         "kex_exchange_identification|ssh_exchange_identification|Connection (reset|closed) by",
         "its ssh server closed the connection before login",
-        "if that was too many connections at a time, raise MaxStartups of its sshd_config",
+        "if there were too many connections at once, raise MaxStartups in its sshd_config",
     ),
 )
 

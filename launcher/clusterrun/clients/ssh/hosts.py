@@ -107,7 +107,7 @@ def launch_over_ssh(
     ssh = which("ssh", path=environ.get("PATH"))
     if ssh is None:
         raise UsageError(
-            f"{over_ssh.launcher.origin} is ssh, and there is no program ssh on PATH",
+            f"{over_ssh.launcher.origin} is ssh, but there is no program ssh on PATH",
             "install OpenSSH; on Debian:\n  apt-get install openssh-client",
         )
     interpreters = interpreters_of(resolved.job)
@@ -193,7 +193,7 @@ class SshJob:
                 self._check_running()
         if self._signal is not None and not self._all_ready:
             self._console.print(
-                f"clusterrun: {signal_name(self._signal)} before any worker was started"
+                f"clusterrun: received {signal_name(self._signal)} before any worker was started"
             )
             return exit_code_of_signal(self._signal)
         if self._faults:
@@ -292,7 +292,9 @@ class SshJob:
     def _lose_host(self, host: Host, how: str) -> None:
         self._lost.add(host)
         if not self._is_cancelled:
-            self._console.print(f"clusterrun: {host.name} {how}; what runs there ends by itself")
+            self._console.print(
+                f"clusterrun: {host.name} {how}; processes of the job there will exit on their own"
+            )
 
     def _forward_signal(self, number: int) -> None:
         if number == signal.SIGTSTP:

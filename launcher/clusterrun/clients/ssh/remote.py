@@ -191,7 +191,7 @@ def _current_folder() -> str:
         return str(Path.cwd())
     except FileNotFoundError:
         raise UsageError(
-            f"{FOLDER_DELETED}, and the hosts have to enter it",
+            f"{FOLDER_DELETED}, but the hosts have to enter it",
             "change to another one",
         ) from None
 

@@ -253,7 +253,7 @@ def _not_detected(asked: Setting[str]) -> UsageError:
         files = [f", and {each} does not exist" for each in markers if each.startswith("/")]
         return UsageError(
             f"{asked.origin} is {asked.value}, but none of its variables are set{''.join(files)}",
-            f"pass them on to this process, or leave {asked.origin} out",
+            f"pass them on to this process, or remove {asked.origin}",
         )
     hint = did_you_mean(asked.value, names) or f"give one of {', '.join(names)}"
     return UsageError(

@@ -19,7 +19,7 @@ def indexed_job(v: Variables, launch: Launch) -> Found:
         line = launch.line.quoted("--nnodes", "N", "--master-addr", "JOB-0.SERVICE")
         warning = (
             f"pod {index.value} of an Indexed Job ({index.origin}) runs alone;"
-            f" for one job on N pods, type: {line}"
+            f" for one job on N pods, run: {line}"
         )
         return Found(overridable=True, warnings=(warning,))
     if nodes.value == 1:

@@ -68,6 +68,6 @@ def pmix(v: Variables, _: Launch) -> Found | None:
     rank = v.require("PMIX_RANK")
     return unplaced(
         f"{rank.origin} is {rank.value}, but the number of tasks is unknown",
-        "start clusterrun by Open MPI's mpirun or by srun, or set its rank:\n"
+        "start clusterrun with Open MPI's mpirun or with srun, or set its rank:\n"
         "  clusterrun --nnodes N --node-rank $PMIX_RANK --master-addr HOST ...",
     )

@@ -45,7 +45,7 @@ def _mpirun_host(v: Variables, task: TaskNumbers, here: str) -> Setting[str] | N
     has_several_nodes = task.local_size.value < task.size.value
     if is_elsewhere and has_several_nodes and not v.get("MASTER_ADDR"):
         raise UsageError(
-            f"mpirun runs on {head}, but task 0 on {here}: the other tasks can't find it",
+            f"mpirun runs on {head}, but task 0 on {here}: the other tasks can't find task 0",
             f"set MASTER_ADDR:\n  mpirun -x MASTER_ADDR={here} ... clusterrun ...",
         )
     return head

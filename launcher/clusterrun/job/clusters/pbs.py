@@ -76,7 +76,7 @@ def read_nodefile(file: Setting[str]) -> Setting[tuple[str, ...]]:
     except OSError as error:
         raise UsageError(
             f"{file.origin}: {file.value} can't be read: {error.strerror}",
-            "make it readable here, or ignore the cluster with --cluster none",
+            "make it readable on this host, or ignore the cluster with --cluster none",
         ) from None
     if not lines:
         raise UsageError(

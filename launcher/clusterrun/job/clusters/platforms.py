@@ -47,7 +47,7 @@ def hfai(v: Variables, _: Launch) -> Found | None:
     # The task shares each machine with another task, and has this half of it.
     if half and half.value not in {"0", "1"}:
         raise UsageError(
-            f"{half.origin}: {half.value!r} is not half of a machine",
+            f"{half.origin}: {half.value!r} is not one of a machine's two halves, 0 and 1",
             "set it to 0 or 1, or unset it",
         )
     return replace(

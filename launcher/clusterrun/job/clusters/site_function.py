@@ -27,7 +27,7 @@ def find(asked: Setting[str], variables: Variables, launch: Launch) -> Found:
         ) from error
     if not isinstance(found, Found):
         raise UsageError(
-            f"{is_given}, which finds no job of its cluster here",
-            f"pass its variables on to this process, or leave {asked.origin} out",
+            f"{is_given}, which finds no job of its cluster on this host",
+            f"pass its variables on to this process, or remove {asked.origin}",
         )
     return found

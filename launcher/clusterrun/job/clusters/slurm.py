@@ -150,7 +150,7 @@ def _tasks_by_node(
     if not node.value < len(counts) == nodes.value:
         raise UsageError(
             f"{node.origin} is {node.value}, {nodes.origin} is {nodes.value} and {origin} has"
-            f" {len(counts)} entries: they contradict each other",
+            f" {len(counts)} entries: these values disagree",
             WITHOUT_CLUSTER,
         )
     if 0 in counts:
@@ -251,7 +251,7 @@ def _too_few_cpus(v: Variables, cpus: int, tasks: int) -> tuple[str, ...]:
     if on_node is None or not first or cpus >= share or (asked and asked.value <= cpus):
         return ()
     few = f"{cpus} of the {share} CPUs that it could have"
-    return (f"srun bound this task to {few} ({on_node.origin}): type srun -c {share}",)
+    return (f"srun bound this task to {few} ({on_node.origin}): run srun -c {share}",)
 
 
 # Heterogeneous jobs and steps have groups of nodes with different requests. A step of several groups
@@ -331,11 +331,12 @@ def _unused_warnings(
     elif is_shell and on_node and cpus < on_node.value:
         # A shell is one task, so srun bound it to the CPUs of one task.
         what = (
-            f"srun bound this shell to {cpus} of the {on_node.value} CPUs here ({on_node.origin})"
+            f"srun bound this shell to {cpus} of the {on_node.value} CPUs of this node"
+            f" ({on_node.origin})"
         )
     else:
         return
-    yield f"{what}; for all of them, type: {_under_srun(v, launch)}"
+    yield f"{what}; for all of them, run: {_under_srun(v, launch)}"
 
 
 def _allocated_nodes(v: Variables, *, in_step: bool) -> Setting[int]:
@@ -365,7 +366,7 @@ def _on_other_host(v: Variables, launch: Launch) -> UsageError | None:
 def _elsewhere_warning(v: Variables, launch: Launch, error: UsageError) -> str:
     """Return the warning if options nevertheless run the job on this host."""
     on_nodes = replace(launch, line=launch.line.without({"nnodes", "standalone"}))
-    return f"{error.message}; to run on them, type: {_under_srun(v, on_nodes)}"
+    return f"{error.message}; to run on them: {_under_srun(v, on_nodes)}"
 
 
 def _under_srun(v: Variables, launch: Launch) -> str:

@@ -214,6 +214,6 @@ def _by_hip(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
 
 def _list_ends(variable: str, text: str, entry: str, reader: str) -> str:
     return (
-        f"{variable}={text}: {entry!r} is not a GPU here, or is listed twice; {reader} ends"
+        f"{variable}={text}: {entry!r} is not a GPU of this node, or is listed twice; {reader} ends"
         " the list there"
     )

@@ -133,7 +133,7 @@ def _selected(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
         gpu = _find(entry, gpus)
         if gpu is None:
             return Visible(
-                tuple(chosen), origin, f"{_VARIABLE}: {entry} is not a GPU here; {_ENDS}"
+                tuple(chosen), origin, f"{_VARIABLE}: {entry} is not a GPU of this node; {_ENDS}"
             )
         if gpu in chosen:
             return Visible((), origin, f"{_VARIABLE}: {entry} names a GPU twice; {_EMPTIES}")
@@ -234,8 +234,8 @@ def _slices_warning(gpus: tuple[Gpu, ...], chosen: Sequence[Gpu]) -> str:
     if len(names) < len(slices):
         each, rest = f"{len(names)} of them", " (clusterrun topo lists all)"
     return (
-        f"{are} split into {len(slices)} MIG slices, of which CUDA shows a process one;"
-        f" for a worker on {each}: --devices {','.join(names)} --virtual-local-rank{rest}"
+        f"{are} split into {len(slices)} MIG slices, of which CUDA shows each process only one; for"
+        f" a worker on {each}: --devices {','.join(names)} --virtual-local-rank{rest}"
     )
 
 

@@ -349,7 +349,11 @@ def describe_exec_error(program: str, folders: Iterable[str], error: OSError) ->
         return why
     if error.errno == errno.ENOEXEC:
         is_binary = first.startswith(b"\x7fELF")
-        of_file = "is for other machines" if is_binary else "has no first line such as #!/bin/bash"
+        of_file = (
+            "is built for a different architecture"
+            if is_binary
+            else "has no first line such as #!/bin/bash"
+        )
         return f"{why}: the file {of_file}"
     if error.errno == errno.ENOENT and first.startswith(b"#!"):
         if first.endswith((b"\r\n", b"\r")):

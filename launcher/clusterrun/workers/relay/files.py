@@ -281,9 +281,9 @@ class FileOutput:
                 # The same message for all files there; it is printed once.
                 name, what = f"log folder {error.folder}", "no log file is written there"
             elif self._print_on_failure:
-                what = f"{self._user} prints here instead"
+                what = f"{self._user} prints to clusterrun's output instead"
             elif self.failure is None:
-                what += ", and what does not fit is lost"
+                what += ", but output that does not fit is lost"
             else:
                 what += " without it"
             self._thread.report(f"clusterrun: {name}: {error.strerror}; {what}")
@@ -396,7 +396,7 @@ def _why_untrusted(found: os.stat_result, folder: Path) -> str | None:
     """Return why an entry of ``folder`` must not be used."""
     is_other_users = found.st_uid not in {os.geteuid(), 0}
     if stat.S_ISLNK(found.st_mode):
-        why = f"it is a symbolic link of user {found.st_uid}, not of yours"
+        why = f"it is a symbolic link owned by user {found.st_uid}, not by you"
         return why if is_other_users else None
     parent = folder.stat()
     if not (parent.st_mode & stat.S_ISVTX and parent.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
@@ -414,7 +414,7 @@ def _make_link(thread: FileThread, path: Path, target: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and not path.is_symlink():
             # Renaming would replace the user's own file.
-            raise FileExistsError(errno.EEXIST, "there is a file of that name")
+            raise FileExistsError(errno.EEXIST, "a file with that name already exists")
         new.symlink_to(target)
         new.replace(path)
     except OSError as error:

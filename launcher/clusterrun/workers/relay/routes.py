@@ -198,11 +198,11 @@ class Routes(Struct, frozen=True):
         world = plan.world
         ranks, local = self.job.setting("ranks"), self.job.setting("local_ranks_filter")
         if ranks.value is not None and ranks.value.lowest >= world.size:
-            yield f"{ranks.origin}: there is no rank {ranks.value}: no worker's lines are printed"
+            yield f"{ranks.origin}: there is no rank {ranks.value}, so no worker output is printed"
         if local.value is not None and local.value.lowest >= world.local_size:
             yield (
-                f"{local.origin}: there is no local rank {local.value} on this node: no worker's"
-                " lines are printed"
+                f"{local.origin}: there is no local rank {local.value} on this node, so no worker"
+                " output is printed"
             )
         if self.job.tasks is not None:
             return

@@ -11,9 +11,9 @@ from clusterrun.workers.fork_server.preloading.plan import PreloadPlan, plan_pre
 
 from tests.workers.fork_server_bench import request_to_prepare
 
-HANGS = "torch may hang after {} with gloo if the group is not kept by a late import"
+HANGS = "with gloo, torch may hang after {} unless a late import keeps the process group alive"
 DESTROY = "destroy_process_group"
-ANY_VARIABLE = "a variable that it reads may be set before it"
+ANY_VARIABLE = "a variable that it reads may be set before it is imported"
 
 USE_DYNAMO = {
     "an optimizer": "torch.optim.SGD(model.parameters())",
@@ -119,16 +119,25 @@ WITHOUT_DYNAMO = {
 OBSTACLES = {
     "a variable": (
         "os.environ['TORCHDYNAMO_DISABLE'] = '1'",
-        "TORCHDYNAMO_DISABLE may be set before it",
+        "TORCHDYNAMO_DISABLE may be set before it is imported",
     ),
     "a variable by setdefault": (
         "os.environ.setdefault('TORCH_LOGS', '+dynamo')",
-        "TORCH_LOGS may be set before it",
+        "TORCH_LOGS may be set before it is imported",
     ),
-    "a variable by update": ("os.environ.update(CXX='g++')", "CXX may be set before it"),
-    "a variable in bytes": ("os.environb[b'CXX'] = b'g++'", "CXX may be set before it"),
-    "a variable that is deleted": ("del os.environ['HOME']", "HOME may be set before it"),
-    "a variable that is popped": ("os.environ.pop('CI', None)", "CI may be set before it"),
+    "a variable by update": (
+        "os.environ.update(CXX='g++')",
+        "CXX may be set before it is imported",
+    ),
+    "a variable in bytes": ("os.environb[b'CXX'] = b'g++'", "CXX may be set before it is imported"),
+    "a variable that is deleted": (
+        "del os.environ['HOME']",
+        "HOME may be set before it is imported",
+    ),
+    "a variable that is popped": (
+        "os.environ.pop('CI', None)",
+        "CI may be set before it is imported",
+    ),
     "any variable": ("os.environ[name] = '1'", ANY_VARIABLE),
     "any variables": ("os.environ.update(found)", ANY_VARIABLE),
     "any variables by words": ("os.environ.update(**found)", ANY_VARIABLE),
@@ -362,7 +371,7 @@ def test_own_modules_are_read_wherever_they_are_imported(folder: Path) -> None:
     after = planned(source, folder)
 
     assert before.names == ["torch", "torch._dynamo"]
-    assert why_not(after) == ["TORCH_LOGS may be set before it"]
+    assert why_not(after) == ["TORCH_LOGS may be set before it is imported"]
 
 
 def test_own_module_with_the_name_of_a_known_package(folder: Path) -> None:
@@ -370,7 +379,7 @@ def test_own_module_with_the_name_of_a_known_package(folder: Path) -> None:
 
     plan = planned("import torch, datasets\ntorch.optim.SGD", folder)
 
-    assert why_not(plan) == ["TORCH_LOGS may be set before it"]
+    assert why_not(plan) == ["TORCH_LOGS may be set before it is imported"]
 
 
 def test_large_module(folder: Path) -> None:
@@ -428,4 +437,4 @@ def test_module_run_by_m_is_read(folder: Path, main: str) -> None:
     plan = plan_preload(request_to_prepare(), walk)
 
     assert plan.names == ["torch"]
-    assert why_not(plan) == ["TORCH_LOGS may be set before it"]
+    assert why_not(plan) == ["TORCH_LOGS may be set before it is imported"]

@@ -6,7 +6,7 @@ from clusterrun.workers.fork_server.preloading.plan import PreloadPlan, plan_pre
 
 from tests.workers.fork_server_bench import request_to_prepare
 
-NOTHING_SLOW = "nothing that takes time is among what the script imports"
+NOTHING_SLOW = "the script imports nothing that is slow to import"
 OBSTACLE = "train.py:3 sets OMP_NUM_THREADS before torch is imported"
 
 
@@ -115,7 +115,7 @@ def test_slow_package_after_side_effect_is_reported() -> None:
 
     plan = planned(walk)
 
-    why = "train.py:2 may do anything before numpy is imported"
+    why = "train.py:2 may have side effects before numpy is imported"
     assert (plan.not_preloaded, plan.why_not_preloaded, plan.why_spawn) == ("numpy", why, why)
 
 
@@ -140,7 +140,7 @@ def test_single_worker_is_spawned() -> None:
     for walk in (walked("torch"), with_torch_later()):
         plan = planned(walk, workers=1)
 
-        assert plan.why_spawn == "a single worker shares its imports with no other"
+        assert plan.why_spawn == "with a single worker there are no imports to share"
 
 
 def test_script_with_only_stdlib_is_forked_without_imports() -> None:

@@ -210,7 +210,7 @@ def test_reason_names_the_first_side_effect(folder: Folder) -> None:
     walk = folder.read("import numpy\nnumpy.run()\nif 1:\n    import tqdm\n")
 
     assert walk.left_to_workers == [
-        ("what is imported from script.py:2 on", "that line may do anything")
+        ("what is imported from script.py:2 on", "that line may have side effects")
     ]
 
 
@@ -351,7 +351,7 @@ def test_side_effect_of_own_module_ends_preloading(folder: Folder, own: str) -> 
     line = f"own.py:{2 + len(own)}"
     assert (names(walk), walk.first_side_effect) == (["numpy", "tqdm"], line)
     assert walk.left_to_workers == [
-        (f"what is imported from {line} on", "that line may do anything")
+        (f"what is imported from {line} on", "that line may have side effects")
     ]
 
 

@@ -118,7 +118,10 @@ def _why_torch_may_hang(
         calls = calls | {"end"}
     if not calls:
         return None
-    return f"torch may hang after {min(calls)} with gloo if the group is not kept by a late import"
+    return (
+        f"with gloo, torch may hang after {min(calls)} unless a late import keeps the process group"
+        " alive"
+    )
 
 
 class _TextFacts:
@@ -145,10 +148,10 @@ class _TextFacts:
         if found:
             return f"the script uses {min(found)}"
         if "" in self._variables or self.names & _SET_ANY_VARIABLE:
-            return "a variable that it reads may be set before it"
+            return "a variable that it reads may be set before it is imported"
         read = sorted(filter(dynamo_reads, self._variables))
         if read:
-            return f"{read[0]} may be set before it"
+            return f"{read[0]} may be set before it is imported"
         if self._makes_warnings_errors:
             return "its warnings may be errors by then"
         return None

@@ -209,7 +209,7 @@ class ProcessState:
 
 
 def _properties() -> Iterator[tuple[str, object]]:
-    yield "the folder that it runs in", os.getcwd()
+    yield "the current directory", os.getcwd()
     yield "the umask", status_field("self", "Umask")
     yield "its limits", text_of("/proc/self/limits")
     yield "the CPUs that it may use", affinity()

@@ -48,7 +48,7 @@ LEFT_TO_WORKERS = {
     **dict.fromkeys(("torch_geometric",), "it uses a GPU when it is imported"),
     **dict.fromkeys(
         ("boto3", "jax", "ray", "setproctitle", "wandb", "xgboost"),
-        "it is about the process that imports it",
+        "its state belongs to the process that imports it",
     ),
 }
 """Packages that each worker imports itself, with the reason. Imports after them may be preloaded."""

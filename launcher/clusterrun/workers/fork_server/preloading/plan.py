@@ -115,14 +115,14 @@ def _plan_by_script(walk: ScriptWalk, plan: PreloadPlan, why_reexecuted: str | N
     if slow and TORCH not in plan.packages and not plan.not_preloaded:
         plan.not_preloaded = slow
         plan.why_not_preloaded = (
-            f"{walk.first_side_effect} may do anything before {slow} is imported"
+            f"{walk.first_side_effect} may have side effects before {slow} is imported"
         )
 
 
 def _why_spawn(walk: ScriptWalk, plan: PreloadPlan, workers: int) -> str | None:
     """Return why forking would not be faster: workers must share a slow import, or need no import."""
     if workers == 1:
-        return "a single worker shares its imports with no other"
+        return "with a single worker there are no imports to share"
     if not plan.packages.isdisjoint(SLOW_TO_IMPORT):
         return None
     if plan.why_not_preloaded:
@@ -131,4 +131,4 @@ def _why_spawn(walk: ScriptWalk, plan: PreloadPlan, workers: int) -> str | None:
         # Its imports are quick; a fork alone is faster than an interpreter for each worker.
         plan.imports = []
         return None
-    return walk.unread or "nothing that takes time is among what the script imports"
+    return walk.unread or "the script imports nothing that is slow to import"

@@ -314,7 +314,7 @@ class ScriptWalk:
 
     def _import(self, wanted: Import, node: Any) -> None:
         if self._reason_to_leave:
-            self.left_to_workers.append((self._reason_to_leave, "that line may do anything"))
+            self.left_to_workers.append((self._reason_to_leave, "that line may have side effects"))
             self._reason_to_leave = None
         if self.first_side_effect and self._preloads_torch():
             raise _WalkDone
