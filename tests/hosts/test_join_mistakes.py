@@ -296,7 +296,7 @@ def test_a_newer_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> Non
 
     all_fail_with(
         [nodes.start(1, *TWO)],
-        "node 0 at 10.77.0.2:29500 speaks version 9 of clusterrun's protocol, this node speaks"
+        "node 0 at 10.77.0.2:29500 speaks version 9 of clusterrun's protocol, but this node speaks"
         f" version {VERSION}",
         "  install the same version of clusterrun on all nodes\n",
     )

@@ -168,7 +168,7 @@ RELAYED = "node 0 at n0:29500 is reached through another program on its host: th
     [
         (
             HandshakeFailed(Fault.OTHER_VERSION, 7),
-            "node 0 at n0:29500 speaks version 7 of clusterrun's protocol, this node speaks version 6",
+            "node 0 at n0:29500 speaks version 7 of clusterrun's protocol, but this node speaks version 6",
         ),
         (
             HandshakeFailed(Fault.HAS_A_TOKEN),

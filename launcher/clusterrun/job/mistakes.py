@@ -357,7 +357,7 @@ def _missing_script(words: Sequence[str], where: str, search_path: str) -> Usage
         option = name.lstrip(f"-{DASHES}").translate(dict.fromkeys(map(ord, DASHES), "-"))
         return UsageError(
             f"{where}{name} begins with {name[0]} (U+{ord(name[0]):04X}) instead of -",
-            f"type {'-' if len(option) == 1 else '--'}{printable(option)}",
+            f"use {'-' if len(option) == 1 else '--'}{printable(option)}",
         )
     if name.startswith("~"):
         return UsageError(

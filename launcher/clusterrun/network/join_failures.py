@@ -95,7 +95,7 @@ def handshake_error(
             return None
         case Fault.OTHER_VERSION:
             text = f"{first} at {place} speaks version {failure.version} of clusterrun's protocol"
-            return RendezvousError(f"{text}, {this} speaks version {VERSION}", _SAME_VERSION)
+            return RendezvousError(f"{text}, but {this} speaks version {VERSION}", _SAME_VERSION)
         case Fault.HAS_A_TOKEN:
             text = f"the job at {place} has a token, but {this} has none"
         case Fault.HAS_NO_TOKEN:
