@@ -233,9 +233,9 @@ def test_node_that_reports_foreign_rank_is_lost(rank: int, *, in_report: bool) -
 
     assert job.reports_failed(1, rank, in_report=in_report).settles().new_lines() == [
         refused("Done" if in_report else "FirstFailure"),
-        "node 0 prints: node 1 (n1) is gone: stopping 2 workers here",
+        "node 0 prints: node 1 (n1) is gone: stopping 2 workers on this node",
         "node 0 sends SIGTERM to ranks 0-1",
-        "node 1 prints: node 0 (n0) is gone: stopping 2 workers here",
+        "node 1 prints: node 0 (n0) is gone: stopping 2 workers on this node",
         "node 1 sends SIGTERM to ranks 2-3",
     ]
 

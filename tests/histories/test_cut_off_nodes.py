@@ -8,8 +8,11 @@ import pytest
 from tests.histories.job_history import Job
 from tests.histories.worlds import of_node
 
-SILENT = "node 0 (n0) has been silent for 17 s: killing 2 workers here"
-GIVEN_UP = "node 0 has declared this node lost, as it has been silent for 18 s: killing 2 workers here; rejoining"
+SILENT = "node 0 (n0) has been silent for 17 s: killing 2 workers on this node"
+GIVEN_UP = (
+    "node 0 has declared this node lost, as it has been silent for 18 s: killing 2 workers on this"
+    " node; rejoining"
+)
 
 
 def outliving() -> Job:
@@ -199,7 +202,7 @@ def test_orders_of_another_attempt_are_ignored() -> None:
         "node 0 holds its ranks",
         "node 0 lets its ranks go on, to save at step 4",
         "node 0 lets its ranks go on",
-        "node 0 prints: rank 9 on n9 failed: stopping 1 worker here",
+        "node 0 prints: rank 9 on n9 failed: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
     ]
     assert job.dies(0, by=signal.SIGTERM).gets_orders(0).new_lines() == [

@@ -11,7 +11,7 @@ OTHERS_STOP = (
     " exit code {2}"
 )
 NODE_0_STOPS = [
-    "node 0 prints: n1 got SIGTERM: stopping 1 worker here",
+    "node 0 prints: n1 got SIGTERM: stopping 1 worker on this node",
     "node 0 sends SIGTERM to rank 0",
 ]
 

@@ -107,9 +107,9 @@ def test_on_hang_stop_stops_all_ranks(on_hang: str, then: str, follows: list[str
     assert job.new_lines()[2:] == [
         "node 0 prints: no rank has printed or exited for 60 s: stopping 1 worker here",
         "node 0 sends SIGTERM to rank 0",
-        "node 1 prints: no rank has printed or exited for 60 s: stopping 1 worker here",
+        "node 1 prints: no rank has printed or exited for 60 s: stopping 1 worker on this node",
         "node 1 sends SIGTERM to rank 1",
-        "node 2 prints: no rank has printed or exited for 60 s: stopping 1 worker here",
+        "node 2 prints: no rank has printed or exited for 60 s: stopping 1 worker on this node",
         "node 2 sends SIGTERM to rank 2",
     ]
     assert job.exits(0, 1, 2, code=1).settles().new_lines()[-3:] == follows

@@ -34,7 +34,7 @@ def test_rank_that_does_not_exit_is_named_then_killed() -> None:
     assert job.time_passes(0.9).new_lines() == []
     assert job.dies(1, since=25, code=1).settles().new_lines() == [
         "node 0 sends SIGTERM to rank 0",
-        "node 1 prints: rank 1 on n0 failed: stopping 2 workers here",
+        "node 1 prints: rank 1 on n0 failed: stopping 2 workers on this node",
         "node 1 sends SIGTERM to ranks 2-3",
     ]
     job.exits(0, 2, 3, code=1).settles()

@@ -147,8 +147,8 @@ def test_silent_node_is_declared_lost() -> None:
     assert begun(job.time_passes(2)) == starts(0, 3, 2)
     assert job.continues(1).settles().new_lines() == [
         (
-            "node 1 prints: node 0 has declared this node lost, as it has been silent for 18 s: killing 1"
-            " worker here; rejoining"
+            "node 1 prints: node 0 has declared this node lost, as it has been silent for 18 s:"
+            " killing 1 worker on this node; rejoining"
         ),
         "node 1 sends SIGKILL to rank 1 and all they started",
     ]
@@ -378,7 +378,7 @@ def test_nodes_that_may_not_wait_for_rank() -> None:
             "node 3 gives up: n3 (pid 13) has node rank 0, but n0:29500 is an address of n0 (pid 10)"
             " (give --node-rank 0 to the machine that --master-addr names)"
         ),
-        "node 5 gives up: enough nodes wait for a place in the job at n0:29500: n1, n4",
+        "node 5 gives up: enough nodes are already waiting to join the job at n0:29500: n1, n4",
     ]
     assert job.exits(0).settles().new_lines()[1] == "node 0 ends with 0: all ranks have succeeded"
 

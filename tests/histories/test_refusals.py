@@ -9,9 +9,9 @@ from tests.histories.join_history import JoinHistory
 
 SAME_COMMAND_HINT = "run the same command on every node, each with its own --node-rank"
 OWN_RANK = "give each node its own --node-rank"
-PLACE = "give each of two jobs its own --master-port"
+PLACE = "if these are two jobs, give each its own --master-port"
 REPLACED = (
-    "gives up: another clusterrun, started later on this host, has this node's place in the job"
+    "gives up: another clusterrun, started later on this host, has replaced this node in the job"
 )
 
 

@@ -134,7 +134,7 @@ def test_node_without_fork_server_ends_restarted_job() -> None:
 
     assert stops(job, 0) == [
         "node 0 starts rank 0, attempt 1",
-        "node 0 prints: the fork server on n1 was killed by SIGKILL: stopping 1 worker here",
+        "node 0 prints: the fork server on n1 was killed by SIGKILL: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
     ]
     end = (
@@ -152,7 +152,7 @@ def test_late_report_of_earlier_attempt_is_ignored() -> None:
     assert job.reports_failed(1, 1, attempt=0).settles().new_lines() == []
     assert job.reports_failed(1, 1, attempt=5).settles().new_lines()[:3] == [
         refused("FirstFailure"),
-        "node 0 prints: node 1 (n1) is gone: stopping 1 worker here",
+        "node 0 prints: node 1 (n1) is gone: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
     ]
 

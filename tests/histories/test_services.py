@@ -177,8 +177,8 @@ def test_only_node_0_prints_notice_in_large_job() -> None:
 
     assert job.new_lines() == [
         (
-            "node 0 prints: the job waits for server ranks 0-1, router rank 0 to be ready,"
-            " for 10 s now"
+            "node 0 prints: the job has been waiting 10 s for server ranks 0-1, router rank 0 to be"
+            " ready"
         ),
     ]
 
@@ -749,7 +749,7 @@ def test_suspension_is_agreed_on_by_ranks_only(nodes: int) -> None:
     assert job.new_lines()[-1].startswith(
         "node 0 prints: SIGTERM on n0: waits for rank 0 to save and for rank 1 to call"
         if nodes == 2
-        else "node 0 prints: SIGTERM: waits for rank 0 to save and for rank 1 to call"
+        else "node 0 prints: SIGTERM: waiting for rank 0 to save and for rank 1 to call"
     )
     assert signals(job.calls_requested(1).saves(3, 0, 1).settles()) == [
         f"node {nodes - 1} sends SIGTERM to server ranks 0-1 and all they started",

@@ -44,7 +44,7 @@ def test_first_failure_stops_every_node() -> None:
     assert job.exits(1, code=7).settles().new_lines()[1:] == [
         "node 0 prints: rank 1 on n1 failed: stopping 1 worker here",
         "node 0 sends SIGTERM to rank 0",
-        "node 2 prints: rank 1 on n1 failed: stopping 1 worker here",
+        "node 2 prints: rank 1 on n1 failed: stopping 1 worker on this node",
         "node 2 sends SIGTERM to rank 2",
     ]
     assert job.exits(2, code=1).settles().new_lines() == ["node 2 kills what its ranks have left"]
@@ -87,7 +87,7 @@ def test_lost_node_stops_others_and_is_cause() -> None:
     assert after.loses_node(1).settles().new_lines() == [
         "node 0 prints: node 1 (n1) is gone: stopping 1 worker here",
         "node 0 sends SIGTERM to rank 0",
-        "node 2 prints: node 1 (n1) is gone: stopping 1 worker here",
+        "node 2 prints: node 1 (n1) is gone: stopping 1 worker on this node",
         "node 2 sends SIGTERM to rank 2",
     ]
     assert after.exits(0, 2, code=1, last=reset).settles().new_lines()[-2:] == [
@@ -242,7 +242,7 @@ def test_lost_node_0_ends_each_node() -> None:
     assert job.loses_node(0).settles().new_lines() == [
         "node 1 prints: node 0 (n0) is gone: stopping 1 worker here",
         "node 1 sends SIGTERM to rank 1",
-        "node 2 prints: node 0 (n0) is gone: stopping 1 worker here",
+        "node 2 prints: node 0 (n0) is gone: stopping 1 worker on this node",
         "node 2 sends SIGTERM to rank 2",
     ]
     assert job.dies(1, 2, by=signal.SIGTERM).settles().new_lines()[-2:] == [

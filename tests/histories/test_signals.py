@@ -241,7 +241,7 @@ def test_stop_command_ends_job_like_sigterm() -> None:
             " at once); exit code 143"
         ),
         "node 1 sends SIGTERM to rank 1",
-        "node 0 prints: n1 got SIGTERM: stopping 1 worker here",
+        "node 0 prints: n1 got SIGTERM: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
     ]
     assert job.asked_to_stop(node=1).settles().new_lines() == []
@@ -251,7 +251,7 @@ def test_stop_command_ends_job_like_sigterm() -> None:
         assert each.new_lines() == [
             "node 0 prints: clusterrun stop --now: killing 1 worker; exit code 143",
             "node 0 sends SIGKILL to rank 0 and all they started",
-            "node 1 prints: n0 got SIGTERM: killing 1 worker here",
+            "node 1 prints: n0 got SIGTERM: killing 1 worker on this node",
             "node 1 sends SIGKILL to rank 1 and all they started",
         ]
         assert each.dies(0, 1).settles().new_lines()[-1] == "node 1 ends with 143: it got SIGTERM"

@@ -41,7 +41,7 @@ def test_stack_with_control_characters_loses_node() -> None:
 
     assert job.shows_stack(1, at="f\x1b[2J").settles().new_lines()[:2] == [
         refused("Answer"),
-        "node 0 prints: node 1 (n1) is gone: stopping 1 worker here",
+        "node 0 prints: node 1 (n1) is gone: stopping 1 worker on this node",
     ]
 
 

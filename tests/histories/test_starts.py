@@ -41,8 +41,8 @@ def test_difference_from_plan_is_printed() -> None:
     assert job.new_lines() == [
         "node 0 prints: the workers' interpreter printed when it started: a warning",
         (
-            "node 0 prints: the kernel refuses PR_SET_PDEATHSIG (Operation not permitted) and cgroups"
-            " (no): if clusterrun is killed, processes of the job may live on"
+            "node 0 prints: the kernel refuses PR_SET_PDEATHSIG (Operation not permitted) and"
+            " cgroups (no): if clusterrun is killed, processes of the job may keep running"
         ),
         "node 0 prints: local rank 0: asked for CPUs [0, 9], got [0]",
     ]

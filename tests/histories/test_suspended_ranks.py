@@ -50,7 +50,7 @@ def test_failure_releases_ranks_of_its_node() -> None:
     ]
     assert job.settles().new_lines() == [
         "node 1 lets ranks that have saved end",
-        "node 1 prints: rank 0 on n0 failed: stopping 2 workers here",
+        "node 1 prints: rank 0 on n0 failed: stopping 2 workers on this node",
         "node 1 sends SIGTERM to ranks 2-3",
     ]
     job.calls_requested(3).saves(4, 3).holds_ranks(9).holds_ranks(9, node=1)

@@ -103,8 +103,8 @@ def test_request_waits_for_first_calls() -> None:
     ]
     assert job.time_passes(5).settles().new_lines() == [
         (
-            "node 0 prints: clusterrun suspend on n0: waits for ranks 0-1 to call suspend.requested()"
-            " for the first time"
+            "node 0 prints: clusterrun suspend on n0: waiting for ranks 0-1 to call"
+            " suspend.requested() for the first time"
         ),
     ]
     assert (
@@ -138,7 +138,10 @@ def test_ranks_that_do_not_save_are_named_and_stopped() -> None:
     assert job.time_passes(25).settles().new_lines() == [
         "node 0 lets ranks that have saved end",
         "node 1 lets ranks that have saved end",
-        "node 1 prints: not all ranks saved within 30 s (SIGUSR1 on n1): stopping 1 worker here",
+        (
+            "node 1 prints: not all ranks saved within 30 s (SIGUSR1 on n1): stopping 1 worker on this"
+            " node"
+        ),
         "node 1 sends SIGTERM to rank 1",
     ]
     assert job.dies(0, 1, by=signal.SIGTERM).settles().new_lines()[-2:] == [
@@ -169,7 +172,7 @@ def test_ranks_that_never_call_are_not_waited_for_long() -> None:
     assert job.time_passes(0.5).settles().new_lines() == [
         "node 0 lets ranks that have saved end",
         "node 1 lets ranks that have saved end",
-        "node 1 prints: suspended at step 6 (SIGUSR1 on n1): stopping 1 worker here",
+        "node 1 prints: suspended at step 6 (SIGUSR1 on n1): stopping 1 worker on this node",
         "node 1 sends SIGTERM to rank 1",
     ]
     assert job.exits(0).dies(1, by=signal.SIGTERM).settles().new_lines()[-1] == (
@@ -195,7 +198,7 @@ def test_second_command_ends_wait_for_named_ranks(by: str) -> None:
         "node 1 lets ranks that have saved end",
         (
             f"node 1 prints: not all ranks saved before the second request ({by} on n1): stopping 1"
-            " worker here"
+            " worker on this node"
         ),
         "node 1 sends SIGTERM to rank 1",
     ]
@@ -337,7 +340,7 @@ def test_failure_ends_suspension() -> None:
         "node 1 lets ranks that have saved end",
         "node 1 kills what its ranks have left",
         "node 0 lets ranks that have saved end",
-        "node 0 prints: rank 1 on n1 failed: stopping 1 worker here",
+        "node 0 prints: rank 1 on n1 failed: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
     ]
     assert job.holds_ranks(7).time_passes(4).settles().new_lines() == []
@@ -353,7 +356,7 @@ def test_failure_before_last_answer() -> None:
         "node 0 lets ranks that have saved end",
         "node 0 kills what its ranks have left",
         "node 1 lets ranks that have saved end",
-        "node 1 prints: rank 0 on n0 failed: stopping 1 worker here",
+        "node 1 prints: rank 0 on n0 failed: stopping 1 worker on this node",
         "node 1 sends SIGTERM to rank 1",
     ]
 

@@ -70,9 +70,10 @@ def test_a_worker_that_fails_ends_both(hosts: tuple[Host, ...], clusterrun: Laun
     assert codes(ends) == [7, 7]
     assert when == again != ""
     assert ends[0].err == (
-        "clusterrun: rank 2 on n1 failed: stopping 2 workers here\n"
-        f"{headline}"
-        "\n    no such file\n\n"
+        "clusterrun: rank 2 on n1 failed: stopping 2 workers on this node\n"
+        f"{headline}\n"
+        "    no such file\n"
+        "\n"
         "  ranks 0-1: stopped by clusterrun\n"
         "clusterrun: exit code 7, from rank 2\n"
     )
@@ -98,7 +99,7 @@ def test_a_worker_that_fails_and_does_not_exit_ends_both(
     assert codes(ends) == [1, 1], ends
     for each in ends:
         assert "clusterrun: rank 1 on n1 failed: ValueError: loss is nan\n" in each.err
-        assert "did not exit after its failure, and was killed here:\n" in each.err
+        assert "did not exit after its failure, and was killed; its stack:\n" in each.err
     nothing_is_left(hosts, jobs)
 
 
@@ -113,7 +114,7 @@ def test_a_killed_agent_ends_the_other_node(
     jobs[lost].signal(signal.SIGKILL)
     ends = ended(jobs, seconds=15)
 
-    stopping = f"stopping {'1 worker' if lost == 0 else '2 workers'} here"
+    stopping = f"stopping {'1 worker' if lost == 0 else '2 workers'} on this node"
     assert ends[lost].code == -signal.SIGKILL
     assert ends[there].code == 5
     assert ends[there].err == (
@@ -136,7 +137,7 @@ def test_a_signal_to_one_agent_ends_both(
     jobs[told].signal(number)
     ends = ended(jobs, seconds=15)
 
-    stopping = f"stopping {'1 worker' if other else '2 workers'} here"
+    stopping = f"stopping {'1 worker' if other else '2 workers'} on this node"
     assert codes(ends) == [128 + number] * 2
     assert f"clusterrun: n{told} got {number.name}: {stopping}\n" in ends[other].err
     if number == signal.SIGTERM:
@@ -242,7 +243,7 @@ def test_a_signal_to_a_finished_node(
 
     assert codes(ends) == [128 + number] * 2, ends
     assert ": the other nodes stop their workers (" in ends[0].err
-    assert f"clusterrun: n0 got {number.name}: stopping 1 worker here\n" in ends[1].err
+    assert f"clusterrun: n0 got {number.name}: stopping 1 worker on this node\n" in ends[1].err
     nothing_is_left(hosts, jobs)
 
 

@@ -80,7 +80,7 @@ def test_a_job_waits_for_a_lost_node(job: ElasticJob) -> None:
     options = ("--nnodes", "2", "--rejoin-timeout", "60")
     jobs = job.start(2, *options)
     jobs[1].signal(signal.SIGKILL)
-    jobs[0].wait_for("node 1 .n1. is gone: stopping 1 worker here")
+    jobs[0].wait_for("node 1 .n1. is gone: stopping 1 worker on this node")
 
     back = job.join(1, *options)
 

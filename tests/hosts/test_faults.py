@@ -359,7 +359,8 @@ def test_a_helper_process_is_killed(
     assert codes(ends) == [137] * 3, ends
     for end in ends:
         assert end.err.endswith(
-            f"clusterrun: error: its {helper} on n1 was killed by SIGKILL; the job was stopped\n"
+            f"clusterrun: error: the {helper} on n1 was killed by SIGKILL; the job was"
+            " stopped\n"
             f"clusterrun: exit code 137, from the {helper} on n1: 128 + 9 for SIGKILL\n"
         ), end.err
     assert [job.left() for job in jobs] == [[]] * 3

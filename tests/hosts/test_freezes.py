@@ -57,7 +57,7 @@ SECONDS_TO_SETTLE = 4.0
 LEASE_OVER = "clusterrun: this node was stopped, or cut off from node 0, for too long: its lease has expired, and 1 worker killed\n"
 
 GIVEN_UP = re.compile(
-    r"node 0 has declared this node lost, as it has been silent for \S+ s: killing 1 worker here; rejoining\n"
+    r"node 0 has declared this node lost, as it has been silent for \S+ s: killing 1 worker on this node; rejoining\n"
 )
 
 FALSE_CAUSE = re.compile(r"rank \d+ .*(failed|was killed)")
@@ -270,8 +270,8 @@ def test_a_helper_freezes_in_a_job_that_ends_with_its_nodes(
     assert codes(ends) == [137, 137], ends
     for end in ends:
         assert (
-            f"clusterrun: error: its {helper} on n{number} has not answered for 5 s: it is stopped;"
-            " the job was stopped\n"
+            f"clusterrun: error: the {helper} on n{number} has not answered for 5 s: it is"
+            " stopped; the job was stopped\n"
         ) in end.err
         assert not FALSE_CAUSE.search(end.err)
     assert [each.left() for each in job.jobs] == [[], []]

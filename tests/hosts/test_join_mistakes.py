@@ -23,7 +23,7 @@ SAME_PROOF = (
     "  set the same CLUSTERRUN_TOKEN or --token-file on all nodes\n"
     "  or, if another job uses that port, give each job its own port with --master-port\n"
 )
-OWN_PORTS = "  give each of two jobs its own --master-port\n"
+OWN_PORTS = "  if these are two jobs, give each its own --master-port\n"
 
 DONE = "print('done')"
 

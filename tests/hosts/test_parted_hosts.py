@@ -121,7 +121,7 @@ def test_a_node_is_cut_off_before_node_zero_is_killed(job: FiveHosts) -> None:
     assert codes(ends) == [5] * 4, ends
     assert "error: node 0 (n0) has been silent for 10 s; the job was stopped\n" in ends[0].err
     for end in ends[1:]:
-        assert "node 0 (n0) is gone: stopping 1 worker here\n" in end.err
+        assert "node 0 (n0) is gone: stopping 1 worker on this node\n" in end.err
     assert [each.left() for each in job.jobs] == [[]] * 5
     assert overlap(job.folder) == -math.inf
 
@@ -176,6 +176,6 @@ def test_node_zero_is_killed_that_has_not_read_all(job: FiveHosts) -> None:
     assert codes(ends) == [5] * 4, ends
     assert time.monotonic() - killed < GRACE
     for end in ends:
-        assert "node 0 (n0) is gone: stopping 1 worker here\n" in end.err
+        assert "node 0 (n0) is gone: stopping 1 worker on this node\n" in end.err
     assert [each.left() for each in job.jobs] == [[]] * 5
     assert overlap(job.folder) == -math.inf

@@ -160,7 +160,7 @@ def test_a_node_is_lost_while_all_stop(hosts: tuple[Host, ...], clusterrun: Laun
     (clusterrun.folder / "go").touch()
     jobs[2].wait_for("heard")
     # A second: sooner, the failure could be a consequence of the loss.
-    jobs[0].wait_for("rank 1 on n1 failed: stopping 1 worker here")
+    jobs[0].wait_for("rank 1 on n1 failed: stopping 1 worker on this node")
     time.sleep(1.2)
 
     jobs[2].signal(signal.SIGKILL)
@@ -183,7 +183,7 @@ def test_a_fork_server_dies_while_all_stop(hosts: tuple[Host, ...], clusterrun: 
     server = jobs[0].fork_server
     (clusterrun.folder / "go").touch()
     jobs[2].wait_for("heard")
-    jobs[0].wait_for("rank 1 on n1 failed: stopping 1 worker here")
+    jobs[0].wait_for("rank 1 on n1 failed: stopping 1 worker on this node")
 
     os.kill(server, signal.SIGKILL)
     ends = ended(jobs)

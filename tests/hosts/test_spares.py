@@ -161,7 +161,7 @@ def test_no_spare_is_left(job: SparedJob) -> None:
     """The spare is lost first; then the loss of a node ends the job, and says why."""
     jobs = job.start()
     jobs[2].signal(signal.SIGKILL)
-    jobs[0].wait_for("which waited for a place, has left\n")
+    jobs[0].wait_for("which was waiting to join, has left\n")
 
     jobs[1].signal(signal.SIGKILL)
 

@@ -13,7 +13,7 @@ TEXTS = (
     *("exit code 1", "x" * 255, "1, 2\n3", "x" * 5000),
     "gloo" * 3000,
     "Traceback (most recent call last):\nValueError: it",
-    f"Traceback (most recent call last):\nValueError: it\n  ... {'9' * 5000} lines left out ...",
+    f"Traceback (most recent call last):\nValueError: it\n  ... {'9' * 5000} lines omitted ...",
     '{"message": {"message": "it", "extraInfo": {"py_callstack": []}}}',
 )
 SMALL = (0, 0, 1, 1, 1, 2, 2, 3, 4, 5, 9, 15)

@@ -72,7 +72,7 @@ def test_given_up_spare_rejoins(job: Job) -> None:
     assert job.notices[2].has("node 0 has declared this node lost, as it has been silent for 0.9 s")
     assert [type(each) for each in job.nodes[2].received] == [events.WaitListed] * 2
     assert job.notices[0][-2:] == [
-        "n2 (pid 12), which waited for a place, has been silent for 0.9 s",
+        "n2 (pid 12), which was waiting to join, has been silent for 0.9 s",
         "n2 (pid 12) has joined and waits to take the place of a lost node",
     ]
 

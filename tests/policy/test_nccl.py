@@ -126,7 +126,7 @@ ROWS: dict[str, tuple[NcclState, list[str], tuple[int, ...]]] = {
     ),
     "missing and dead": (
         state(changed(r5=SILENT, r6=SILENT, r1=DEAD)),
-        ["dead for NCCL: rank 1", "NCCL gets no answer from ranks 5-6"],
+        ["considered dead by NCCL: rank 1", "NCCL gets no answer from ranks 5-6"],
         (),
     ),
     "missing in the second report only": (state(changed(), changed(r5=SILENT)), [], ()),

@@ -26,7 +26,7 @@ def test_decoded_answers_and_missing_nodes() -> None:
 
     assert found == ((right, STACKS),)
     assert [each.node_rank for each in missing] == [1, 2, 3]
-    assert missing[1].why.startswith("answers something else: ")
+    assert missing[1].why.startswith("sent an unexpected answer: ")
     assert missing[2].why == "has no py-spy"
 
 

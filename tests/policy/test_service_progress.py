@@ -128,13 +128,13 @@ def test_waiting_notice() -> None:
 
     assert attempt.due == BEGAN + 10
     assert attempt.waits(BEGAN + 10) == (
-        "the job waits for server ranks 0-2, engine ranks 0-3 to be ready, for 10 s now"
+        "the job has been waiting 10 s for server ranks 0-2, engine ranks 0-3 to be ready"
     )
     assert attempt.due == BEGAN + 70
     attempt.became_ready((4, 6, 7, 8, 9, 10))
     assert attempt.due == BEGAN + 70
     assert attempt.waits(BEGAN + 71.2) == (
-        "the job waits for server rank 1 to be ready, for 71 s now"
+        "the job has been waiting 71 s for server rank 1 to be ready"
     )
     attempt.became_ready((5,))
     assert attempt.due == NEVER

@@ -86,8 +86,11 @@ BACKWARD = replace(
 IT_READS = "slow: the others wait 60 % of the time, it 3 %. It spends 60 % reading data (train.py:88 Samples.__getitem__), the others 4 %."
 THEY_READ = IT_READS.replace("it 3 %", "they 3 %").replace("It spends", "They spend")
 THREADS = "the job has more threads to run on n1 than there are CPUs for it"
-LACK = "overcommitted: ranks lack a CPU 35 % of the time; differences below 30 points mean nothing"
-NONE_DIFFERS = "no rank differs in what its main thread waits for"
+LACK = (
+    "CPUs are overcommitted: ranks wait for one 35 % of the time; differences below 30 points mean"
+    " nothing"
+)
+NONE_DIFFERS = "no rank stands out: the main threads of all ranks wait for the same things"
 
 CASES = {
     "one rank reads data": (
@@ -104,7 +107,10 @@ CASES = {
     ),
     "a host": (
         [*ranks(WAITS, WAITS), *ranks(READS, READS, first=2, on=2, node=PRESSED)],
-        f"ranks 2-3, all of n2, are {THEY_READ} On n2, tasks wait for a disk 57 % of the time, for a CPU 20 % of the time.",
+        (
+            f"ranks 2-3, all of n2, are {THEY_READ} On n2, processes wait for a disk 57 % of the time,"
+            " for a CPU 20 % of the time."
+        ),
     ),
     "a host without pressure": (
         [*ranks(WAITS, WAITS), *ranks(READS, READS, first=2, on=2)],

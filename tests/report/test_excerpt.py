@@ -182,7 +182,7 @@ def test_deep_traceback_in_tail_keeps_both_ends(tmp_path: Path) -> None:
     assert exception_line(tail.text()) == expected
     assert shown[0] == "Traceback (most recent call last):"
     assert shown[1].endswith("line 10, in <module>")
-    [left_out] = [line for line in shown if line.endswith(" lines left out ...")]
+    [left_out] = [line for line in shown if line.endswith(" lines omitted ...")]
     assert int(left_out.split()[1]) > 1500
     assert expected in shown
 
@@ -293,7 +293,7 @@ def test_traceback_before_much_output_is_not_the_cause() -> None:
 
     assert exception_line(tail) == ""
     assert excerpt(tail)[2] == "ValueError: retried"
-    assert "... 81 lines left out ..." in excerpt(tail)
+    assert "... 81 lines omitted ..." in excerpt(tail)
     assert excerpt(tail)[-1] == "step"
 
 

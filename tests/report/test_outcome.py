@@ -107,7 +107,7 @@ def test_report_names_option_that_hid_output() -> None:
 def test_report_names_missing_standard_input(exception: str) -> None:
     """A question or a debugger has reached the end of its input."""
     ended = failed(result(1, Exited(1), tail=TRACEBACK.replace("ValueError: boom", exception)))
-    hint = "  its standard input was /dev/null; rank 0 has clusterrun's\n"
+    hint = "  its standard input was /dev/null; only rank 0 reads clusterrun's standard input\n"
 
     assert hint in report_of(ended, had_input=False)
     assert hint not in report_of(ended)
@@ -312,8 +312,11 @@ def test_other_ranks_are_grouped_by_exit_status() -> None:
         "  rank 6: stopped by clusterrun, exit code 3: ValueError: boom",
         "  rank 7: not started, exec: Permission denied",
         "  rank 8: failed too, out of memory",
-        "  rank 9: failed as a consequence, exit code 1: ValueError: connection reset by peer",
-        "  rank 10: failed as a consequence, SIGABRT (abort)",
+        (
+            "  rank 9: failed because a peer was gone, exit code 1: ValueError: connection reset by"
+            " peer"
+        ),
+        "  rank 10: failed because a peer was gone, SIGABRT (abort)",
     ]
 
 
@@ -369,7 +372,7 @@ def test_report_of_lost_helper(reason: HelperFailed, last_line: str) -> None:
     report = report_of(outcome(reason, result(0, Killed(signal.SIGKILL), by_us=True)))
 
     assert report.splitlines() == [
-        f"clusterrun: error: its {reason.name} {reason.how}; the job was stopped",
+        f"clusterrun: error: the {reason.name} {reason.how}; the job was stopped",
         last_line,
     ]
 
@@ -488,7 +491,7 @@ def test_report_of_failed_suspension(unsaved: tuple[int, ...], who: str) -> None
     ended = outcome(NotSuspended("SIGTERM", 12, 30.0, unsaved), result(0, Exited(0), by_us=True))
 
     assert report_of(ended) == lines(f"""
-        clusterrun: error: not suspended: {who} had not saved 30 s (--suspend-grace) after all were to save at step 12
+        clusterrun: error: not suspended: {who} had not saved 30 s (--suspend-grace) after all ranks were asked to save at step 12
         clusterrun: exit code 7: not all ranks saved in time after SIGTERM
     """)
 

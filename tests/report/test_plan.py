@@ -415,6 +415,6 @@ def test_spawned_workers_import_by_themselves() -> None:
     (line,) = costs("LD_PRELOAD is set", 2)
 
     assert line == (
-        "workers are spawned: LD_PRELOAD is set; all 2 import by themselves what could be imported"
+        "workers are spawned: LD_PRELOAD is set; all 2 import separately what could be imported"
         " once (docs/binding.md)"
     )

@@ -128,7 +128,7 @@ def test_status_table() -> None:
         "run abc: train.py, attempt 0, running, 3 nodes, 6 ranks, for 1:01:01",
         "rank 1 is behind: it has gone longest without printing",
         "node 2 (n2) does not answer",
-        "without a place, waiting: n7",
+        "waiting to join: n7",
         "rank  node  host  state    pid  GPU  CPUs       CPU use  memory   lines/s  quiet for  last line",
         "0     0     n0    running  100  0    0-3        -        3.0 GiB  -        0 s        step 5",
         "1     1     n1    stopped  100  -    not bound  -        -        -        -",
@@ -136,7 +136,7 @@ def test_status_table() -> None:
     page = Path(__file__).parent.parent.parent / "docs/looking_inside.md"
     assert indent("\n".join(lines), "    ") in page.read_text()
     assert all(len(line) <= 60 for line in status_text(status, 60).splitlines()[4:])
-    late = "USR1: waits for rank 1 to save"
+    late = "USR1: waiting for rank 1 to save"
     assert status_text(replace(status, suspension=late), None).splitlines()[4] == late
 
 

@@ -52,7 +52,7 @@ def test_slow_table() -> None:
 
     assert shown(rank(0), rank(1), native, ended) == [
         "no rank is slow: they wait 60 %, compute 40 %",
-        "rank 2 is not judged: not a Python process",
+        "rank 2 is not analyzed: not a Python process",
         "rank 3 had ended",
         "rank  host  wait  data  compute  save  other  CPU   no CPU",
         "0     n0    60 %  0 %   40 %     0 %   0 %    25 %  6 %",
@@ -87,9 +87,10 @@ CONTAINER = "in a container, give it the capability SYS_PTRACE (docker run --cap
 
 WHO = "py-spy may not read ranks 0-1 (n0)"
 REASONS = {
-    "no py-spy on n0, neither on its agent's PATH nor beside its Python; to see function names, run pip install py-spy there": WhyNoStacks.MISSING,
+    "no py-spy on n0, neither on its agent's PATH nor next to its Python; to see function names,"
+    " run pip install py-spy there": WhyNoStacks.MISSING,
     "no stacks of ranks 0-1 (n0): py-spy: it printed nothing": WhyNoStacks.FAILED,
-    "ranks 0-1 are not judged: not a Python process": WhyNoStacks.NOT_PYTHON,
+    "ranks 0-1 are not analyzed: not a Python process": WhyNoStacks.NOT_PYTHON,
     f"{WHO}: {CONTAINER}": None,
     f"{WHO}: kernel.yama.ptrace_scope is 1; as root: sysctl kernel.yama.ptrace_scope=0": 1,
     f"{WHO}: kernel.yama.ptrace_scope is 3, which can be changed by a reboot only": 3,

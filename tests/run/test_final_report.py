@@ -64,4 +64,4 @@ def test_report_is_printed_again_without_answer_of_the_relay() -> None:
     assert ended(Failed(result(0, 3)), None)[1].endswith(f"\n{REPORT}")
     code, rest = ended(LOST_RELAY, None)
     assert code == ExitCode.INTERNAL
-    assert rest.startswith("clusterrun: error: its relay exited with code 1; the job was stopped")
+    assert rest.startswith("clusterrun: error: the relay exited with code 1; the job was stopped")

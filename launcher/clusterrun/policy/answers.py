@@ -78,7 +78,7 @@ def decode_answer(answer: Answer, kind: type[BodyT]) -> BodyT | str:
     try:
         return msgspec.msgpack.decode(answer.body, type=kind)
     except msgspec.MsgspecError as error:
-        return f"answers something else: {error}"
+        return f"sent an unexpected answer: {error}"
 
 
 def decode_answers(

@@ -28,7 +28,7 @@ VERSION = "version of clusterrun"
 """The key in ``Hello.must``."""
 SAME_VERSION_HINT = "install the same version of clusterrun on every node"
 RUN_ID_HINT = "give all nodes the same --run-id, or none"
-MASTER_PORT_HINT = "give each of two jobs its own --master-port"
+MASTER_PORT_HINT = "if these are two jobs, give each its own --master-port"
 TOO_MANY_NODES_HINT = "start one node fewer, or give a higher --nnodes"
 
 
@@ -51,7 +51,7 @@ NO_WORKER = Rejection(
 STALE_AGENT = Rejection(
     "another clusterrun, started later on this host, has this node's place in the job",
     "",
-    "another clusterrun, started later on its host, has its place",
+    "another clusterrun, started later on its host, has replaced it in the job",
 )
 """The agent is left over from an earlier start of the job."""
 

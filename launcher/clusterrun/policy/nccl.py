@@ -203,7 +203,7 @@ def _findings(earlier: RasCommunicator, later: RasCommunicator) -> Iterator[tupl
     missing = {each.rank for each in earlier.missing_ranks}
     for gone in later.missing_ranks:
         if gone.rank in missing and gone.status.considered_dead:
-            yield "dead for NCCL:", gone.process
+            yield "considered dead by NCCL:", gone.process
         elif gone.rank in missing and gone.status.unresponsive:
             yield "NCCL gets no answer from", gone.process
     before = {each.rank: each.collective_counts for each in earlier.ranks}

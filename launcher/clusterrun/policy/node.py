@@ -476,7 +476,7 @@ class Attempt:
         """Kill leftover processes if they may still run."""
         if self.phase is Phase.LEAVING:
             if self.leftovers is not LeftoverState.AWAITED:
-                self._note(f"{why}: killing what the ranks here have left running")
+                self._note(f"{why}: killing processes that the ranks on this node left running")
             self._clean_up()
 
     def _clean_up(self) -> None:
@@ -938,7 +938,7 @@ class Attempt:
             self._note(f"the workers' interpreter printed when it started: {event.printed}")
         if event.refused:
             refused = " and ".join(event.refused)
-            then = "if clusterrun is killed, processes of the job may live on"
+            then = "if clusterrun is killed, processes of the job may keep running"
             self._note(f"the kernel refuses {refused}: {then}")
 
     # Signals to the agent or to the fork server, and the command that ends the job.
@@ -1152,7 +1152,7 @@ class Attempt:
     def _handle_given_up(self, order: messages.GivenUp, why: str) -> None:
         """Kill the workers and join again, because the job continues without this node."""
         self.answer = order
-        if self._kill_if_alive(f"{why}: killing {self._workers} here; rejoining"):
+        if self._kill_if_alive(f"{why}: killing {self._workers} on this node; rejoining"):
             return
         self._note(f"{why}; rejoining")
         if self.phase is Phase.WAITING:
@@ -1171,7 +1171,7 @@ class Attempt:
         why = notices.lost(event.node)
         if self.answer is None:
             self.answer = messages.Verdict(self.external_cause or event.node, "")
-        if event.at_once and self._kill_if_alive(f"{why}: killing {self._workers} here"):
+        if event.at_once and self._kill_if_alive(f"{why}: killing {self._workers} on this node"):
             return
         self._end_without_coordinator(why)
 
@@ -1196,7 +1196,7 @@ class Attempt:
         if self.phase is not Phase.RUNNING:
             return
         if rest := self.alive - spared:
-            self._note(f"{why}: stopping {counted(len(rest), 'worker')} here")
+            self._note(f"{why}: stopping {counted(len(rest), 'worker')} on this node")
         self._stop(signal.SIGTERM, spared=spared)
 
     # Suspension: the coordinator decides on the step; a rank that fails meanwhile ends the attempt.

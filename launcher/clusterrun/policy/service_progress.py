@@ -89,7 +89,7 @@ class ServiceProgress:
             for name, numbers in self._unready.items()
             if numbers
         )
-        return f"the job waits for {missing} to be ready, for {at - self._began:.0f} s now"
+        return f"the job has been waiting {at - self._began:.0f} s for {missing} to be ready"
 
 
 def probed_workers(program: ProgramWorld, service: Service) -> range:

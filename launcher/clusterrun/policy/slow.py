@@ -62,7 +62,7 @@ DOES = {
 IN_STATE = {"R": "running or ready to run", "D": "waiting for a disk or a device", "S": "asleep"}
 """The kernel's one-letter states; other states are functions of the kernel."""
 
-NONE_DIFFERS = "no rank differs in what its main thread waits for"
+NONE_DIFFERS = "no rank stands out: the main threads of all ranks wait for the same things"
 NO_LINE = (
     "inconclusive: no rank seems to wait for others, and most are not at the same line;"
     " try clusterrun stacks"
@@ -405,7 +405,10 @@ def _none_slow(ranks: Ranks, line: tuple[Activity, str] | None) -> SlowVerdict:
 def _overcommitted(ranks: Ranks) -> SlowVerdict:
     lack = percent(round(_median(_queue, ranks), 3))
     why = f"; {others}" if (others := _others_use(ranks)) else ""
-    text = f"overcommitted: ranks lack a CPU {lack} of the time; differences below 30 points mean"
+    text = (
+        f"CPUs are overcommitted: ranks wait for one {lack} of the time; differences below 30"
+        " points mean"
+    )
     return SlowVerdict(VerdictKind.OVERCOMMITTED, f"{text} nothing{why}")
 
 
@@ -437,7 +440,7 @@ def _pressure(rank: SampledRank) -> str:
         for name, share in by_share
         if share >= MIN_REPORTED
     )
-    return f" On {rank.host}, tasks wait {waits}." if waits else ""
+    return f" On {rank.host}, processes wait {waits}." if waits else ""
 
 
 # Sentences.

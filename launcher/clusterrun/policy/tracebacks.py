@@ -26,7 +26,7 @@ FIRST_OF_MESSAGE = 8
 """Lines that are kept at the beginning of an exception's message."""
 
 _OUTERMOST = ("in <module>", "in _run_module_as_main")
-_LEFT_OUT = r"\s*\.\.\. (\d{1,9}) lines left out \.\.\."
+_LEFT_OUT = r"\s*\.\.\. (\d{1,9}) lines omitted \.\.\."
 
 
 def plain_lines(text: str) -> list[str]:
@@ -120,7 +120,7 @@ def shortened(lines: Sequence[str], first: int, last: int = 0, *, indent: str = 
     count = sum(map(_weight, middle))
     return [
         *lines[:first],
-        f"{indent}... {count} lines left out ...",
+        f"{indent}... {count} lines omitted ...",
         *lines[first + len(middle) :],
     ]
 

@@ -343,9 +343,9 @@ def _notes(machine: Machine) -> Iterator[str]:
         yield f"CPU limit of the cgroup: {machine.cpu_quota:g} CPUs"
     first, *table = describe_distances(machine.nodes) or [""]
     if table:
-        yield from ("node distances:", first, *table)
+        yield from ("NUMA node distances:", first, *table)
     elif first:
-        yield f"node distances: {first}"
+        yield f"NUMA node distances: {first}"
 
 
 def describe_distances(nodes: Sequence[NumaNode]) -> list[str]:

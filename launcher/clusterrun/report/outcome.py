@@ -102,7 +102,7 @@ def _replacement_line(replacement: Replacement) -> str:
 
 
 def _interrupted_wait(number: int) -> str:
-    what = "interrupted" if number == signal.SIGINT else signal_name(number)
+    what = "interrupted" if number == signal.SIGINT else f"received {signal_name(number)}"
     code = exit_code_of_signal(number)
     return f"clusterrun: {what} before any worker was started; exit code {code}"
 
@@ -114,7 +114,7 @@ def _reason_lines(outcome: Outcome) -> list[str]:
         case NodeLost() as node:
             return [f"clusterrun: error: {lost(node)}; the job was stopped"]
         case HelperFailed(name, how, _):
-            return [f"clusterrun: error: its {name} {how}; the job was stopped"]
+            return [f"clusterrun: error: the {name} {how}; the job was stopped"]
         case Suspended(silent=silent):
             # Services had nothing to save.
             ranks = [result for result in outcome.results if not result.service]
@@ -151,7 +151,9 @@ def _ended_as_asked(result: WorkerResult) -> bool:
 
 def _late_lines(late: NotSuspended) -> list[str]:
     who = named_ranks(late.unsaved) if late.unsaved else "the ranks"
-    when = f"{late.grace:g} s (--suspend-grace) after all were to save at step {late.step}"
+    when = (
+        f"{late.grace:g} s (--suspend-grace) after all ranks were asked to save at step {late.step}"
+    )
     if late.is_given_up:
         when = f"at step {late.step} before the second request"
     first = f"clusterrun: error: not suspended: {who} had not saved {when}"
@@ -197,7 +199,7 @@ def _cause_lines(cause: WorkerResult, *, already_shown: bool) -> list[str]:
     if (words := plain_lines(error)) and words[-1] not in plain_lines(cause.tail):
         tail += ["", "  in its error file:", *_block(excerpt(error))[1:]]
     if cause.hung:
-        tail += ["", "  it did not exit after its failure, and was killed here:"]
+        tail += ["", "  it did not exit after its failure, and was killed; its stack:"]
         tail += _block(cause.hung.split("\n"))[1:]
     return [
         _headline(cause),
@@ -274,14 +276,16 @@ def _lacks_local_rank(tail: str) -> str:
             option = "--pass-local-rank" if name == "local-rank" else "--pass-local-rank=local_rank"
             return f"it requires its local rank as an argument: add {option}"
     if "unrecognized arguments: --local-rank=" in last:
-        return "leave --pass-local-rank out; for a script for torch 1, use --pass-local-rank=local_rank"
+        return (
+            "remove --pass-local-rank; for a script for torch 1, use --pass-local-rank=local_rank"
+        )
     return ""
 
 
 def _missing_input_lines(cause: WorkerResult) -> list[str]:
     if not exception_of(cause).startswith(("EOFError", "bdb.BdbQuit")):
         return []
-    return ["  its standard input was /dev/null; rank 0 has clusterrun's"]
+    return ["  its standard input was /dev/null; only rank 0 reads clusterrun's standard input"]
 
 
 # The other workers: one line for all that ended in the same way.
@@ -324,7 +328,7 @@ def _role(result: WorkerResult) -> str:
         case Exited(0):
             return f"ended earlier, {words}"
         case Exited() | Killed(signal.SIGABRT) if is_consequence(result):
-            return f"failed as a consequence, {words}"
+            return f"failed because a peer was gone, {words}"
         case _:
             return f"failed too, {words}"
 
@@ -448,7 +452,7 @@ def exit_status_text(exit_status: ExitStatus) -> str:
         case NotStarted(step, error):
             return f"{step}: {error}"
         case EndedEarly():
-            return "ended with exit code 0 while the job went on: it is a service"
+            return "exited with code 0 while the job was still running: a service must keep running"
         case NotReady(seconds, why):
             return f"was not ready within {seconds:g} s: {why}"
         case _:
@@ -483,8 +487,8 @@ _CAUSES: Mapping[int, str] = {
     signal.SIGTERM: _FROM_OUTSIDE,
     signal.SIGUSR1: "it has no handler for it",
     signal.SIGUSR2: "it has no handler for it",
-    signal.SIGXCPU: "the limit of CPU time: check ulimit -t",
-    signal.SIGXFSZ: "the limit of file size: check ulimit -f",
+    signal.SIGXCPU: "it reached the CPU time limit: check ulimit -t",
+    signal.SIGXFSZ: "it reached the file size limit: check ulimit -f",
 }
 
 

@@ -368,7 +368,7 @@ def describe_prepared(prepared: "Prepared", workers: int, *, verbose: bool) -> I
     if prepared.why and prepared.why != prepared.why_not_preloaded:
         cost = ""
         if prepared.costs_time and not module and workers > 1:
-            cost = f"; all {workers} import by themselves what could be imported once"
+            cost = f"; all {workers} import separately what could be imported once"
             cost += " (docs/binding.md)"
         yield f"workers are spawned: {prepared.why}{cost}"
     elif not prepared.why and verbose:

@@ -180,7 +180,7 @@ def status_text(status: JobStatus, width: int | None) -> str:
         lines.append(f"rank {status.behind} is behind: it has gone longest without printing")
     lines += missing_nodes(status.missing)
     if status.waiting:
-        lines.append(f"without a place, waiting: {', '.join(status.waiting)}")
+        lines.append(f"waiting to join: {', '.join(status.waiting)}")
     if status.suspension:
         lines.append(status.suspension)
     programs = status.programs or ()

@@ -28,12 +28,12 @@ HEADS = ("rank", "host", *COLUMNS, "CPU", "no CPU", "GPU use", "temperature", "p
 
 REASONS = {
     WhyNoStacks.MISSING: (
-        "no py-spy on {hosts}, neither on its agent's PATH nor beside its Python; to see"
-        " function names, run pip install py-spy there"
+        "no py-spy on {hosts}, neither on its agent's PATH nor next to its Python; to see function"
+        " names, run pip install py-spy there"
     ),
     WhyNoStacks.REFUSED: "py-spy may not read {who} ({hosts}): {detail}",
     WhyNoStacks.ENDED: "{who} had ended",
-    WhyNoStacks.NOT_PYTHON: "{who} {are} not judged: not a Python process",
+    WhyNoStacks.NOT_PYTHON: "{who} {are} not analyzed: not a Python process",
     WhyNoStacks.FAILED: "no stacks of {who} ({hosts}): py-spy: {detail}",
 }
 

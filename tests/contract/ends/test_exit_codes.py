@@ -250,7 +250,7 @@ def test_a_consequence_is_not_the_cause(clusterrun: Launcher) -> None:
     assert report(ended).startswith(
         f"clusterrun: rank 1 on {HOST} failed: ValueError: the true reason\n"
     )
-    assert "  rank 0: failed as a consequence, exit code 1\n" in report(ended)
+    assert "  rank 0: failed because a peer was gone, exit code 1\n" in report(ended)
     assert ended.err.endswith("clusterrun: exit code 1, from rank 1\n")
 
 

@@ -53,7 +53,7 @@ def test_it_is_the_cause(clusterrun: Launcher, method: str, script: str, frame: 
     assert "rank 1 did not exit within 1 s (--shutdown-timeout) of its failure" in ended.err
     assert "ValueError: loss is nan" in report
     assert re.search(
-        r"did not exit after its failure, and was killed here:\n(.*\n)*? +" + frame, report
+        r"did not exit after its failure, and was killed; its stack:\n(.*\n)*? +" + frame, report
     )
     assert "rank 0: stopped by clusterrun\n" in report
     assert report.endswith("clusterrun: exit code 1, from rank 1\n")

@@ -126,7 +126,7 @@ def test_a_signal_ends_it_and_the_job_has_succeeded(clusterrun: Launcher, way: i
 
     ended = job.ended()
     assert ended.code == 0
-    assert "killing what the ranks here have left running\n" in ended.err
+    assert "killing processes that the ranks on this node left running\n" in ended.err
     assert job.left() == []
 
 

@@ -416,7 +416,7 @@ def test_which_reasons_are_printed_by_default(installed: Installed, name: str) -
     assert (ended.code, max(ended.out.splitlines())) == (0, "[rank 1] value 7")
     printed = re.sub(r"process \d+", "process ", launcher_lines(ended))
     why = hazard.why.replace("hazard", "numpy")
-    cost = "; all 2 import by themselves what could be imported once (docs/binding.md)"
+    cost = "; all 2 import separately what could be imported once (docs/binding.md)"
     lines = [line for line in printed.splitlines() if "sleep (pid" not in line]
     assert lines == [f"{SPAWNED}{why}{cost}"]
 
@@ -665,7 +665,7 @@ def test_site_code_that_reads_rank(installed: Installed) -> None:
     file = installed.folder / "sitecustomize.py"
     vouching = f"--preload torch, or CLUSTERRUN_TRUSTED_SITE_FILES={file}"
     why = f"{file} may read a variable that differs between workers; if it does not, use {vouching}"
-    assert f"{SPAWNED}{why}; all 2 import by themselves what could be imported once" in ended.err
+    assert f"{SPAWNED}{why}; all 2 import separately what could be imported once" in ended.err
     assert sorted(re.findall(r"rank \d\n", ended.out)) == ["rank 0\n", "rank 1\n"]
     assert forked_after_one_import(named)
     assert named.out.count("value 7") == 2

@@ -364,7 +364,7 @@ def test_a_failure_is_ignored(clusterrun: Launcher) -> None:
 
     assert ended.code == 0
     assert "[rank 0] trained\n" in ended.out
-    notice = "server rank 0 ended with exit code 7; the job goes on (on_failure: ignore)"
+    notice = "server rank 0 ended with exit code 7; the job continues (on_failure: ignore)"
     assert ended.err.count(f"clusterrun: {notice}\n") == 1
     assert "failed" not in ended.err
 
@@ -383,7 +383,7 @@ def test_what_must_finish_has_when_its_failure_is_ignored(clusterrun: Launcher, 
     ended = started(clusterrun, job_file, "open('trained', 'w').close()").ended()
 
     assert (ended.code, ended.out) == (0, "[evaluate 0] ends\n")
-    assert ended.err.count("the job goes on (on_failure: ignore)\n") == bool(code)
+    assert ended.err.count("the job continues (on_failure: ignore)\n") == bool(code)
 
 
 @pytest.mark.parametrize(

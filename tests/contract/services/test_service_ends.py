@@ -133,8 +133,8 @@ def test_a_server_that_exits_early(clusterrun: Launcher) -> None:
 
     assert ended.code == 1
     assert re.search(
-        r"clusterrun: server rank 0 on \S+ ended with exit code 0 while the job went on:"
-        r" it is a service\n",
+        r"clusterrun: server rank 0 on \S+ exited with code 0 while the job was still running:"
+        r" a service must keep running\n",
         ended.err,
     )
     assert ended.err.endswith("clusterrun: exit code 1, from server rank 0\n")
@@ -420,7 +420,7 @@ def test_who_is_waited_for(clusterrun: Launcher) -> None:
     """
     job = started(clusterrun, job_file)
 
-    job.wait_for("the job waits for server ranks 0-1, judge rank 0 to be ready, for [0-9]+ s now")
+    job.wait_for("the job has been waiting [0-9]+ s for server ranks 0-1, judge rank 0 to be ready")
 
 
 def test_what_must_finish_ends_before_it_is_ready(clusterrun: Launcher) -> None:

@@ -64,7 +64,10 @@ def test_traceback_longer_than_the_tail_keeps_its_beginning(frames: int) -> None
     tail.add(b"ValueError: boom\n")
     lines = tail.text().splitlines()
 
-    left_out = f"  ... {frames - (tracebacks.FIRST_FRAMES - 1) - (recent_output.TAIL_LINES - 1)} lines left out ..."
+    left_out = (
+        f"  ... {frames - (tracebacks.FIRST_FRAMES - 1) - (recent_output.TAIL_LINES - 1)} lines"
+        " omitted ..."
+    )
     assert lines[:2] == ["Traceback (most recent call last):", '  File "train.py", line 0, in step']
     assert [number for number, line in enumerate(lines) if line == left_out] == [
         tracebacks.FIRST_FRAMES
