@@ -35,7 +35,7 @@ from tests.plans import world as world_of
 
 def refused(kind: str) -> str:
     """Return the line printed when node 1 has sent a message of this kind, which no agent sends."""
-    what = f"it sent a message that has no place here ({kind})"
+    what = f"it sent an unexpected message ({kind})"
     return f"node 0 prints: refused n1 (pid 11) at 10.0.0.1: {what}"
 
 

@@ -124,7 +124,10 @@ def test_on_hang_stop_stops_all_ranks(on_hang: str, then: str, end: str) -> None
     assert seen[:3] == [
         hang_notice("68", then),
         SHOWN,
-        "node 0 prints: ranks print, but no main thread has run for 68 s: stopping 1 worker here",
+        (
+            "node 0 prints: ranks print, but no main thread has run for 68 s: stopping 1 worker on this"
+            " node"
+        ),
     ]
     assert job.exits(0, 1).settles().new_lines()[-1] == f"node 1 {end}"
 

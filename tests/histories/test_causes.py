@@ -43,7 +43,7 @@ def test_frozen_node_ends_like_the_others() -> None:
     job.freezes(1).exits(2, code=3).settles().time_passes(20).goes_silent(1).settles().new_lines()
 
     assert job.continues(1).settles().new_lines() == [
-        "node 1 prints: rank 2 on n2 failed: stopping 1 worker here",
+        "node 1 prints: rank 2 on n2 failed: stopping 1 worker on this node",
         "node 1 sends SIGTERM to rank 1",
     ]
     job.exits(1, code=4).settles().dies(0, by=signal.SIGTERM).settles()
@@ -111,7 +111,7 @@ def test_unreachable_host_is_silent() -> None:
     job = Job(nodes=2)
 
     assert job.loses_host(1).settles().new_lines() == [
-        "node 0 prints: node 1 (n1) has been silent for 18 s: stopping 1 worker here",
+        "node 0 prints: node 1 (n1) has been silent for 18 s: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
     ]
 
@@ -156,11 +156,11 @@ def test_external_cause_on_one_node_ends_all() -> None:
     reader, relay = Job(nodes=2, restarts=3), Job(nodes=2, restarts=3)
 
     assert reader.output_is_closed(1).settles().new_lines()[2:] == [
-        "node 0 prints: the output of n1 is closed: stopping 1 worker here",
+        "node 0 prints: the output of n1 is closed: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
     ]
     assert relay.loses_relay(1).settles().new_lines()[1:] == [
-        "node 0 prints: the relay on n1 exited with code 1: stopping 1 worker here",
+        "node 0 prints: the relay on n1 exited with code 1: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
     ]
     for job in (reader, relay):
@@ -262,7 +262,7 @@ def test_failure_counts_once_however_reported(*, in_report: bool) -> None:
     job.reports_failed(1, 1, in_report=in_report).settles()
 
     assert job.new_lines()[:2] == [
-        "node 0 prints: rank 1 on n1 failed: stopping 1 worker here",
+        "node 0 prints: rank 1 on n1 failed: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
     ]
     ranks = (0,) if in_report else (0, 1)

@@ -51,7 +51,7 @@ def test_ranks_get_grace_period_if_node_0_has_ended(spares: int) -> None:
     job = Job(nodes=2, workers=2, spares=spares)
 
     assert of_node(1, job.loses_node(0).settles().new_lines()) == [
-        "node 1 prints: node 0 (n0) is gone: stopping 2 workers here",
+        "node 1 prints: node 0 (n0) is gone: stopping 2 workers on this node",
         "node 1 sends SIGTERM to ranks 2-3",
     ]
     assert (
@@ -76,7 +76,7 @@ def test_ranks_get_grace_period_in_job_of_fixed_nodes() -> None:
     job = Job(nodes=2, workers=2)
 
     assert of_node(1, job.is_cut_off(1).new_lines()) == [
-        "node 1 prints: node 0 (n0) has been silent for 17 s: stopping 2 workers here",
+        "node 1 prints: node 0 (n0) has been silent for 17 s: stopping 2 workers on this node",
         "node 1 sends SIGTERM to ranks 2-3",
     ]
 

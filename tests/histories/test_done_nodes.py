@@ -87,7 +87,7 @@ def test_stop_command_ends_job_on_other_nodes() -> None:
     ]
     killed.asked_to_stop(node=1, at_once=True)
     assert killed.settles().new_lines() == [
-        "node 0 prints: n1 got SIGTERM: killing 1 worker here",
+        "node 0 prints: n1 got SIGTERM: killing 1 worker on this node",
         "node 0 sends SIGKILL to rank 0 and all they started",
     ]
 

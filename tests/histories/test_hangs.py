@@ -105,7 +105,7 @@ def test_on_hang_stop_stops_all_ranks(on_hang: str, then: str, follows: list[str
     assert job.new_lines()[0] == hang_notice(then)
     job.shows_stack(0, 2, at="wait").shows_stack(1, at="load").settles()
     assert job.new_lines()[2:] == [
-        "node 0 prints: no rank has printed or exited for 60 s: stopping 1 worker here",
+        "node 0 prints: no rank has printed or exited for 60 s: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
         "node 1 prints: no rank has printed or exited for 60 s: stopping 1 worker on this node",
         "node 1 sends SIGTERM to rank 1",

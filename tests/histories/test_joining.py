@@ -57,7 +57,7 @@ def test_lost_node_0_is_named_by_host() -> None:
     job.new_lines()
 
     assert job.loses_node(0).settles().new_lines()[0] == (
-        "node 1 prints: node 0 (head) is gone: stopping 1 worker here"
+        "node 1 prints: node 0 (head) is gone: stopping 1 worker on this node"
     )
 
 

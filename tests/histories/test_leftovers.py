@@ -165,7 +165,7 @@ def test_leftovers_of_suspended_ranks_are_killed_at_once() -> None:
 def test_signal_after_success_does_not_fail_job(happens: Callable[[Job], Job], what: str) -> None:
     """All ranks have exited with 0."""
     assert happens(left()).settles().new_lines() == [
-        f"node 0 prints: {what}: killing what the ranks here have left running",
+        f"node 0 prints: {what}: killing processes that the ranks on this node left running",
         KILLS,
         ENDS,
     ]
@@ -263,7 +263,7 @@ def test_signal_after_all_ranks_succeeded_ends_leftovers() -> None:
 
     job.signalled(signal.SIGTERM, node=1)
     assert job.settles().new_lines() == [
-        "node 1 prints: SIGTERM: killing what the ranks here have left running",
+        "node 1 prints: SIGTERM: killing processes that the ranks on this node left running",
         "node 1 kills what its ranks have left",
         "node 1 ends with 0: all ranks have succeeded",
     ]
@@ -294,7 +294,10 @@ def test_failure_on_other_node_kills_leftovers() -> None:
 
     assert job.exits(0, code=3).settles().new_lines() == [
         KILLS,
-        "node 1 prints: rank 0 on n0 failed: killing what the ranks here have left running",
+        (
+            "node 1 prints: rank 0 on n0 failed: killing processes that the ranks on this node left"
+            " running"
+        ),
         "node 1 kills what its ranks have left",
         "node 0 starts rank 0, attempt 1",
         "node 1 starts rank 1, attempt 1",
@@ -306,7 +309,7 @@ def test_stop_now_on_other_node_kills_leftovers() -> None:
     job = left(nodes=2, node=1)
 
     assert job.asked_to_stop(at_once=True).settles().new_lines()[-2:] == [
-        "node 1 prints: n0 got SIGTERM: killing what the ranks here have left running",
+        "node 1 prints: n0 got SIGTERM: killing processes that the ranks on this node left running",
         "node 1 kills what its ranks have left",
     ]
 
@@ -346,7 +349,10 @@ def test_lost_node_0_kills_leftovers() -> None:
     job = left(nodes=2, node=1)
 
     assert job.loses_node(0).settles().new_lines() == [
-        "node 1 prints: node 0 (n0) is gone: killing what the ranks here have left running",
+        (
+            "node 1 prints: node 0 (n0) is gone: killing processes that the ranks on this node left"
+            " running"
+        ),
         "node 1 kills what its ranks have left",
         "node 1 ends with 5: node 0 is gone",
     ]

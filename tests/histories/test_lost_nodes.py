@@ -71,7 +71,7 @@ def test_lost_spare_replaces_no_node() -> None:
         job = Job(nodes=4, spares=1)
 
         assert how(job, 4).settles().new_lines()[0] == (
-            f"node 0 prints: n4 (pid 14), which waited for a place, {why}"
+            f"node 0 prints: n4 (pid 14), which was waiting to join, {why}"
         )
         assert stops(job.loses_node(1), 0, 2, 3)[0] == (
             "node 0 ends with 5: node 1 is gone (no restart: no other node has taken the place of"

@@ -103,8 +103,8 @@ def test_lost_and_paused_nodes_are_named_and_not_waited_for() -> None:
     ]
     assert saving.queries_ranks().settles().new_lines() == [
         (
-            "node 0 has all answers to its query 1: SIGUSR1: waits for rank 0 to save; run clusterrun suspend"
-            " again to end the job without waiting"
+            "node 0 has all answers to its query 1: SIGUSR1: waiting for rank 0 to save; run"
+            " clusterrun suspend again to end the job without waiting"
         ),
     ]
 

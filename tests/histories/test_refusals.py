@@ -200,7 +200,7 @@ def test_agent_of_earlier_start_is_refused(
     for says in (old, new) if old_first else (new, old):
         job.joins(**says)
 
-    noted = "another clusterrun, started later on its host, has its place"
+    noted = "another clusterrun, started later on its host, has replaced it in the job"
     assert job.settles().new_lines() == [
         (
             f"node 0 prints: n1 (pid 2) is refused: {noted}"

@@ -308,7 +308,10 @@ def test_on_failure_ignore(nodes: int) -> None:
     job, there = running("ignore", nodes).time_passes(60), f"node {nodes - 1}"
 
     assert job.exits("server 0", code=3).settles().new_lines() == [
-        f"{there} prints: server rank 0 ended with exit code 3; the job goes on (on_failure: ignore)"
+        (
+            f"{there} prints: server rank 0 ended with exit code 3; the job continues (on_failure:"
+            " ignore)"
+        )
     ]
     job.time_passes(60).exits(0, 1).settles()
     assert signals(job) == [f"{there} sends SIGTERM to server rank 1 and all they started"]
@@ -324,7 +327,10 @@ def test_on_failure_ignore_and_exit_with_0(nodes: int) -> None:
 
     assert job.time_passes(4.9).settles().new_lines() == []
     assert job.time_passes(0.1).settles().new_lines() == [
-        f"{there} prints: server rank 0 ended with exit code 0; the job goes on (on_failure: ignore)"
+        (
+            f"{there} prints: server rank 0 ended with exit code 0; the job continues (on_failure:"
+            " ignore)"
+        )
     ]
     job.exits(0, 1).settles().dies("server 1", by=TERM).settles()
     assert ends(job) == {SUCCESS}

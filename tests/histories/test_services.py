@@ -145,13 +145,13 @@ def test_notice_of_unready_services_after_10_s_then_every_minute() -> None:
 
     assert job.time_passes(9.9).settles().new_lines() == []
     assert job.time_passes(0.1).settles().new_lines() == [
-        f"node {node} prints: the job waits for server ranks 0-1 to be ready, for 10 s now"
+        f"node {node} prints: the job has been waiting 10 s for server ranks 0-1 to be ready"
         for node in (0, 1)
     ]
     job.is_ready("server 0").settles()
     assert job.time_passes(59.9).settles().new_lines() == []
     assert job.time_passes(0.1).settles().new_lines() == [
-        f"node {node} prints: the job waits for server rank 1 to be ready, for 70 s now"
+        f"node {node} prints: the job has been waiting 70 s for server rank 1 to be ready"
         for node in (0, 1)
     ]
     assert job.is_ready("server 1").settles().new_lines() == ["node 0 starts ranks 0-1"]
@@ -640,7 +640,7 @@ def test_restart_begins_with_services() -> None:
     ]
     assert job.restarted() == "rank 0 failed; restarts: 1, lost nodes: 0"
     assert job.is_ready("server 0").settles().time_passes(10).settles().new_lines()[0] == (
-        "node 0 prints: the job waits for server rank 1 to be ready, for 10 s now"
+        "node 0 prints: the job has been waiting 10 s for server rank 1 to be ready"
     )
     assert job.is_ready("server 1").settles().new_lines() == ["node 0 starts ranks 0-1"]
     assert ends(job.exits(0, 1).settles().exits("server 0", "server 1").settles()) == {SUCCESS}
@@ -747,7 +747,7 @@ def test_suspension_is_agreed_on_by_ranks_only(nodes: int) -> None:
     job = saving(nodes).time_passes(5).settles()
 
     assert job.new_lines()[-1].startswith(
-        "node 0 prints: SIGTERM on n0: waits for rank 0 to save and for rank 1 to call"
+        "node 0 prints: SIGTERM on n0: waiting for rank 0 to save and for rank 1 to call"
         if nodes == 2
         else "node 0 prints: SIGTERM: waiting for rank 0 to save and for rank 1 to call"
     )

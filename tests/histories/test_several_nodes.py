@@ -42,7 +42,7 @@ def test_first_failure_stops_every_node() -> None:
     job = Job(nodes=3)
 
     assert job.exits(1, code=7).settles().new_lines()[1:] == [
-        "node 0 prints: rank 1 on n1 failed: stopping 1 worker here",
+        "node 0 prints: rank 1 on n1 failed: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
         "node 2 prints: rank 1 on n1 failed: stopping 1 worker on this node",
         "node 2 sends SIGTERM to rank 2",
@@ -85,7 +85,7 @@ def test_lost_node_stops_others_and_is_cause() -> None:
     reset = "RuntimeError: connection reset by peer"
 
     assert after.loses_node(1).settles().new_lines() == [
-        "node 0 prints: node 1 (n1) is gone: stopping 1 worker here",
+        "node 0 prints: node 1 (n1) is gone: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
         "node 2 prints: node 1 (n1) is gone: stopping 1 worker on this node",
         "node 2 sends SIGTERM to rank 2",
@@ -149,14 +149,14 @@ def test_frozen_node_gets_verdict_when_it_continues() -> None:
     job = Job(nodes=2)
 
     assert job.goes_silent(1).settles().new_lines() == [
-        "node 0 prints: node 1 (n1) has been silent for 18 s: stopping 1 worker here",
+        "node 0 prints: node 1 (n1) has been silent for 18 s: stopping 1 worker on this node",
         "node 0 sends SIGTERM to rank 0",
     ]
     assert job.dies(0, by=signal.SIGTERM).settles().new_lines()[-1] == (
         "node 0 ends with 5: node 1 has been silent for 18 s"
     )
     assert job.continues(1).settles().new_lines() == [
-        "node 1 prints: node 1 (n1) has been silent for 18 s: stopping 1 worker here",
+        "node 1 prints: node 1 (n1) has been silent for 18 s: stopping 1 worker on this node",
         "node 1 sends SIGTERM to rank 1",
     ]
     assert job.dies(1, by=signal.SIGTERM).settles().new_lines()[-1] == (
@@ -240,7 +240,7 @@ def test_lost_node_0_ends_each_node() -> None:
     job, signalled = Job(nodes=3, restarts=3), Job(nodes=2)
 
     assert job.loses_node(0).settles().new_lines() == [
-        "node 1 prints: node 0 (n0) is gone: stopping 1 worker here",
+        "node 1 prints: node 0 (n0) is gone: stopping 1 worker on this node",
         "node 1 sends SIGTERM to rank 1",
         "node 2 prints: node 0 (n0) is gone: stopping 1 worker on this node",
         "node 2 sends SIGTERM to rank 2",

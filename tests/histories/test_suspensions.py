@@ -125,7 +125,7 @@ def test_ranks_that_do_not_save_are_named_and_stopped() -> None:
     job.saves(6, 0).settles()
 
     again = "run clusterrun suspend again to end the job without waiting"
-    late = f"SIGUSR1 on n1: waits for rank 1 to save; {again}"
+    late = f"SIGUSR1 on n1: waiting for rank 1 to save; {again}"
     assert job.queries_ranks().time_passes(2).settles().new_lines() == [
         f"node 0 has all answers to its query 1: node 1 (n1) does not answer; {late}",
         "node 1 answers a query",
@@ -133,7 +133,7 @@ def test_ranks_that_do_not_save_are_named_and_stopped() -> None:
     assert job.time_passes(3).settles().new_lines() == [f"node 0 prints: {late}"]
     first = "rank 1 to call suspend.requested() for the first time"
     assert both.time_passes(5).settles().new_lines() == [
-        f"node 0 prints: SIGUSR1 on n1: waits for rank 0 to save and for {first}; {again}",
+        f"node 0 prints: SIGUSR1 on n1: waiting for rank 0 to save and for {first}; {again}",
     ]
     assert job.time_passes(25).settles().new_lines() == [
         "node 0 lets ranks that have saved end",
@@ -188,8 +188,8 @@ def test_second_command_ends_wait_for_named_ranks(by: str) -> None:
 
     assert job.time_passes(5).settles().new_lines() == [
         (
-            f"node 0 prints: {by} on n1: waits for rank 1 to save; run clusterrun suspend"
-            " again to end the job without waiting"
+            f"node 0 prints: {by} on n1: waiting for rank 1 to save; run clusterrun suspend again"
+            " to end the job without waiting"
         ),
     ]
     assert job.asked_to_suspend("SIGUSR1").settles().new_lines() == []

@@ -49,4 +49,4 @@ def test_lost_task() -> None:
     """Its number is not a node's."""
     job = Job(nodes=4, tasks=OF_SRUN).loses_node(3).settles()
 
-    assert "node 0 prints: task 3 (n3) is gone: stopping 1 worker here" in job.new_lines()
+    assert "node 0 prints: task 3 (n3) is gone: stopping 1 worker on this node" in job.new_lines()

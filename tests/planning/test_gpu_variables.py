@@ -95,8 +95,8 @@ def test_invisible_slices_give_a_warning() -> None:
     """There is no warning if each worker has its own."""
     slices = with_gpus(FOUR, parent="GPU-x")
     warning = (
-        "CUDA shows a process one MIG slice, and no other GPU;"
-        " --virtual-local-rank gives each worker its own"
+        "CUDA shows each process only one MIG slice, and no other GPU; --virtual-local-rank gives"
+        " each worker its own"
     )
 
     def warnings(**values: bool) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ def test_beginning_of_traceback() -> None:
 
 def test_large_number_of_omitted_lines() -> None:
     """Python refuses to convert 5,000 digits to an int."""
-    shown = f"... {'9' * 5000} lines left out ..."
+    shown = f"... {'9' * 5000} lines omitted ..."
 
     assert beginning_of_traceback([*TRACEBACK, shown]) == [*TRACEBACK, shown]
 

@@ -296,8 +296,8 @@ def test_hung_rank_is_printed(clusterrun: Launcher, tmp_path: Path) -> None:
     done = job.ended()
 
     waits = (
-        "clusterrun suspend: waits for rank 1 to save;"
-        " run clusterrun suspend again to end the job without waiting"
+        "clusterrun suspend: waiting for rank 1 to save; run clusterrun suspend again to end the"
+        " job without waiting"
     )
     assert (first.returncode, second.returncode) == (0, 0), second.stderr
     assert first.stdout.splitlines()[1:] == [waits]
@@ -365,7 +365,7 @@ def test_without_a_scratch_folder_a_job_is_not_suspended(
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == (
         f"clusterrun: error: run mine can't be suspended and continues: {why}\n"
-        "  clusterrun stop mine ends it, and nothing is saved; set TMPDIR to a folder that you can"
+        "  clusterrun stop mine ends it, but nothing is saved; set TMPDIR to a folder that you can"
         " write to before you start it again\n"
     )
     assert done.code == 0, done

@@ -164,9 +164,9 @@ COMMANDS = (
         "cli.slow:execute",
         own=("cli.slow:Slow",),
         takes=("json",),
-        about="Sample the main threads of all ranks of one of your running jobs, with py-spy where"
-        " the nodes have it: which rank the others wait for, and what it is doing meanwhile"
-        f" or whether it is short of CPU. Ranks are not paused for this. {_ANY_NODE}",
+        about="Sample the main threads of all ranks of one of your running jobs, with py-spy on"
+        " nodes that have it. Shows which rank the others wait for, and what that rank is"
+        f" doing or whether it lacks CPU time. Ranks are not paused. {_ANY_NODE}",
         words="[RUN]",
     ),
     Command(

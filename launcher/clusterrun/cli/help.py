@@ -74,7 +74,8 @@ def help_text(topic: str = OVERVIEW) -> str:
         if row := NAMES.get(topic.replace("-", "_")):
             group = row.subject.__name__.lower()
             raise UsageError(
-                f"there is no help on {topic!r} alone", f"use --help {group}, which has {row.flag}"
+                f"{topic!r} has no help page of its own",
+                f"use --help {group}, which describes {row.flag}",
             )
         nearest = closest(topic, TOPICS, MIN_SIMILARITY)
         raise UsageError(

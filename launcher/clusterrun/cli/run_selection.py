@@ -59,7 +59,9 @@ def select_run(line: CommandLine, environ: Mapping[str, str], command: str) -> R
         raise NoJobError("none of your jobs on this host answers", "\n".join(silent))
     what = f"you have no run called {name!r} on this host" if name else "which run?"
     if name and any(agent.version for agent in found.silent):
-        raise NoJobError(f"{what}, unless it is of another version", "\n".join(silent))
+        raise NoJobError(
+            f"{what}, unless a different version of clusterrun started it", "\n".join(silent)
+        )
     lines = [f"  {command} {_described(job)}" for job in reversed(runs.values())]
     nearest = [did_you_mean(name, tuple(runs))] if name else []
     raise UsageError(what, "\n".join([*filter(None, nearest), "run one of:", *lines, *silent]))

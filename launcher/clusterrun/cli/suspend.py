@@ -34,8 +34,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     if described.unsaved:
         raise NoJobError(
             f"run {described.run_id} can't be suspended and continues: {described.unsaved}",
-            f"{called} stop {shell_line([described.run_id])} ends it, and nothing is saved;"
-            " set TMPDIR to a folder that you can write to before you start it again",
+            f"{called} stop {shell_line([described.run_id])} ends it, but nothing is saved; set"
+            " TMPDIR to a folder that you can write to before you start it again",
         )
     if line.read(Launcher).json:
         return print_json(described)

@@ -328,7 +328,7 @@ def _sizes(
     if max(nodes) > max_nodes:
         there = "is 1" if max_nodes == 1 else f"are {max_nodes}"
         raise UsageError(
-            f"--nnodes: {max(nodes)} nodes need as many hosts, and there {there}", STARTING_NODES
+            f"--nnodes: {max(nodes)} nodes need as many hosts, but there {there}", STARTING_NODES
         )
     nproc = options.nproc
     if not nproc:

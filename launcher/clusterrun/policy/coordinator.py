@@ -408,8 +408,8 @@ class Coordinator:
             if len(self.members.waiting) < most:
                 return None
             names = listed(each.hello.host for each in self.members.waiting)
-            text = f"enough nodes wait for a place in the job at {endpoint}: {names}"
-            return Rejection(text, "", f"{most} nodes wait already")
+            text = f"enough nodes are already waiting to join the job at {endpoint}: {names}"
+            return Rejection(text, "", f"{most} nodes are already waiting")
         hosts = listed(each.hello.host for each in self.members.participants)
         text = f"the job at {endpoint} has all its {self.size} nodes: {hosts}"
         return Rejection(text, "", f"all {self.size} nodes have joined")
@@ -565,7 +565,7 @@ class Coordinator:
 
     def _drop_member(self, node: Node, message: AgentMessage) -> None:
         """Disconnect a member that has sent a message that no correct agent sends."""
-        what = f"it sent a message that has no place here ({type(message).__name__})"
+        what = f"it sent an unexpected message ({type(message).__name__})"
         self._print_refusal(f"{process(node.hello)} at {node.address}: {what}")
         self._disconnect([node])
 
@@ -1050,7 +1050,7 @@ class Coordinator:
         node.is_present = False
         if not has_ended:
             self._settle_later(at)
-        self.members.print(f"{process(node.hello)}, which waited for a place, {why}")
+        self.members.print(f"{process(node.hello)}, which was waiting to join, {why}")
         return self._recheck(state, at) if isinstance(state, Restarting) else state
 
     def _waiting_node_exits(self, node: Node, cause: ExternalCause, at: float) -> State:

@@ -49,7 +49,7 @@ NO_WORKER = Rejection(
 )
 
 STALE_AGENT = Rejection(
-    "another clusterrun, started later on this host, has this node's place in the job",
+    "another clusterrun, started later on this host, has replaced this node in the job",
     "",
     "another clusterrun, started later on its host, has replaced it in the job",
 )

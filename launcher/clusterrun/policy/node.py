@@ -752,7 +752,7 @@ class Attempt:
         ):
             return False
         self.ignored.add(local_rank)
-        self._note(f"{name} {how}; the job goes on (on_failure: ignore)")
+        self._note(f"{name} {how}; the job continues (on_failure: ignore)")
         if local_rank not in self.outputs:
             self._do(actions.CollectOutput(local_rank))
         self._report_program_end(service)
@@ -1103,7 +1103,7 @@ class Attempt:
                 self._external_cause_elsewhere = cause
                 if at_once:
                     self._kill_leftovers(why)
-                    if not self._kill_if_alive(f"{why}: killing {self._workers} here"):
+                    if not self._kill_if_alive(f"{why}: killing {self._workers} on this node"):
                         # Its workers may wait for a service that will never be ready.
                         self._stop_here(why)
                 else:

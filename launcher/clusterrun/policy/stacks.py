@@ -36,7 +36,7 @@ _TORCH_FILE = re.compile(r"-packages/torch/|/torch/(?:autograd|cuda|distributed)
 EXITED = "exited with 0"
 """The text of a rank that has succeeded while others run."""
 
-OMITTED = "other stacks, left out here"
+OMITTED = "other stacks are omitted"
 
 
 class StackGroup(Struct, frozen=True):

@@ -246,8 +246,8 @@ class Suspension:
         if silent:
             late.append(f"{named_ranks(silent)} to call suspend.requested() for the first time")
         again = f"; run {SUSPEND_COMMAND} again to end the job without waiting" if unsaved else ""
-        whom = " and for ".join(late) or "an answer of the nodes"
-        return f"{saving.request.by}: waits for {whom}{again}"
+        whom = " and for ".join(late) or "an answer from the nodes"
+        return f"{saving.request.by}: waiting for {whom}{again}"
 
     def _agree(self, holding: Holding, at: float) -> None:
         step = holding.mark

@@ -50,7 +50,7 @@ class ReadinessProbe:
         self._socket: socket.socket | None = None
         self._is_connected = False
         self._answer = b""
-        self._why = "it was not asked"
+        self._why = "it was never probed"
         loop.add_timer(self)
 
     @property

@@ -229,8 +229,8 @@ def test_unselected_slices_give_a_warning(tmp_path: Path) -> None:
     warning = machine(tmp_path, listing).visible_warning
 
     assert warning == (
-        "GPU 1 is split into 2 MIG slices, of which CUDA shows a process one;"
-        " for a worker on each: --devices MIG-a,MIG-b --virtual-local-rank"
+        "GPU 1 is split into 2 MIG slices, of which CUDA shows each process only one; for a worker"
+        " on each: --devices MIG-a,MIG-b --virtual-local-rank"
     )
     assert machine(tmp_path, listing, "1").visible_warning == warning
     assert machine(tmp_path, listing, "0").visible_warning == ""

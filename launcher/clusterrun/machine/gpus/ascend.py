@@ -46,7 +46,7 @@ def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
     for entry in text.split(",") if text else ():
         gpu = by_number.get(entry)
         if gpu is None or gpu in chosen:
-            warning = f"{origin}: {entry!r} is not an NPU here, or is listed twice"
+            warning = f"{origin}: {entry!r} is not an NPU of this node, or is listed twice"
             return Visible(tuple(chosen), origin, f"{warning}; CANN ends the list there")
         chosen.append(gpu)
     return Visible(tuple(chosen), origin)

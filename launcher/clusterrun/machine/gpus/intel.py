@@ -75,7 +75,7 @@ def choose(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visible:
     chosen = tuple(gpu for gpu in gpus if str(gpu.index) in numbers)
     known = {str(gpu.index) for gpu in gpus}
     unknown = [name for name in names if name.partition(".")[0] not in known]
-    warning = f"{_VARIABLE}={text}: {unknown[0]!r} is not a GPU here" if unknown else ""
+    warning = f"{_VARIABLE}={text}: {unknown[0]!r} is not a GPU of this node" if unknown else ""
     return Visible(chosen, f"{_VARIABLE}={text}", warning)
 
 

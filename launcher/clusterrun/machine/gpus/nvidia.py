@@ -26,8 +26,8 @@ _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ORDER = "CUDA_DEVICE_ORDER"
 _ORDER_UNKNOWN = "unknown: CUDA may number GPUs of several models in another order"
 _ORDER_WARNING = (
-    "GPUs of several models on several NUMA nodes: CUDA numbers the fastest first, so the node of a"
-    " worker's GPU is unknown; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID"
+    "GPUs of several models on several NUMA nodes: CUDA numbers the fastest first, so the NUMA node"
+    " of a worker's GPU is unknown; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID"
 )
 
 _MIN_UUID_LENGTH = len("MIG-") + 4

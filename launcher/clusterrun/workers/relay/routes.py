@@ -210,8 +210,8 @@ class Routes(Struct, frozen=True):
             named = () if option.value is None else option.value.by_local_rank
             if missing := [rank for rank in named if rank >= world.local_size]:
                 yield (
-                    f"{option.origin}: there is no local rank {','.join(number_ranges(missing))} on this node,"
-                    f" where they are 0 to {world.local_size - 1}"
+                    f"{option.origin}: there is no local rank {','.join(number_ranges(missing))} on"
+                    f" this node; its local ranks go from 0 to {world.local_size - 1}"
                 )
 
     def links(self, plan: NodePlan) -> Iterator[tuple[Path, str]]:
