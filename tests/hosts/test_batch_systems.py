@@ -26,10 +26,10 @@ RANKS = """
 
 @pytest.mark.parametrize("scheduler", ["lsf", "pbs", "flux"])
 @pytest.mark.parametrize("fails", ["", "3"])
-def test_a_script_runs_on_its_nodes(
+def test_scheduler_script_runs_on_all_nodes(
     scheduler: str, fails: str, hosts: Sequence[Host], tmp_path: Path
 ) -> None:
-    """A worker for each GPU of both nodes; a failing rank's code is that of the script."""
+    """There is a worker for each GPU. A failing rank's exit code is the script's."""
     (tmp_path / "ranks.py").write_text(dedent(RANKS))
     words = f"--nproc-per-node 2 --env FAILS={fails} ranks.py"
 

@@ -8,8 +8,7 @@ from tests.hosts.ssh_hosts import SshHosts
 
 
 @pytest.mark.long
-def test_one_host_and_two(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """The first hosts of the list run, with one and two workers each; nothing is left."""
+def test_bench_on_one_and_two_hosts(ssh: SshHosts, clusterrun: Launcher) -> None:
     options = ("--nnodes=1,2", "--nproc=1,2", "--json", *ssh.options("n0,n1"))
     done = clusterrun.script(RANKS_SCALE, "bench", *options, around=ssh.client.around).ended(100)
 

@@ -7,8 +7,8 @@ from tests.hosts.scaling_ranks import ON_ONE_AND_TWO_NODES, RANKS_SCALE, measure
 from tests.hosts.slurm import Slurm
 
 
-def test_a_batch_script_on_one_node_and_on_two(slurm: Slurm, tmp_path: Path) -> None:
-    """It starts each run by srun; under srun itself it says so, and runs nothing."""
+def test_bench_in_batch_script_starts_runs_with_srun(slurm: Slurm, tmp_path: Path) -> None:
+    """Started by srun itself, it is refused."""
     (tmp_path / "train.py").write_text(RANKS_SCALE)
     path = {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}
     script = """
@@ -29,8 +29,8 @@ def test_a_batch_script_on_one_node_and_on_two(slurm: Slurm, tmp_path: Path) -> 
     )
 
 
-def test_a_shell_of_salloc(slurm: Slurm, tmp_path: Path) -> None:
-    """It runs on the host where salloc was typed, which is no node."""
+def test_bench_in_salloc_shell_runs_on_nodes(slurm: Slurm, tmp_path: Path) -> None:
+    """The shell's host is not one of the nodes."""
     (tmp_path / "train.py").write_text(RANKS_SCALE)
     bench = (sys.executable, "-m", "clusterrun", "bench", "--nproc=2", "--json", "train.py")
 

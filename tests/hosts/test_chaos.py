@@ -21,7 +21,9 @@ LAST_WORDS = re.compile(r"^clusterrun: (?!.*: stopping ).*\n(  .*\n)*\Z", re.MUL
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", numbers(100))
-def test_a_random_round(number: int, hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+def test_random_faults_end_the_job(
+    number: int, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
     """No false success, nothing left behind, and the same reason on each node."""
     round_ = drawn(number)
 

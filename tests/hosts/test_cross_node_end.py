@@ -48,8 +48,8 @@ def nothing_is_left(hosts: tuple[Host, ...], jobs: list[Job]) -> None:
     assert [host.processes() for host in hosts] == [[]] * len(hosts)
 
 
-def test_success_waits_for_all(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Workers exit at different times, and no node prints anything."""
+def test_success_waits_for_all_workers(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """No node prints anything."""
     jobs = Nodes(clusterrun, hosts, SUCCEED).start_all(workers=(1, 2))
 
     ends = ended(jobs)
@@ -58,8 +58,8 @@ def test_success_waits_for_all(hosts: tuple[Host, ...], clusterrun: Launcher) ->
     nothing_is_left(hosts, jobs)
 
 
-def test_a_worker_that_fails_ends_both(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Both nodes name it and exit with its code; the other node shows its output."""
+def test_failed_worker_ends_both_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Both name it and exit with its code; the other node shows its output."""
     jobs = Nodes(clusterrun, hosts, FAIL).start_all(workers=(2, 1))
 
     ends = ended(jobs, seconds=15)
@@ -81,10 +81,10 @@ def test_a_worker_that_fails_ends_both(hosts: tuple[Host, ...], clusterrun: Laun
     nothing_is_left(hosts, jobs)
 
 
-def test_a_worker_that_fails_and_does_not_exit_ends_both(
+def test_failed_worker_that_does_not_exit_is_killed(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """After its grace period it is the cause on both nodes, with its traceback."""
+    """Both nodes report it as the cause, with its traceback."""
     script = """
         import atexit, os, time
         if os.environ["RANK"] == "1":
@@ -104,10 +104,9 @@ def test_a_worker_that_fails_and_does_not_exit_ends_both(
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_killed_agent_ends_the_other_node(
+def test_killed_agent_ends_the_other_node(
     hosts: tuple[Host, ...], clusterrun: Launcher, lost: int
 ) -> None:
-    """The agent of either node is killed; the other node names it."""
     jobs = two_running_nodes(hosts, clusterrun)
     there = 1 - lost
 
@@ -127,10 +126,10 @@ def test_a_killed_agent_ends_the_other_node(
 
 @pytest.mark.parametrize("told", [0, 1])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_one_agent_ends_both(
+def test_signal_to_one_agent_ends_both_nodes(
     hosts: tuple[Host, ...], clusterrun: Launcher, told: int, number: signal.Signals
 ) -> None:
-    """Both exit with the code of that signal and say which agent got it."""
+    """Both exit with the code of that signal and name the node that got it."""
     jobs = two_running_nodes(hosts, clusterrun)
     other = 1 - told
 
@@ -147,10 +146,10 @@ def test_a_signal_to_one_agent_ends_both(
 
 
 @pytest.mark.parametrize("told", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_a_signal_while_waiting_for_nodes(
+def test_signal_to_one_agent_while_nodes_join(
     hosts: tuple[Host, ...], clusterrun: Launcher, told: int
 ) -> None:
-    """Node 0 refuses those that have joined; it goes on waiting if another node got the signal."""
+    """Node 0 refuses the nodes that have joined. If another node got the signal, node 0 still waits."""
     nodes = Nodes(clusterrun, hosts, WAIT)
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
@@ -174,10 +173,9 @@ def test_a_signal_while_waiting_for_nodes(
 
 
 @pytest.mark.parametrize("helper", ["fork server", "relay"])
-def test_a_helper_process_is_killed_while_waiting_for_nodes(
+def test_killed_helper_of_node_zero_ends_rendezvous(
     hosts: tuple[Host, ...], clusterrun: Launcher, helper: str
 ) -> None:
-    """Node 0 ends at once, and refuses the others."""
     nodes = Nodes(clusterrun, hosts, SUCCEED)
     words = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)]
@@ -213,7 +211,7 @@ def one_finished_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job
     return jobs
 
 
-def test_a_failure_after_one_node_has_finished(
+def test_failure_after_another_node_has_finished(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     """A node that has finished waits for the others and reports their failure."""
@@ -232,10 +230,9 @@ def test_a_failure_after_one_node_has_finished(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_a_finished_node(
+def test_signal_to_finished_node_ends_all_nodes(
     hosts: tuple[Host, ...], clusterrun: Launcher, number: signal.Signals
 ) -> None:
-    """The signal ends the job on the other nodes, too."""
     jobs = one_finished_node(hosts, clusterrun)
 
     jobs[0].signal(number)
@@ -247,10 +244,10 @@ def test_a_signal_to_a_finished_node(
     nothing_is_left(hosts, jobs)
 
 
-def test_node_zero_is_lost_when_a_node_has_finished(
+def test_finished_node_without_node_zero_exits_with_5(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """The node can't learn how the job ends, so it does not exit with 0."""
+    """It can't learn how the job ends."""
     nodes = Nodes(clusterrun, hosts, EARLY.replace('== "0"', '== "1"'))
     jobs = nodes.start_all()
     jobs[1].wait_for("early")
@@ -265,10 +262,9 @@ def test_node_zero_is_lost_when_a_node_has_finished(
 
 @pytest.mark.long
 @pytest.mark.timeout(200)
-def test_ranks_that_exit_long_before_others_are_named(
+def test_rank_that_exits_a_minute_before_others_is_named_once(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """Once, on node 0."""
     jobs = one_finished_node(hosts, clusterrun)
     time.sleep(62)
     (clusterrun.folder / "go").write_text("0")

@@ -100,8 +100,8 @@ def doctors(hosts: tuple[Host, ...], tmp_path: Path) -> Doctors:
     return Doctors(hosts[:3], tmp_path)
 
 
-def test_a_healthy_set_has_no_fault(doctors: Doctors) -> None:
-    """As far as the hosts' machine is healthy; nothing is left in the folder."""
+def test_healthy_hosts_have_no_finding(doctors: Doctors) -> None:
+    """Apart from those of the machine that they share. No file is left."""
     _, bad = doctors.answer()
 
     planted = [each for each in bad if not each["what"].startswith(DEPENDS_ON_THE_MACHINE)]
@@ -109,8 +109,7 @@ def test_a_healthy_set_has_no_fault(doctors: Doctors) -> None:
     assert list(doctors.folder.iterdir()) == []
 
 
-def test_another_version_of_torch(doctors: Doctors) -> None:
-    """All nodes end with 1, and the odd one is named."""
+def test_different_torch_version_is_named(doctors: Doctors) -> None:
     metadata = doctors.folder / "packages/torch-1.2.3.dist-info/METADATA"
     metadata.parent.mkdir(parents=True)
     metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.2.3\n")
@@ -125,8 +124,8 @@ def test_another_version_of_torch(doctors: Doctors) -> None:
 
 
 @pytest.mark.long
-def test_a_torch_that_can_not_be_imported(doctors: Doctors) -> None:
-    """The node is checked alone; node 0 names it, and compares the others."""
+def test_broken_torch_is_reported_by_its_node(doctors: Doctors) -> None:
+    """Node 0 compares the other nodes, and names the one that did not answer."""
     package = doctors.folder / "packages/torch/__init__.py"
     package.parent.mkdir(parents=True)
     package.write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
@@ -142,8 +141,7 @@ def test_a_torch_that_can_not_be_imported(doctors: Doctors) -> None:
 
 
 @pytest.mark.long
-def test_a_slow_node_keeps_no_other_from_its_answer(doctors: Doctors) -> None:
-    """Node 0 waits for it, and the third node for node 0."""
+def test_slow_node_is_waited_for(doctors: Doctors) -> None:
     startup = doctors.folder / "packages/sitecustomize.py"
     startup.parent.mkdir()
     startup.write_text(SLOW_CHECK)
@@ -157,8 +155,8 @@ def test_a_slow_node_keeps_no_other_from_its_answer(doctors: Doctors) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_sixteen_nodes(this_run: str, tmp_path: Path) -> None:
-    """Within 30 s on as many machines; here all sixteen share one."""
+def test_sixteen_nodes_finish_in_time(this_run: str, tmp_path: Path) -> None:
+    """It takes 30 s on as many machines; here all sixteen share one."""
     with network(this_run, "sixteen", *(f"n{number}" for number in range(16))) as where:
         began = time.monotonic()
         _, bad = Doctors(where.hosts, tmp_path).answer()
@@ -172,8 +170,8 @@ def test_sixteen_nodes(this_run: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_pilot_on_three_hosts(hosts: tuple[Host, ...], tmp_path: Path) -> None:
-    """Node 0 prints the page of all; node 1 was lost, and the third one took its place."""
+def test_pilot_on_three_hosts(hosts: tuple[Host, ...], tmp_path: Path) -> None:
+    """Node 0 prints the page of all. Node 1 is lost, and the third one replaces it."""
     where = ("--nnodes=3", f"--master-addr={hosts[0].address}")
     words = (COMMAND, "doctor", "--pilot", *where)
     jobs = [
@@ -192,8 +190,8 @@ def test_the_pilot_on_three_hosts(hosts: tuple[Host, ...], tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_hosts_that_ssh_reaches(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """One command checks them all, and prints their table; a fault's exit code is its own."""
+def test_doctor_over_ssh_prints_one_table(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """Its exit code is 1 if there is a fault."""
     words = ("doctor", "--json", *ssh.options())
     well = clusterrun.command(*words, workers=None, around=ssh.client.around).ended(SECONDS)
     ill = ("--env", "GLOO_SOCKET_IFNAME=nosuch0")
@@ -207,8 +205,7 @@ def test_hosts_that_ssh_reaches(ssh: SshHosts, clusterrun: Launcher) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("tasks", ["1", "2"])
-def test_nodes_under_slurm(slurm: Slurm, tasks: str) -> None:
-    """As a step; of several tasks on a node, the first checks it."""
+def test_doctor_in_slurm_step_checks_each_node_once(slurm: Slurm, tasks: str) -> None:
     words = ("-N2", f"--ntasks-per-node={tasks}", COMMAND, "doctor", "--json")
     # Each task imports torch, twice, on whatever CPUs there are.
     done = slurm.srun(*words, seconds=4 * SECONDS_TO_ACT)
@@ -229,7 +226,6 @@ class TestPlantedFaults:
 
     @pytest.mark.needs("nft")
     def test_ports_blocked_in_one_direction(self, doctors: Doctors) -> None:
-        """The other direction is said to work."""
         drop = f"ip daddr {doctors.hosts[2].address} tcp flags & (syn|ack) == syn drop;"
         rules = f"add table ip t; add chain ip t o {{ {HOOK} }}; add rule ip t o {drop}"
         done = doctors.hosts[1].run("nft", rules)
@@ -243,8 +239,7 @@ class TestPlantedFaults:
         assert codes == [1, 1, 1]
         assert finding["found"] == "n1 can't reach n2 at 10.77.0.4: timed out; n2 reaches it"
 
-    def test_a_dead_second_address(self, doctors: Doctors) -> None:
-        """Other nodes have no route to it."""
+    def test_unreachable_second_address(self, doctors: Doctors) -> None:
         with second_address(doctors.hosts[2]):
             codes, bad = doctors.answer()
 
@@ -252,8 +247,7 @@ class TestPlantedFaults:
         assert codes == [0, 0, 0], bad
         assert finding["found"].startswith("no node reaches n2 at 10.99.0.1: ")
 
-    def test_a_name_that_leads_elsewhere(self, doctors: Doctors) -> None:
-        """In the hosts file of one node."""
+    def test_name_that_resolves_to_wrong_address(self, doctors: Doctors) -> None:
         names = "127.0.0.1 localhost\n10.77.0.2 n0\n10.77.0.3 n1\n10.77.0.99 n2\n"
         doctors.hosts[1].set_hosts_file(names)
 
@@ -262,8 +256,7 @@ class TestPlantedFaults:
         assert named(bad, "names")["found"] == "n1 takes n2 for 10.77.0.99"
 
     @pytest.mark.needs("tc")
-    def test_a_slow_link(self, doctors: Doctors) -> None:
-        """Of one node to its switch."""
+    def test_slow_link(self, doctors: Doctors) -> None:
         shape = ("qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "100mbit")
         done = doctors.hosts[1].run("tc", *shape, "burst", "64k", "latency", "400ms")
         assert done.code == 0, done
@@ -276,8 +269,7 @@ class TestPlantedFaults:
         assert finding["nodes"] == ["n1"]
         assert finding["found"].startswith("n1: ")
 
-    def test_a_full_disk(self, doctors: Doctors) -> None:
-        """Where temporary files go."""
+    def test_full_disk_for_temporary_files(self, doctors: Doctors) -> None:
         full = doctors.folder / "full"
         full.mkdir()
         doctors.mount(1, f"mount -t tmpfs -o size=256k none {full}")
@@ -288,8 +280,7 @@ class TestPlantedFaults:
         assert codes == [1, 1, 1]
         assert named(bad, "temporary files")["found"] == "n1: No space left on device"
 
-    def test_a_low_limit(self, doctors: Doctors) -> None:
-        """Of open files."""
+    def test_low_limit_of_open_files(self, doctors: Doctors) -> None:
         doctors.before[1] = ("prlimit", "--nofile=256:2048")
 
         codes, bad = doctors.answer()
@@ -297,8 +288,7 @@ class TestPlantedFaults:
         assert codes == [1, 1, 1]
         assert "n1: 256" in {finding["found"] for finding in bad}
 
-    def test_a_folder_that_is_not_shared(self, doctors: Doctors) -> None:
-        """The folder where the job runs is another one on one node."""
+    def test_working_folder_that_is_not_shared(self, doctors: Doctors) -> None:
         hidden = f"mount -t tmpfs none {doctors.folder}; cd {doctors.folder}"
         doctors.mount(1, hidden)
 
@@ -307,8 +297,7 @@ class TestPlantedFaults:
         assert codes == [1, 1, 1]
         assert named(bad, "shared folder")["found"] == "n1 has a different one from n0"
 
-    def test_a_clock_that_is_wrong(self, doctors: Doctors) -> None:
-        """A shim lets Python's be an hour behind; that is node 0, and it is named."""
+    def test_wrong_clock_of_node_zero(self, doctors: Doctors) -> None:
         shim = doctors.folder / "shim/sitecustomize.py"
         shim.parent.mkdir()
         shim.write_text("import time\nreal = time.time\ntime.time = lambda: real() - 3600\n")
@@ -321,7 +310,6 @@ class TestPlantedFaults:
         assert 3590 < float(found[1]) < 3610
 
     def test_busy_cpus(self, doctors: Doctors) -> None:
-        """The process that uses them is named."""
         cpu = str(min(os.sched_getaffinity(0)))
         doctors.before[1] = ("taskset", "-c", cpu)
         spinning = subprocess.Popen(["taskset", "-c", cpu, sys.executable, "-c", SPINS])
@@ -338,8 +326,8 @@ class TestPlantedFaults:
         ("interface", "found"),
         [("nosuch0", "n1: nosuch0"), ("lo", "n1: lo has no address that other nodes know")],
     )
-    def test_a_wrong_interface(self, doctors: Doctors, interface: str, found: str) -> None:
-        """One that does not exist, and one that leads to no other node."""
+    def test_wrong_interface(self, doctors: Doctors, interface: str, found: str) -> None:
+        """The first does not exist; the second has no address that other nodes reach."""
         doctors.environ[1] = {"GLOO_SOCKET_IFNAME": interface}
 
         codes, bad = doctors.answer()
@@ -347,8 +335,8 @@ class TestPlantedFaults:
         assert codes == [1, 1, 1]
         assert named(bad, "GLOO_SOCKET_IFNAME")["found"] == found
 
-    def test_little_shared_memory(self, doctors: Doctors) -> None:
-        """As Docker gives it."""
+    def test_small_shared_memory(self, doctors: Doctors) -> None:
+        """Docker's default size."""
         doctors.mount(1, "mount -t tmpfs -o size=64m none /dev/shm")
 
         codes, bad = doctors.answer()

@@ -43,8 +43,8 @@ def job(hosts: tuple[Host, ...], clusterrun: Launcher) -> ElasticJob:
     return ElasticJob(hosts, clusterrun)
 
 
-def test_the_world_shrinks_and_grows(job: ElasticJob) -> None:
-    """Ranks are counted through again; a newcomer is let in at the next attempt."""
+def test_elastic_job_shrinks_and_grows(job: ElasticJob) -> None:
+    """Ranks are renumbered. A node that rejoins gets ranks in the next attempt."""
     options = ("--nnodes", "1:3")
     jobs = job.start(3, *options)
 
@@ -62,8 +62,8 @@ def test_the_world_shrinks_and_grows(job: ElasticJob) -> None:
     assert "clusterrun: restarting all workers on 2 nodes (2 nodes lost so far)\n" in errors[0]
 
 
-def test_node_zero_goes_on_alone(job: ElasticJob) -> None:
-    """If the minimum is 1; the other node, which it does not see any more, has ended before."""
+def test_node_zero_continues_alone_if_minimum_is_1(job: ElasticJob) -> None:
+    """The node that is cut off has ended before."""
     jobs = job.start(2, "--nnodes", "1:2", "--heartbeat-timeout", str(SILENT))
 
     job.hosts[1].cut()
@@ -75,8 +75,7 @@ def test_node_zero_goes_on_alone(job: ElasticJob) -> None:
     assert "clusterrun: restarting all workers on 1 node (1 node lost so far)\n" in error
 
 
-def test_a_job_waits_for_a_lost_node(job: ElasticJob) -> None:
-    """--rejoin-timeout, with a world that keeps its size."""
+def test_rejoin_timeout_waits_for_lost_node(job: ElasticJob) -> None:
     options = ("--nnodes", "2", "--rejoin-timeout", "60")
     jobs = job.start(2, *options)
     jobs[1].signal(signal.SIGKILL)

@@ -21,8 +21,8 @@ def told(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_node_is_lost(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Its own file ends in the middle; the others name it and their exit code."""
+def test_events_of_lost_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Its own file ends early. The others name it and their exit code."""
     jobs = Nodes(clusterrun, hosts, WAITS).start_all("--events=events-%n", workers=(2, 1, 1))
     for job in jobs:
         job.wait_for("ready")

@@ -77,7 +77,6 @@ def ranks_of(size: int) -> list[str]:
 def test_accelerate_passes_its_own_tests_on_two_hosts(
     hosts: tuple[Host, ...], clusterrun: Launcher, name: str
 ) -> None:
-    """Each host has one rank."""
     place = ("--nnodes", "2", "--master-addr", hosts[0].name)
 
     jobs = [
@@ -92,7 +91,6 @@ def test_accelerate_passes_its_own_tests_on_two_hosts(
 def test_lightning_uses_our_ranks_on_two_hosts(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """Each host has one rank."""
     place = ("--nnodes", "2", "--master-addr", hosts[0].name)
 
     jobs = [clusterrun.script(TRAIN, *place, around=host.around) for host in hosts[:2]]

@@ -219,10 +219,10 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("kind", "timeout", "factor"), CELLS)
-def test_a_process_freezes(
+def test_outcome_of_frozen_process(
     kind: str, timeout: int, factor: float, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """No rank is said to have failed, no two attempts run at once, and nothing is left."""
+    """No rank is reported as failed, no two attempts run at once, and nothing is left."""
     job = StampedJob(hosts, clusterrun, "--spares", "1", "--heartbeat-timeout", str(timeout))
 
     seconds = freeze(job.process(kind), factor * timeout)
@@ -236,10 +236,10 @@ def test_a_process_freezes(
 
 
 @pytest.mark.parametrize("timeout", [5, pytest.param(15, marks=pytest.mark.long)])
-def test_an_agent_is_back_before_node_zero_gives_it_up(
+def test_agent_that_continues_after_its_lease_restarts_same_nodes(
     timeout: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """It continues as soon as its workers have been killed."""
+    """It continues as soon as its workers have been killed, before node 0 declares it lost."""
     job = StampedJob(hosts, clusterrun, "--spares", "1", "--heartbeat-timeout", str(timeout))
     agent, worker = job.process("agent"), job.process("worker")
 
@@ -255,10 +255,10 @@ def test_an_agent_is_back_before_node_zero_gives_it_up(
 
 @pytest.mark.parametrize("helper", ["fork server", "relay"])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_helper_freezes_in_a_job_that_ends_with_its_nodes(
+def test_frozen_helper_ends_job_without_spares(
     helper: str, number: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """It ends on all nodes, as if the helper had been killed."""
+    """All nodes end as if the helper had been killed."""
     job = StampedJob(hosts, clusterrun)
     frozen = job.jobs[number]
     os.kill(frozen.relay if helper == "relay" else frozen.fork_server, signal.SIGSTOP)
@@ -278,10 +278,9 @@ def test_a_helper_freezes_in_a_job_that_ends_with_its_nodes(
 
 
 @pytest.mark.parametrize("helper", ["fork server", "relay"])
-def test_a_helper_of_node_zero_freezes(
+def test_frozen_helper_of_node_zero_ends_job_with_spare(
     helper: str, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """It has the job, which ends on all nodes."""
     job = StampedJob(hosts, clusterrun, "--spares", "1")
     first = job.jobs[0]
 
@@ -297,13 +296,10 @@ def test_a_helper_of_node_zero_freezes(
     ("timeout", "after"),
     [(2, 0.0), (5, 0.0), (5, 5.0), pytest.param(15, 0.0, marks=pytest.mark.long)],
 )
-def test_a_fork_server_freezes_and_its_node_is_cut_off(
+def test_frozen_fork_server_of_cut_off_node(
     timeout: int, after: float, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """The agent ends its workers before the spare takes their place, sooner than after 5 s if need be.
-
-    ``after``: seconds from the cut to the freeze.
-    """
+    """The agent kills its workers before the spare replaces them, sooner than after 5 s if need be."""
     job = StampedJob(hosts, clusterrun, "--spares", "1", "--heartbeat-timeout", str(timeout))
     server = job.process("fork server")
     hosts[1].cut()
@@ -320,8 +316,8 @@ def test_a_fork_server_freezes_and_its_node_is_cut_off(
     assert overlap(job.folder) < 0
 
 
-def test_agent_and_fork_server_freeze(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """A limit: nobody is left to end their workers. They are killed when the two continue."""
+def test_frozen_agent_and_fork_server(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """A limit: no process is left to kill their workers. They are killed when the two continue."""
     job = StampedJob(hosts, clusterrun, "--spares", "1", "--heartbeat-timeout", "2")
     agent, server, worker = map(job.process, ("agent", "fork server", "worker"))
     for pid in (agent, server):
@@ -345,13 +341,10 @@ def test_agent_and_fork_server_freeze(hosts: tuple[Host, ...], clusterrun: Launc
     [(1.5, {Outcome.NOTHING}), (4.0, {Outcome.NOTHING, Outcome.SAME_NODES})],
     ids=["shortly", "for long"],
 )
-def test_all_processes_freeze(
+def test_all_processes_frozen_by_scheduler(
     seconds: float, outcomes: set[Outcome], hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """A scheduler suspends the job: nobody is lost.
-
-    Leases may be over when it continues, unless agents come before their fork servers.
-    """
+    """No node is lost. Leases may have expired when the job continues."""
     job = StampedJob(hosts, clusterrun, "--spares", "1", "--heartbeat-timeout", "2")
     processes = [process for each in job.jobs for process in each.processes()]
     for process in processes:

@@ -17,10 +17,10 @@ STAYS = f"""
 """
 
 
-def test_a_world_of_the_nodes_that_have_joined(
+def test_last_call_starts_with_nodes_that_have_joined(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """Two of four nodes, ranks without a gap; a third joins late, and waits for a place."""
+    """Two of four nodes have joined, and ranks have no gap. A third one joins late and waits."""
     nodes = Nodes(clusterrun, hosts, STAYS)
     place = ("--nnodes", "2:4", "--master-addr", hosts[0].address, "--run-id", "mine")
     jobs = [
@@ -43,8 +43,7 @@ def test_a_world_of_the_nodes_that_have_joined(
     assert "starting with 2 of 4 nodes: n0, n1; without 2 nodes" in ends[0].err
 
 
-def test_too_few_have_joined(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Fewer than MIN nodes never start."""
+def test_fewer_nodes_than_minimum_time_out(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     nodes = Nodes(clusterrun, hosts, "print('started')")
     place = ("--nnodes", "3:4", "--master-addr", hosts[0].address)
     soon = ("--rdzv-timeout", "2", "--last-call-timeout", "0")

@@ -27,10 +27,9 @@ TELL = """
     ],
     ids=["names", "ranges", "IPv4", "IPv6"],
 )
-def test_each_host_finds_its_rank(
+def test_position_in_host_list_is_node_rank(
     list_of: Callable[[tuple[Host, ...]], str], hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """The first one in the list is node 0."""
     said = list_of(hosts)
     nodes = Nodes(clusterrun, hosts, TELL)
 
@@ -42,10 +41,7 @@ def test_each_host_finds_its_rank(
     assert f"place 0 2 0 1 0 {first} n1" in ends[1].out
 
 
-def test_names_that_only_the_hosts_file_knows(
-    hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
-    """Names in the list may differ from the hosts' own names: addresses decide."""
+def test_listed_alias_is_matched_by_address(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     for host in hosts[:2]:
         aliases = f"{hosts[0].address} ib-a\n{hosts[1].address} ib-b\n"
         host.set_hosts_file(f"127.0.0.1 localhost\n{aliases}")
@@ -57,8 +53,9 @@ def test_names_that_only_the_hosts_file_knows(
     assert "place 1 2 0 1 1 ib-a n1" in ends[1].out
 
 
-def test_slots_are_workers(hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path) -> None:
-    """Each host has as many workers as mpirun would start."""
+def test_slots_in_hostfile_are_workers(
+    hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
+) -> None:
     file = tmp_path / "hosts.txt"
     file.write_text("n0 slots=2\nn1:1\n")
 
@@ -72,8 +69,9 @@ def test_slots_are_workers(hosts: tuple[Host, ...], clusterrun: Launcher, tmp_pa
     assert "place 2 3 0 1 1 n0 n1" in ends[1].out
 
 
-def test_a_host_that_is_not_in_the_list(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """The agent exits at once and prints its own names."""
+def test_host_that_is_not_listed_exits_with_2(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
     nodes = Nodes(clusterrun, hosts, TELL)
 
     end = ended([nodes.start(2, "--hosts", "n0,n1")])[0]

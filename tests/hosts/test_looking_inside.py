@@ -113,8 +113,8 @@ def missing_in(status: dict[str, Any]) -> list[int]:
     return [node["node_rank"] for node in status["missing"]]
 
 
-def test_all_ranks_are_shown_from_any_node(job: ThreeHosts) -> None:
-    """With a rank frozen; its last line stays the same."""
+def test_status_from_any_node_has_all_ranks(job: ThreeHosts) -> None:
+    """One rank is frozen."""
     frozen = job.pids[2][0]
     os.kill(frozen, signal.SIGSTOP)
     await_status(frozen, psutil.STATUS_STOPPED)
@@ -139,8 +139,8 @@ def test_all_ranks_are_shown_from_any_node(job: ThreeHosts) -> None:
 
 
 @pytest.mark.parametrize(("frozen", "asked"), [(2, 0), (2, 1), (0, 1)])
-def test_a_frozen_agent_is_named(job: ThreeHosts, frozen: int, asked: int) -> None:
-    """The others are shown; without the coordinator, those of the node where it is typed."""
+def test_status_names_frozen_agent(job: ThreeHosts, frozen: int, asked: int) -> None:
+    """The other nodes are shown; without the coordinator, only the node of the command."""
     agent = job.jobs[frozen].agent
     os.kill(agent, signal.SIGSTOP)
     await_status(agent, psutil.STATUS_STOPPED)
@@ -156,8 +156,8 @@ def test_a_frozen_agent_is_named(job: ThreeHosts, frozen: int, asked: int) -> No
         assert "nodes that are not shown could not be queried" in status["missing"][0]["why"]
 
 
-def test_a_paused_node_is_named(job: ThreeHosts) -> None:
-    """Ctrl-Z stops the workers, too; the coordinator knows, and does not wait."""
+def test_status_names_paused_node(job: ThreeHosts) -> None:
+    """The coordinator knows of Ctrl-Z, and does not wait for an answer."""
     os.kill(job.jobs[1].agent, signal.SIGTSTP)
     await_status(job.jobs[1].agent, psutil.STATUS_STOPPED)
     job.jobs[0].wait_for("clusterrun: .*paused")
@@ -168,8 +168,7 @@ def test_a_paused_node_is_named(job: ThreeHosts) -> None:
     assert [node["why"] for node in status["missing"]] == ["is paused by its user (Ctrl-Z)"]
 
 
-def test_stacks_of_all_nodes_from_any(job: ThreeHosts) -> None:
-    """Node 1 shows those of node 2; those of one rank come from its node alone."""
+def test_stacks_of_all_nodes_and_of_one_rank(job: ThreeHosts) -> None:
     stacks = json.loads(job.type(1, "stacks", "--json").out)
     one = json.loads(job.type(1, "stacks", "--json", "--rank=5").out)
 
@@ -184,7 +183,7 @@ def test_stacks_of_all_nodes_from_any(job: ThreeHosts) -> None:
 def test_native_stacks_of_another_node(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """Of one rank, and of all; nodes whose agent does not answer are named."""
+    """A node whose agent does not answer is named."""
     # That agent is waited for longer than it may be silent.
     job = ThreeHosts(hosts, clusterrun, tmp_path, "--heartbeat-timeout=60")
     one = json.loads(job.type(1, "stacks", "--native", "--json", "--rank=5").out)
@@ -218,10 +217,9 @@ def times_of_all_commands(job: ThreeHosts, number: int) -> dict[str, float]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("trouble", ["rank", "agent", "coordinator", "terminal", "busy"])
-def test_each_command_in_trouble(
+def test_commands_answer_during_fault(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path, full_terminal: str, trouble: str
 ) -> None:
-    """A rank, an agent or the coordinator is stopped, no terminal is read, or node 0 is busy."""
     printing_to = full_terminal if trouble == "terminal" else ""
     job = ThreeHosts(hosts, clusterrun, tmp_path, printing_to=printing_to)
     stopped = {
@@ -284,10 +282,9 @@ SECONDS_OF_ASKING = 10
 
 
 @pytest.mark.long
-def test_a_thousand_requests_a_second_disturb_no_heartbeat(
+def test_thousand_requests_a_second_do_not_delay_heartbeats(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """From all nodes at once; no node is lost though silence is borne for seconds only."""
     job = ThreeHosts(hosts, clusterrun, tmp_path, "--heartbeat-timeout=3")
     askers = [
         subprocess.Popen(

@@ -80,8 +80,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["jobset", pytest.param("trainjob", marks=pytest.mark.long)])
-def test_the_digits_are_learnt(kind: str, hosts: Sequence[Host]) -> None:
-    """The file is run as it is."""
+def test_manifest_trains_to_95_percent(kind: str, hosts: Sequence[Host]) -> None:
     manifest = (ROOT / f"configs/kubernetes/{kind}.yaml").read_text()
 
     result = run(read_manifest(manifest), hosts, ROOT, PATH)
@@ -93,8 +92,10 @@ def test_the_digits_are_learnt(kind: str, hosts: Sequence[Host]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failing_pod_fails_the_job(kind: str, hosts: Sequence[Host], folder: Path) -> None:
-    """At once, with the rank's exit code: it is no reason to make pods again."""
+def test_failing_rank_fails_job_without_retry(
+    kind: str, hosts: Sequence[Host], folder: Path
+) -> None:
+    """The pods exit with the rank's exit code."""
     manifest = edited(kind, "--nproc-per-node=2", "--env=FAILS=3", "ranks.py")
 
     result = run(read_manifest(manifest), hosts, folder, PATH)
@@ -104,8 +105,8 @@ def test_a_failing_pod_fails_the_job(kind: str, hosts: Sequence[Host], folder: P
     assert ranks(result) == [f"rank {rank} of 4 in digits-node-0-{rank // 2}" for rank in range(4)]
 
 
-def test_a_suspended_job_starts_again(hosts: Sequence[Host], folder: Path) -> None:
-    """Its pods are made anew and go on; they count as no failures."""
+def test_suspended_job_resumes_in_new_pods(hosts: Sequence[Host], folder: Path) -> None:
+    """Its pods do not count as failures."""
     (folder / "resumes.py").write_text(dedent(RESUMES))
     options = ("--nproc-per-node=1", "--requeue", "--suspend-hook", HOOK)
     manifest = edited("jobset", *options, "resumes.py")
@@ -134,8 +135,8 @@ EVICTED = f"""
 """
 
 
-def test_an_evicted_pod_does_not_count(hosts: Sequence[Host], folder: Path) -> None:
-    """Its SIGTERM ends the job on both pods; both are made again, and the other one counts once."""
+def test_evicted_pod_does_not_count_as_failure(hosts: Sequence[Host], folder: Path) -> None:
+    """Its SIGTERM ends the job on both pods. Both are created again, and the other one counts once."""
     (folder / "evicted.py").write_text(dedent(EVICTED))
     job = read_manifest(edited("jobset", "--nproc-per-node=1", "evicted.py"))
 
@@ -146,8 +147,8 @@ def test_an_evicted_pod_does_not_count(hosts: Sequence[Host], folder: Path) -> N
     assert (result.failures, job.backoff_limit) == (1, 4)
 
 
-def test_pods_without_the_token_do_not_join(hosts: Sequence[Host], folder: Path) -> None:
-    """The Secret that the manifest makes is what lets them in."""
+def test_pod_with_wrong_token_is_refused(hosts: Sequence[Host], folder: Path) -> None:
+    """The Secret of the manifest has the token."""
     options = ("--nproc-per-node=1", "--rdzv-timeout=3")
     job = read_manifest(edited("jobset", *options, "ranks.py"))
     stranger = replace(job.pods[1], environ={**job.pods[1].environ, "CLUSTERRUN_TOKEN": 64 * "x"})

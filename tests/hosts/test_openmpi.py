@@ -25,10 +25,10 @@ TWO_EACH = [
 @pytest.mark.parametrize(
     ("layout", "workers"), [("ppr:1:node", 2), ("ppr:2:node", None)], ids=["per-node", "per-gpu"]
 )
-def test_ranks_and_address_are_mpiruns(
+def test_mpirun_tasks_become_ranks(
     layout: str, workers: int | None, hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """One task per node or one per worker: the same world."""
+    """One task per node and one per worker give the same world."""
     around = mpirun(hosts[:2], tmp_path, "--map-by", layout)
 
     done = clusterrun.script(TELL, around=around, workers=workers).ended()
@@ -38,10 +38,10 @@ def test_ranks_and_address_are_mpiruns(
     assert column(told(done.out), "MASTER_ADDR") == [(hosts[0].address,)] * 4
 
 
-def test_tasks_dealt_out_to_the_nodes_in_turn(
+def test_tasks_mapped_by_node(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """With ``--map-by node`` the second task is the first one of the second node."""
+    """The second task is the first one of the second node."""
     around = mpirun(hosts[:2], tmp_path, "-n", "4", "--map-by", "node")
 
     done = clusterrun.script(TELL, around=around).ended()
@@ -55,7 +55,7 @@ def test_tasks_dealt_out_to_the_nodes_in_turn(
     ]
 
 
-def test_tasks_of_one_host_meet_on_the_loopback(
+def test_tasks_of_one_host_use_loopback(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
     """The host's name need not resolve. Output is merged: no line is repeated or coloured."""
@@ -70,10 +70,10 @@ def test_tasks_of_one_host_meet_on_the_loopback(
 
 
 @pytest.mark.skipif((psutil.cpu_count(logical=False) or 1) < 2, reason="there is one core")
-def test_a_task_has_the_cores_that_mpirun_gives_it(
+def test_task_keeps_cores_bound_by_mpirun(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """Each task's are its own: it does not divide them by all tasks of the node."""
+    """A task's cores are not divided by the number of tasks on the node."""
     around = mpirun(hosts[:1], tmp_path, "-n", "2", "--map-by", "slot:PE=1", bind_to="core")
     script = "import os; print('CPUs', *sorted(os.sched_getaffinity(0)), flush=True)"
 
@@ -90,10 +90,9 @@ def test_a_task_has_the_cores_that_mpirun_gives_it(
     [("ppr:1:node", 2), pytest.param("ppr:2:node", None, marks=pytest.mark.long)],
     ids=["per-node", "per-gpu"],
 )
-def test_torch_reduces_over_all_of_them(
+def test_all_reduce_under_mpirun(
     layout: str, workers: int | None, hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """They make a step of DistributedDataParallel and an all_reduce over gloo."""
     around = mpirun(hosts[:2], tmp_path, "--map-by", layout)
 
     done = clusterrun.script(REDUCE, around=around, workers=workers).ended(120)
@@ -108,10 +107,9 @@ def test_torch_reduces_over_all_of_them(
     [("ppr:1:node", 2), pytest.param("ppr:2:node", None, marks=pytest.mark.long)],
     ids=["per-node", "per-gpu"],
 )
-def test_a_failure_ends_all_and_is_mpiruns_exit_code(
+def test_failure_ends_mpirun_with_exit_code_of_worker(
     layout: str, workers: int | None, hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """Nothing is left on either host."""
     around = mpirun(hosts[:2], tmp_path, "--map-by", layout)
 
     job = clusterrun.script(FAIL, around=around, workers=workers)

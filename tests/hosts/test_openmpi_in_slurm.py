@@ -13,8 +13,8 @@ from tests.hosts.test_slurm import TELL, column, script, told
 pytestmark = pytest.mark.needs("mpirun")
 
 
-def test_tasks_of_mpirun_are_not_taken_for_their_daemons(slurm: Slurm, tmp_path: Path) -> None:
-    """All tasks of the second node have the daemon's SLURM_PROCID, those of the first the script's."""
+def test_mpirun_in_batch_script_ignores_slurm_procid(slurm: Slurm, tmp_path: Path) -> None:
+    """All tasks of the second node have their daemon's SLURM_PROCID, those of the first the script's."""
     text = f"""\
         #!/bin/sh
         exec mpirun --oversubscribe --bind-to none --map-by ppr:2:node --mca oob_tcp_if_include eth0 \\

@@ -62,7 +62,7 @@ def run(ssh: SshHosts, clusterrun: Launcher, script: str, *options: str) -> list
 
 
 def test_one_command_starts_all_hosts(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """Ranks follow the list, workers run in the same folder, and nothing is left."""
+    """Ranks follow the list, and workers run in the same folder."""
     places = run(ssh, clusterrun, PLACE, "--nproc-per-node", "2")
 
     folder = clusterrun.folder
@@ -74,13 +74,12 @@ def test_one_command_starts_all_hosts(ssh: SshHosts, clusterrun: Launcher) -> No
 
 
 @pytest.mark.long
-def test_ranks_meet(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """Workers reach each other at MASTER_ADDR."""
+def test_ranks_connect_at_master_addr(ssh: SshHosts, clusterrun: Launcher) -> None:
     assert run(ssh, clusterrun, MEET) == ["[rank 0 n0] sum 3"]
 
 
-def test_a_jump_host(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """The way to a host is that of ssh_config: n1 and n2 are reached through n0."""
+def test_proxy_jump_of_ssh_config(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """n1 and n2 are reached through n0."""
     ssh.configure("Host n1 n2\n    ProxyJump n0\n")
     script = """
     import os
@@ -95,8 +94,10 @@ def test_a_jump_host(ssh: SshHosts, clusterrun: Launcher) -> None:
 
 
 @pytest.mark.long
-def test_connections_are_shared(ssh: SshHosts, clusterrun: Launcher, tmp_path: Path) -> None:
-    """A master that ControlPersist keeps stays, and serves the next job; the command ends."""
+def test_control_master_serves_next_job(
+    ssh: SshHosts, clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """The connection that ControlPersist keeps stays open after the command."""
     ssh.configure(
         f"Host n*\n    ControlMaster auto\n    ControlPersist 300\n    ControlPath {tmp_path}/%h\n"
     )
@@ -112,8 +113,8 @@ def test_connections_are_shared(ssh: SshHosts, clusterrun: Launcher, tmp_path: P
     assert [check.code for check in checks] == [0, 0, 0]
 
 
-def test_slots_are_workers(ssh: SshHosts, clusterrun: Launcher, tmp_path: Path) -> None:
-    """A hostfile is read here only; an option replaces its numbers."""
+def test_slots_in_hostfile_are_workers(ssh: SshHosts, clusterrun: Launcher, tmp_path: Path) -> None:
+    """Only the client reads the hostfile."""
     file = tmp_path / "hosts.txt"
     file.write_text("n0 slots=2\nn1:1\n")
     options = ("--launcher", "ssh", "--hostfile", str(file), "--ssh-options", f"-F {ssh.config}")
@@ -128,8 +129,10 @@ def test_slots_are_workers(ssh: SshHosts, clusterrun: Launcher, tmp_path: Path) 
     ]
 
 
-def test_a_job_file_can_say_all_of_it(ssh: SshHosts, clusterrun: Launcher, tmp_path: Path) -> None:
-    """Each agent reads the same file, which says ssh, and starts no further ones."""
+def test_job_file_sets_launcher_and_hosts(
+    ssh: SshHosts, clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """Each agent reads the same file and does not start others."""
     (tmp_path / "train.py").write_text(PLACE.replace("\n    ", "\n"))
     (tmp_path / "job.yaml").write_text(
         f"script: train.py\nlauncher: ssh\nhosts: n[0-1]\nssh_options: -F {ssh.config}\n"
@@ -143,8 +146,8 @@ def test_a_job_file_can_say_all_of_it(ssh: SshHosts, clusterrun: Launcher, tmp_p
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_one_file_here_and_on_two_hosts(ssh: SshHosts) -> None:
-    """The job file for every machine trains to 95 % here and on two hosts: only --launcher differs."""
+def test_everywhere_job_file_locally_and_on_two_hosts(ssh: SshHosts) -> None:
+    """It trains to 95 %; only --launcher differs."""
     words = (COMMAND, "--config", "configs/everywhere.yaml")
 
     here = ssh.client.run(*words, folder=ROOT, seconds=180)
@@ -156,8 +159,8 @@ def test_one_file_here_and_on_two_hosts(ssh: SshHosts) -> None:
     assert "[rank 0 n0] " in there.out
 
 
-def test_variables_and_token_reach_the_hosts_unseen(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """They are those of this process; those of the session are the host's own."""
+def test_variables_reach_hosts_but_no_command_line(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """They are those of the client; those of the session are the host's own."""
     environ = {"FIRST": SECRET, "ODD": "a 'b' \"c\"\n\\ $HOME \udce9", "HOME": "/elsewhere"}
     options = (*ssh.options("n1"), "--env", f"SECOND={SECRET}")
 
@@ -170,8 +173,8 @@ def test_variables_and_token_reach_the_hosts_unseen(ssh: SshHosts, clusterrun: L
     assert lines[3] == f"session True {ssh.folder(ssh.servers[1])}"
 
 
-def test_a_failure_is_reported_once(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """The exit code is the failing worker's; so many hosts, one report."""
+def test_failure_is_reported_once(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """The exit code is the failing worker's."""
     script = """
     import os, pathlib, sys, time
 
@@ -193,8 +196,10 @@ def test_a_failure_is_reported_once(ssh: SshHosts, clusterrun: Launcher) -> None
     assert ssh.left(5) == []
 
 
-def test_a_mistake_of_the_job_is_found_on_the_hosts(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """An interpreter for the workers that no host has: nothing starts."""
+def test_missing_interpreter_for_workers_is_reported_by_hosts(
+    ssh: SshHosts, clusterrun: Launcher
+) -> None:
+    """Nothing starts."""
     options = (*ssh.options(), "--python", "/nowhere/python")
 
     end = clusterrun.script(PLACE, *options, around=ssh.client.around).ended()
@@ -303,8 +308,7 @@ def test_rounds(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
         ssh.end_sessions()
 
 
-def test_a_folder_that_the_user_cannot_enter(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """The home of another user: its path is named, and who can't enter it."""
+def test_missing_working_folder_is_named(ssh: SshHosts, clusterrun: Launcher) -> None:
     ssh.hide(ssh.servers[1], clusterrun.folder)
 
     end = clusterrun.script(PLACE, *ssh.options("n0,n1"), around=ssh.client.around).ended()
@@ -313,8 +317,8 @@ def test_a_folder_that_the_user_cannot_enter(ssh: SshHosts, clusterrun: Launcher
     assert f"  n1: root can't enter {clusterrun.folder}: No such file or directory\n" in end.err
 
 
-def test_another_user(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """A login of another name, as ssh_config has it: the job is that user's on all hosts."""
+def test_login_as_another_user(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """The job runs as the user of ssh_config on all hosts."""
     ssh.log_in_as_other(*ssh.servers[:2])
     script = """
     import os
@@ -343,7 +347,7 @@ OTHER_SHELLS = {
 """With the file that each reads when it starts."""
 
 
-def test_login_shells_other_than_bash(ssh: SshHosts, clusterrun: Launcher) -> None:
+def test_other_login_shells(ssh: SshHosts, clusterrun: Launcher) -> None:
     """The command that ssh runs means the same in each."""
     for host, shell in zip(ssh.servers, OTHER_SHELLS, strict=True):
         ssh.set_shell(host, shell)
@@ -353,8 +357,7 @@ def test_login_shells_other_than_bash(ssh: SshHosts, clusterrun: Launcher) -> No
     assert [line[:23] for line in places] == [f"[rank {n} n{n}] place {n} 3 1" for n in range(3)]
 
 
-def test_login_shells_that_print(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """What bash, csh and fish print is not taken for the job's, nor shown."""
+def test_output_of_login_shells_is_dropped(ssh: SshHosts, clusterrun: Launcher) -> None:
     files = {"/bin/bash": ".bashrc", **OTHER_SHELLS}
     for host, shell in zip(ssh.servers, files, strict=False):
         ssh.set_shell(host, shell)

@@ -76,8 +76,8 @@ def job(
     five_hosts.end_all()
 
 
-def test_the_network_splits(job: FiveHosts) -> None:
-    """Node 0 is in the smaller part, which has too few nodes; the other part has no node 0."""
+def test_partition_with_node_zero_in_minority_ends_job(job: FiveHosts) -> None:
+    """Node 0 has too few nodes; the other side has no node 0."""
     job.split(0, 1)
 
     ends = ended(job.jobs)
@@ -86,8 +86,8 @@ def test_the_network_splits(job: FiveHosts) -> None:
     assert overlap(job.folder) == -math.inf
 
 
-def test_the_network_splits_and_node_zero_goes_on(job: FiveHosts) -> None:
-    """The next attempt begins when the leases of the lost nodes are over."""
+def test_partition_with_node_zero_in_majority_restarts_job(job: FiveHosts) -> None:
+    """The next attempt begins when the leases of the lost nodes have expired."""
     job.split(3, 4)
 
     for each in job.jobs[:3]:
@@ -98,8 +98,8 @@ def test_the_network_splits_and_node_zero_goes_on(job: FiveHosts) -> None:
     assert overlap(job.folder) < 0
 
 
-def test_a_frozen_agent_continues(job: FiveHosts) -> None:
-    """It reads answers that are old: they give its workers no more time. Then this node rejoins."""
+def test_agent_that_continues_rejoins(job: FiveHosts) -> None:
+    """The old answers that it reads do not renew its workers' lease."""
     job.jobs[1].signal(signal.SIGSTOP)
 
     job.jobs[0].wait_for("begins 1 4")
@@ -111,8 +111,8 @@ def test_a_frozen_agent_continues(job: FiveHosts) -> None:
 
 
 @pytest.mark.parametrize("job", [8], indirect=True)
-def test_a_node_is_cut_off_before_node_zero_is_killed(job: FiveHosts) -> None:
-    """None goes on, and the one that is cut off kills its workers at the end of its lease."""
+def test_node_cut_off_before_node_zero_is_killed(job: FiveHosts) -> None:
+    """It kills its workers when its lease expires."""
     job.split(1)
     time.sleep(0.5)
     job.jobs[0].signal(signal.SIGKILL)
@@ -126,8 +126,8 @@ def test_a_node_is_cut_off_before_node_zero_is_killed(job: FiveHosts) -> None:
     assert overlap(job.folder) == -math.inf
 
 
-def test_an_agent_is_killed_that_has_not_read_all(job: FiveHosts) -> None:
-    """Its fork server reads the rest, so that its connection ends in order, after its workers."""
+def test_killed_agent_with_unread_input_is_replaced_after_its_workers(job: FiveHosts) -> None:
+    """Its fork server reads the rest, so the connection is closed in order."""
     kill_with_unread_answers(job.jobs[0], job.jobs[1], 1.2 * SILENT / 6)
 
     others = [each for each in job.jobs if each is not job.jobs[1]]
@@ -137,10 +137,10 @@ def test_an_agent_is_killed_that_has_not_read_all(job: FiveHosts) -> None:
     assert overlap(job.folder) < 0
 
 
-def test_the_connection_of_a_killed_agent_ends_in_order(
+def test_spare_replaces_killed_agent_with_unread_input_at_once(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """Also with unread input: the next attempt does not wait for the end of the lease."""
+    """The next attempt does not wait for the end of the lease."""
     job = SparedJob(hosts, clusterrun)
     jobs = job.start("--heartbeat-timeout", "30", "--shutdown-timeout", "1")
 
@@ -162,11 +162,8 @@ def kill_with_unread_answers(node_zero: Job, killed: Job, interval: float) -> No
     killed.signal(signal.SIGKILL)
 
 
-def test_node_zero_is_killed_that_has_not_read_all(job: FiveHosts) -> None:
-    """Its kernel resets its connections: the others end as if they had ended in order.
-
-    Their workers save for longer than they have a lease, which is not renewed any more.
-    """
+def test_node_zero_killed_with_unread_input_ends_job(job: FiveHosts) -> None:
+    """Its kernel resets the connections. Workers that save for longer than their lease are killed."""
     job.jobs[0].signal(signal.SIGSTOP)
     time.sleep(0.8)
     killed = time.monotonic()

@@ -73,9 +73,7 @@ def hfai_on(hosts: Sequence[Host]) -> dict[str, str]:
     return dict.fromkeys(("MASTER_IP", "MASTER_ADDR"), hosts[0].address)
 
 
-def test_the_digits_are_learnt_in_pods_of_hfai(
-    hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
+def test_hfai_pods_train(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """RANK and WORLD_SIZE count machines."""
     script = str(ROOT / "scripts/train_digits.py")
 
@@ -87,7 +85,7 @@ def test_the_digits_are_learnt_in_pods_of_hfai(
 
 
 @pytest.mark.long
-def test_a_script_that_counts_its_ranks_itself_runs_in_pods_of_hfai(
+def test_hfai_script_that_forks_its_own_ranks(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
     """One worker on each machine forks the others, and is not bound."""
@@ -106,9 +104,7 @@ def test_a_script_that_counts_its_ranks_itself_runs_in_pods_of_hfai(
 @pytest.mark.parametrize(
     "script", ["scripts/train_digits.py", "tests/contract/in_place/programs/own_ddp.py"]
 )
-def test_the_digits_are_learnt_in_pods_of_dlc(
-    script: str, hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
+def test_dlc_pods_train(script: str, hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """With torch's DistributedDataParallel and with the program's own."""
     where = {"MASTER_ADDR": hosts[0].name, "NPROC_PER_NODE": "1"}
 

@@ -32,8 +32,7 @@ def batch_script(page: str, option: str) -> str:
     return f"{text}\n"
 
 
-def test_the_batch_script_starts_a_worker_per_gpu(slurm: Slurm, tmp_path: Path) -> None:
-    """On two nodes, each of which has two GPUs here."""
+def test_batch_script_of_readme_starts_worker_per_gpu(slurm: Slurm, tmp_path: Path) -> None:
     text = batch_script("README.md", "#SBATCH")
     (tmp_path / "train.py").write_text(PROGRAM)
 
@@ -48,8 +47,8 @@ def test_the_batch_script_starts_a_worker_per_gpu(slurm: Slurm, tmp_path: Path) 
 
 @pytest.mark.long
 @pytest.mark.timeout(480)
-def test_the_recipe_goes_on_where_its_last_turn_has_saved(slurm: Slurm, tmp_path: Path) -> None:
-    """It is submitted once; Slurm starts it again when its minute is nearly over."""
+def test_suspension_recipe_resumes_at_saved_step(slurm: Slurm, tmp_path: Path) -> None:
+    """It is submitted once; Slurm requeues it when its minute is nearly over."""
     text = batch_script("docs/slurm.md", "--suspend-before 300").replace("before 300", "before 25")
     shutil.copy(ROOT / "scripts/train_resume.py", tmp_path / "train.py")
     text = text.replace("run.pt", "run.pt --steps 100000")

@@ -47,8 +47,7 @@ def five_hosts(network_of_five: Network) -> Iterator[tuple[Host, ...]]:
     network_of_five.restore()
 
 
-def test_a_checker_finds_two_worlds_at_once(tmp_path: Path) -> None:
-    """It would fail a round."""
+def test_checker_finds_overlapping_worlds(tmp_path: Path) -> None:
     (tmp_path / "worlds").mkdir()
     (tmp_path / "worlds" / "n0-1").write_text("a 1.0\na 3.0\n")
     (tmp_path / "worlds" / "n1-2").write_text("b 2.0\nb 4.0\n")
@@ -56,8 +55,7 @@ def test_a_checker_finds_two_worlds_at_once(tmp_path: Path) -> None:
     assert len(overlapping_worlds(tmp_path)) == 1
 
 
-def test_a_checker_finds_what_is_not_true() -> None:
-    """It would fail a round."""
+def test_checker_finds_false_messages() -> None:
     round_ = Round("spares", (Loss(0.0, "cut", 3),), saves=False)
     ends = [Ended(0, "", "") for _ in range(NODES)]
 
@@ -73,7 +71,9 @@ def test_a_checker_finds_what_is_not_true() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", numbers(60))
-def test_a_random_round(number: int, five_hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+def test_random_node_losses(
+    number: int, five_hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
     """Never two worlds at once; the weights of an undisturbed run, or a reason on every node."""
     round_ = drawn(number)
 

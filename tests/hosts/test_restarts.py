@@ -69,8 +69,8 @@ def nothing_is_left(hosts: tuple[Host, ...], jobs: list[Job]) -> None:
     assert [host.processes() for host in hosts] == [[]] * len(hosts)
 
 
-def test_the_second_attempt_succeeds(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Exit code 0 on every node; each prints why all workers restart. A given port stays."""
+def test_second_attempt_succeeds(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Each node prints why all workers restart. MASTER_PORT stays the same."""
     jobs = Nodes(clusterrun, hosts, FAILS_ONCE).start_all("--max-restarts", "2", workers=(1, 1, 2))
 
     ends = ended(jobs)
@@ -85,8 +85,9 @@ def test_the_second_attempt_succeeds(hosts: tuple[Host, ...], clusterrun: Launch
     nothing_is_left(hosts, jobs)
 
 
-def test_a_chosen_port_is_fresh(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """With --rdzv-endpoint each attempt has a new port, the same on all nodes."""
+def test_rdzv_endpoint_gives_each_attempt_a_new_port(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
     nodes = Nodes(clusterrun, hosts, FAILS_ONCE)
     words = ("--nnodes", "2", "--rdzv-endpoint", f"{hosts[0].address}:29400", "--max-restarts", "1")
 
@@ -117,10 +118,9 @@ def test_a_chosen_port_is_fresh(hosts: tuple[Host, ...], clusterrun: Launcher) -
     ],
     ids=["a final exit code", "the same failure twice", "the same failure four times"],
 )
-def test_no_restart(
+def test_reason_of_no_restart_is_printed_on_all_nodes(
     words: list[str], attempts: int, why: str, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """Every node prints why there is none though one would be allowed."""
     nodes = Nodes(clusterrun, hosts, FAILS_AGAIN)
     jobs = nodes.start_all("--max-restarts", "3", *words)
 
@@ -134,8 +134,9 @@ def test_no_restart(
         assert end.err.endswith(f"  not restarted: {why}\n{last}" if why else last)
 
 
-def test_a_signal_while_all_stop(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """No other attempt starts, and every node exits with the signal's code."""
+def test_signal_while_workers_stop_prevents_restart(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
     nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
     jobs = nodes.start_all("--max-restarts", "3", "--shutdown-timeout", "1", workers=(1, 1, 1))
     for job in jobs:
@@ -151,8 +152,10 @@ def test_a_signal_while_all_stop(hosts: tuple[Host, ...], clusterrun: Launcher) 
     nothing_is_left(hosts, jobs)
 
 
-def test_a_node_is_lost_while_all_stop(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """There are too few nodes for the next attempt; the cause stays the same."""
+def test_node_lost_while_workers_stop_prevents_restart(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """The cause stays the same."""
     nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
     jobs = nodes.start_all("--max-restarts", "3", workers=(1, 1, 1))
     for job in jobs:
@@ -174,8 +177,10 @@ def test_a_node_is_lost_while_all_stop(hosts: tuple[Host, ...], clusterrun: Laun
     nothing_is_left(hosts, jobs[:2])
 
 
-def test_a_fork_server_dies_while_all_stop(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Its node, whose worker has already ended, can't restart and tells all others."""
+def test_fork_server_killed_while_workers_stop_ends_job(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Its node's worker has already ended."""
     nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
     jobs = nodes.start_all("--max-restarts", "3", "--shutdown-timeout", "2", workers=(1, 1, 1))
     for job in jobs:
@@ -195,8 +200,7 @@ def test_a_fork_server_dies_while_all_stop(hosts: tuple[Host, ...], clusterrun: 
 
 
 @pytest.mark.long
-def test_an_agent_is_killed_while_nodes_join(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """A scheduler may start it again, and the job starts as usual."""
+def test_restarted_agent_joins_again(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     nodes = Nodes(clusterrun, hosts, "print('done')")
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
@@ -210,10 +214,7 @@ def test_an_agent_is_killed_while_nodes_join(hosts: tuple[Host, ...], clusterrun
     assert codes(ended([jobs[0], *others])) == [0, 0, 0]
 
 
-def test_node_zero_is_killed_while_nodes_join(
-    hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
-    """The others connect again until it is back."""
+def test_members_join_restarted_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     nodes = Nodes(clusterrun, hosts, "print('done')")
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
@@ -227,8 +228,9 @@ def test_node_zero_is_killed_while_nodes_join(
 
 
 @pytest.mark.long
-def test_torch_meets_again_at_the_same_port(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Its store listens where that of the attempt before did a moment ago."""
+def test_torch_store_listens_again_at_same_port(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
     nodes = Nodes(clusterrun, hosts, TRAINS_AGAIN)
 
     ends = ended(nodes.start_all("--max-restarts", "2", workers=(1, 1)), 90)

@@ -143,8 +143,10 @@ def act(what: str, jobs: Sequence[Job], hosts: Sequence[Host], folder: Path) -> 
 @pytest.mark.long
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("number", numbers(100))
-def test_a_random_fault(number: int, hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """The right program and rank is named, on all nodes that live; nothing is left."""
+def test_random_fault_names_program_and_rank(
+    number: int, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """All remaining nodes name it, and nothing is left."""
     folder = clusterrun.folder
     main = 1 + number % 2
     place = ("nnodes: 1", "nproc_per_node: 1")[number // 2 % 2]
@@ -183,8 +185,7 @@ def names(fault: Fault, end: Ended) -> bool:
     return fault.named in end.err and end.code != 6
 
 
-def test_each_kind_of_fault_is_drawn() -> None:
-    """In the hundred rounds of one run."""
+def test_all_kinds_of_faults_are_drawn() -> None:
     kinds = {
         re.sub(r"\d+", "N", "".join(drawn(number, 1 + number % 2, "nnodes: 1")[0][:2]))
         for number in range(100)

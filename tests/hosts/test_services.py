@@ -111,8 +111,8 @@ def said_of_end(end: Ended) -> list[str]:
     return cause + re.findall(r"clusterrun: (exit code \d+, from .*)\n", end.err)
 
 
-def test_a_server_on_the_last_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """The main program counts its own ranks, finds the server at its host's address, and ends it."""
+def test_server_on_last_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """The main program has ranks of its own, connects to the server's host, and its end ends the server."""
     file = written(clusterrun.folder, ASKS, more="node_ranks: 0")
 
     first, second = ended(started(clusterrun, hosts, file, "--nproc-per-node", "2"))
@@ -133,8 +133,9 @@ def test_ranks_and_servers_on_all_nodes(hosts: tuple[Host, ...], clusterrun: Lau
     assert sorted(re.findall(r"main (.*)", out)) == ["0 2 1 0 2 0 1 2 3", "1 2 1 1 2 0 1 2 3"]
 
 
-def test_a_server_that_fails(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """All nodes end with its code, and name it."""
+def test_failed_server_ends_job_with_its_code(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
     file = written(clusterrun.folder, DIES, more="node_ranks: 0")
 
     ends = ended(started(clusterrun, hosts, file))
@@ -144,8 +145,9 @@ def test_a_server_that_fails(hosts: tuple[Host, ...], clusterrun: Launcher) -> N
     assert [said_of_end(end) for end in ends] == [expected, expected]
 
 
-def test_a_server_that_starts_again_alone(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """The main program goes on, and finds it at the same address."""
+def test_server_restarts_alone_at_same_address(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
     more = "node_ranks: 0\nmax_restarts: 2"
     file = written(clusterrun.folder, OUTLIVES, more=more, result="on_failure: restart")
 
@@ -159,7 +161,7 @@ def test_a_server_that_starts_again_alone(hosts: tuple[Host, ...], clusterrun: L
     assert len(set(ports)) == 1
 
 
-def test_the_agent_of_the_servers_node_is_killed(
+def test_killed_agent_of_server_node_ends_job(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     file = written(clusterrun.folder, WAITS, more="node_ranks: 0")
@@ -172,7 +174,7 @@ def test_the_agent_of_the_servers_node_is_killed(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_one_node(
+def test_signal_to_server_node_ends_job(
     hosts: tuple[Host, ...], clusterrun: Launcher, number: signal.Signals
 ) -> None:
     file = written(clusterrun.folder, WAITS, more="node_ranks: 0")
@@ -184,7 +186,7 @@ def test_a_signal_to_one_node(
     assert codes(ended(jobs)) == [128 + number] * 2
 
 
-def test_nodes_whose_files_differ(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+def test_different_job_files_are_refused(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     one = written(clusterrun.folder, ASKS, more="node_ranks: 0")
     other = clusterrun.folder / "other.yaml"
     other.write_text(Path(one).read_text().replace("/health", "/ready"))
@@ -202,8 +204,10 @@ def test_nodes_whose_files_differ(hosts: tuple[Host, ...], clusterrun: Launcher)
     assert "services" in ends[1].err
 
 
-def test_a_node_needs_its_rank(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Without it, a node does not know before it joins what it will run."""
+def test_services_without_node_rank_are_refused(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Which programs a node runs depends on its rank."""
     file = written(clusterrun.folder, ASKS)
     place = ("--nnodes", "2", "--master-addr", hosts[0].address)
 
@@ -214,8 +218,7 @@ def test_a_node_needs_its_rank(hosts: tuple[Host, ...], clusterrun: Launcher) ->
     assert "give --node-rank" in end.err
 
 
-def test_over_ssh(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """One command: the file is the same on all hosts."""
+def test_services_over_ssh(ssh: SshHosts, clusterrun: Launcher) -> None:
     file = written(clusterrun.folder, ASKS, more="node_ranks: 0-1", place="nnodes: 1")
 
     end = clusterrun.command(
@@ -230,8 +233,7 @@ def test_over_ssh(ssh: SshHosts, clusterrun: Launcher) -> None:
 ONE_TASK = ("-N2", "--ntasks-per-node=1")
 
 
-def test_as_tasks_of_slurm(slurm: Slurm, clusterrun: Launcher) -> None:
-    """``srun clusterrun --config FILE``: one task on each node, no option."""
+def test_services_in_slurm_step(slurm: Slurm, clusterrun: Launcher) -> None:
     file = written(clusterrun.folder, ASKS, more="node_ranks: 0")
 
     end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
@@ -241,7 +243,7 @@ def test_as_tasks_of_slurm(slurm: Slurm, clusterrun: Launcher) -> None:
     assert "[server 0 n1] serves at" in end.out
 
 
-def test_a_server_that_fails_under_slurm(slurm: Slurm, clusterrun: Launcher) -> None:
+def test_failed_server_ends_slurm_step(slurm: Slurm, clusterrun: Launcher) -> None:
     file = written(clusterrun.folder, DIES, more="node_ranks: 0")
 
     end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
@@ -250,7 +252,7 @@ def test_a_server_that_fails_under_slurm(slurm: Slurm, clusterrun: Launcher) -> 
     assert "clusterrun: server rank 0 on n1 failed: exit code 9" in end.err
 
 
-def test_a_server_that_starts_again_under_slurm(slurm: Slurm, clusterrun: Launcher) -> None:
+def test_server_restarts_in_slurm_step(slurm: Slurm, clusterrun: Launcher) -> None:
     more = "node_ranks: 0\nmax_restarts: 1"
     file = written(clusterrun.folder, OUTLIVES, more=more, result="on_failure: restart")
 
@@ -260,8 +262,7 @@ def test_a_server_that_starts_again_under_slurm(slurm: Slurm, clusterrun: Launch
     assert "again 0" in end.out
 
 
-def test_a_task_for_each_gpu(slurm: Slurm, clusterrun: Launcher) -> None:
-    """Refused, with what to type."""
+def test_services_with_task_per_gpu_are_refused(slurm: Slurm, clusterrun: Launcher) -> None:
     file = written(clusterrun.folder, ASKS)
 
     around = slurm.around("-N1", "--ntasks-per-node=2")

@@ -79,8 +79,7 @@ def runtime(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_slow_host(hosts: tuple[Host, ...], clusterrun: Launcher, runtime: Path) -> None:
-    """All of its ranks, and no others."""
+def test_slow_host_is_named(hosts: tuple[Host, ...], clusterrun: Launcher, runtime: Path) -> None:
     job = TwoHosts(hosts, clusterrun, runtime, "2", "3")
     report = job.is_slow()
     job.stop()
@@ -91,8 +90,9 @@ def test_a_slow_host(hosts: tuple[Host, ...], clusterrun: Launcher, runtime: Pat
     assert report["missing"] == []
 
 
-def test_a_slow_link(hosts: tuple[Host, ...], clusterrun: Launcher, runtime: Path) -> None:
-    """All ranks wait alike: it is the communication, and no rank is named."""
+def test_slow_link_names_no_rank(
+    hosts: tuple[Host, ...], clusterrun: Launcher, runtime: Path
+) -> None:
     job = TwoHosts(hosts, clusterrun, runtime)
     with slow_link(hosts[1], sends=0.05, gets=0.05):
         report = job.is_slow()

@@ -148,12 +148,10 @@ with open("worlds", "a") as file:
 
 
 @pytest.mark.parametrize("lost", ["n1", "n0"])
-def test_a_step_loses_a_node(slurm: Slurm, clusterrun: Launcher, lost: str) -> None:
-    """--nnodes MIN:MAX: it goes on without any but node 0; srun ends no other task.
-
-    After a task was killed, srun drops what it has not printed yet when the last task exits
-    (``client_io_handler_abort``), also into a file: each node writes its own, as %t asks for.
-    """
+def test_elastic_step_survives_loss_of_any_node_but_node_zero(
+    slurm: Slurm, clusterrun: Launcher, lost: str
+) -> None:
+    """After a task was killed, srun drops what it has not printed yet when the last task exits (``client_io_handler_abort``), also into a file: each node writes its own, as %t asks for."""
     errors = clusterrun.folder / "errors"
     step = ("-N2", "--ntasks-per-node=1", "--kill-on-bad-exit=0", f"--error={errors}.%t")
     job = clusterrun.script(
@@ -171,8 +169,7 @@ def test_a_step_loses_a_node(slurm: Slurm, clusterrun: Launcher, lost: str) -> N
 
 
 @pytest.mark.parametrize("option", ["", pytest.param("--run-id=mine", marks=pytest.mark.long)])
-def test_a_worker_may_call_srun(slurm: Slurm, tmp_path: Path, option: str) -> None:
-    """Its step is a job of its own, on all nodes of the step."""
+def test_srun_inside_worker_is_separate_job(slurm: Slurm, tmp_path: Path, option: str) -> None:
     inner = f"srun --overlap -N2 -n2 {COMMAND} {script(tmp_path, TELL)}"
     outer = f"srun --overlap -N1 -n1 {COMMAND} {option} --no-python {inner}"
 
@@ -207,8 +204,8 @@ def test_one_task_per_gpu_has_one_worker_each(
     assert len(set(column(told(done.out), "MASTER_ADDR", "MASTER_PORT"))) == 1
 
 
-def test_lines_of_tasks_come_whole_and_with_their_rank(slurm: Slurm, clusterrun: Launcher) -> None:
-    """All tasks print to one srun; without a buffer, print() writes each word by itself."""
+def test_output_lines_of_tasks_are_whole_and_prefixed(slurm: Slurm, clusterrun: Launcher) -> None:
+    """Without a buffer, print() writes each word by itself."""
     printing = "for number in range(100): print('a', 'line', number)"
 
     done = clusterrun.script(printing, around=slurm.around(*PER_GPU)).ended()
@@ -239,10 +236,9 @@ def test_nodes_may_have_different_numbers_of_tasks(slurm: Slurm, clusterrun: Lau
     ],
     ids=["per-node", "per-gpu", "exec"],
 )
-def test_torch_reduces_in_either_layout(
+def test_all_reduce_in_slurm_step(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...], how: tuple[str, ...]
 ) -> None:
-    """A sum over four ranks, and DistributedDataParallel's mean gradient."""
     done = clusterrun.script(REDUCE, *how, around=slurm.around(*layout)).ended(60)
 
     assert done.code == 0, done.err
@@ -252,8 +248,7 @@ def test_torch_reduces_in_either_layout(
 
 @pytest.mark.long
 @pytest.mark.parametrize("layout", ["node", "gpu"])
-def test_the_digits_are_learnt_by_the_scripts_as_they_are(slurm: Slurm, layout: str) -> None:
-    """The batch script of each layout, with sbatch from the top of a checkout."""
+def test_batch_scripts_train_to_95_percent(slurm: Slurm, layout: str) -> None:
     text = (ROOT / f"scripts/slurm_one_task_per_{layout}.sh").read_text()
     gpus = "--gpus-per-node=2" if layout == "node" else "--gpus-per-task=1"
     args = (str(ROOT / "scripts/train_digits.py"),)
@@ -279,7 +274,7 @@ def test_the_digits_are_learnt_by_the_scripts_as_they_are(slurm: Slurm, layout: 
     ],
     ids=str,
 )
-def test_the_scripts_give_each_task_its_share_of_the_cpus(
+def test_batch_scripts_use_all_cpus(
     slurm: Slurm, tmp_path: Path, layout: str, options: tuple[str, ...], world: int
 ) -> None:
     """On exclusive nodes there is no warning and no idle CPU."""
@@ -295,8 +290,7 @@ def test_the_scripts_give_each_task_its_share_of_the_cpus(
     assert {cpu for worker in workers for cpu in worker["cpus"]} == {0, 1}
 
 
-def test_the_scripts_are_run_by_salloc_too(slurm: Slurm, tmp_path: Path) -> None:
-    """Inside an allocation each script runs srun itself."""
+def test_batch_script_in_salloc_runs_srun(slurm: Slurm, tmp_path: Path) -> None:
     wrapper = str(ROOT / "scripts/slurm_one_task_per_node.sh")
     words = ("salloc", "--nodes=2", "--exclusive", wrapper, script(tmp_path, TELL))
 
@@ -306,8 +300,8 @@ def test_the_scripts_are_run_by_salloc_too(slurm: Slurm, tmp_path: Path) -> None
     assert column(told(done.out), "WORLD_SIZE", "cpus") == [("2", [0, 1])] * 2
 
 
-def test_exec_leaves_no_launcher_behind(slurm: Slurm, clusterrun: Launcher) -> None:
-    """The worker is the task itself: slurmstepd is its parent."""
+def test_exec_replaces_launcher(slurm: Slurm, clusterrun: Launcher) -> None:
+    """The worker's parent is slurmstepd."""
     two = ("-N1", "-n2")
 
     done = clusterrun.script(TELL, "--exec", around=slurm.around(*two)).ended()
@@ -317,10 +311,7 @@ def test_exec_leaves_no_launcher_behind(slurm: Slurm, clusterrun: Launcher) -> N
     assert len(set(parents)) == 1
 
 
-def test_exec_is_refused_where_it_would_be_several_workers(
-    slurm: Slurm, clusterrun: Launcher
-) -> None:
-    """One process can't become two workers; the error names the variable and what to type."""
+def test_exec_with_several_workers_is_refused(slurm: Slurm, clusterrun: Launcher) -> None:
     done = clusterrun.script(TELL, "--exec", around=slurm.around(*PER_NODE)).ended()
 
     assert (done.code, done.out) == (2, "")
@@ -329,8 +320,8 @@ def test_exec_is_refused_where_it_would_be_several_workers(
     assert "srun --ntasks-per-node=2 clusterrun --exec" in done.err
 
 
-def test_a_batch_script_without_srun_is_an_error(slurm: Slurm, tmp_path: Path) -> None:
-    """Exit code 2 and the line to type, with the CPUs that srun would not request."""
+def test_batch_script_on_two_nodes_needs_srun(slurm: Slurm, tmp_path: Path) -> None:
+    """The hint has the CPUs that srun would not request."""
     path = script(tmp_path, TELL)
 
     done = batch(slurm, f"#!/bin/sh\nexec {COMMAND} {path}\n", "-N2", "--exclusive")
@@ -343,7 +334,7 @@ def test_a_batch_script_without_srun_is_an_error(slurm: Slurm, tmp_path: Path) -
     assert f"  srun -c 2 clusterrun {path}\n" in done.err
 
 
-def test_a_batch_script_that_a_step_has_submitted(slurm: Slurm, tmp_path: Path) -> None:
+def test_batch_script_submitted_by_step_needs_srun(slurm: Slurm, tmp_path: Path) -> None:
     """It inherits the variables of the step, here of the same sizes."""
     path = script(tmp_path, TELL)
     (tmp_path / "job.sh").write_text(f"#!/bin/sh\nexec {COMMAND} {path}\n")
@@ -355,8 +346,7 @@ def test_a_batch_script_that_a_step_has_submitted(slurm: Slurm, tmp_path: Path) 
     assert "a batch script runs on the first node only" in (tmp_path / "job.err").read_text()
 
 
-def test_a_batch_script_on_one_node_needs_no_srun(slurm: Slurm, tmp_path: Path) -> None:
-    """The command starts a worker for each GPU of the job."""
+def test_batch_script_on_one_node_needs_no_srun(slurm: Slurm, tmp_path: Path) -> None:
     text = f"#!/bin/sh\nexec {COMMAND} {script(tmp_path, TELL)}\n"
 
     done = batch(slurm, text, "-N1", "--gpus-per-node=2")
@@ -366,8 +356,8 @@ def test_a_batch_script_on_one_node_needs_no_srun(slurm: Slurm, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("options", ["", "--preserve-env"])
-def test_a_step_on_part_of_the_allocation(slurm: Slurm, tmp_path: Path, options: str) -> None:
-    """The step's one node counts, not the job's two, which some variables have with the option."""
+def test_step_on_one_node_of_allocation(slurm: Slurm, tmp_path: Path, options: str) -> None:
+    """With the option, some variables have the job's two nodes."""
     text = f"#!/bin/sh\nexec srun {options} -N1 -n1 -w n1 {COMMAND} {script(tmp_path, TELL)}\n"
 
     done = batch(slurm, text, "-N2")
@@ -377,8 +367,7 @@ def test_a_step_on_part_of_the_allocation(slurm: Slurm, tmp_path: Path, options:
     assert column(told(done.out), *names) == [("0", "1", "0", "n1", "127.0.0.1")]
 
 
-def test_two_steps_of_one_job_do_not_meet(slurm: Slurm, tmp_path: Path) -> None:
-    """Steps on the same nodes at the same time have their own ranks and ports."""
+def test_concurrent_steps_use_different_ports(slurm: Slurm, tmp_path: Path) -> None:
     path = script(tmp_path, f"{TELL}\nimport time; time.sleep(2)")
     step = f"srun -N2 -n2 --overlap {COMMAND} {path}"
 
@@ -390,10 +379,9 @@ def test_two_steps_of_one_job_do_not_meet(slurm: Slurm, tmp_path: Path) -> None:
     assert len(set(column(by_port, "MASTER_PORT"))) == 2
 
 
-def test_a_launch_inside_a_worker_of_a_step_is_a_job_of_its_own(
+def test_launch_inside_worker_is_separate_job(
     slurm: Slurm, clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """The rank of the outer worker is not the inner job's."""
     inner = script(tmp_path, TELL)
     outer = f"""
     import os, subprocess, sys
@@ -413,10 +401,10 @@ def test_a_launch_inside_a_worker_of_a_step_is_a_job_of_its_own(
 
 
 @pytest.mark.parametrize("layout", [PER_NODE, PER_GPU], ids=["per-node", "per-gpu"])
-def test_an_exported_address_holds(
+def test_exported_master_addr_is_used(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
 ) -> None:
-    """Batch scripts export MASTER_ADDR and MASTER_PORT for torchrun; the same lines work here."""
+    """Batch scripts export MASTER_ADDR and MASTER_PORT for torchrun."""
     exported = {"MASTER_ADDR": slurm.nodes[0].address, "MASTER_PORT": "29777"}
 
     done = clusterrun.script(TELL, around=slurm.around(*layout), environ=exported).ended()
@@ -426,8 +414,8 @@ def test_an_exported_address_holds(
     assert where == [(slurm.nodes[0].address, "29777")] * 4
 
 
-def test_tasks_that_are_placed_by_hand(slurm: Slurm, tmp_path: Path) -> None:
-    """The list of hosts is sorted, and so are nodes with one task; else rank 0 may be anywhere."""
+def test_arbitrary_distribution(slurm: Slurm, tmp_path: Path) -> None:
+    """Nodes with one task each are sorted. Otherwise rank 0 may be on any node."""
     (tmp_path / "train.py").write_text(TELL)
     by_hand, command = ("--distribution=arbitrary", "-c1"), (COMMAND, "--nproc-per-node=1")
     given = ("--master-addr", "n1")
@@ -448,8 +436,8 @@ def test_tasks_that_are_placed_by_hand(slurm: Slurm, tmp_path: Path) -> None:
     assert [each["SLURMD_NODENAME"] for each in told(is_set.out)] == ["n1", "n0", "n0", "n1"]
 
 
-def test_tasks_have_a_token(slurm: Slurm, tmp_path: Path) -> None:
-    """A contradiction between tasks ends the step at once; others are refused."""
+def test_step_has_token(slurm: Slurm, tmp_path: Path) -> None:
+    """A mismatch between tasks ends the step at once; a node without the token is refused alone."""
     stranger = f"{COMMAND} --nnodes 2 --node-rank 1 --master-addr n0 --no-python true"
     line = f"""
         if [ "$SLURM_PROCID" = 1 ]; then
@@ -468,8 +456,7 @@ def test_tasks_have_a_token(slurm: Slurm, tmp_path: Path) -> None:
     assert "stranger 4\n" in done.err
 
 
-def test_a_missing_node_is_named(slurm: Slurm, tmp_path: Path) -> None:
-    """The message has its host name, which Slurm provides."""
+def test_missing_node_is_named(slurm: Slurm, tmp_path: Path) -> None:
     words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))
 
     done = slurm.srun("-N2", "--ntasks-per-node=1", *words)
@@ -478,8 +465,7 @@ def test_a_missing_node_is_named(slurm: Slurm, tmp_path: Path) -> None:
     assert "1 of 2 nodes joined within 2 s: n0; missing: n1" in done.err
 
 
-def test_a_missing_task_is_numbered(slurm: Slurm, tmp_path: Path) -> None:
-    """Where nodes have several; the hint is what starts them all."""
+def test_missing_task_is_numbered(slurm: Slurm, tmp_path: Path) -> None:
     words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))
 
     done = slurm.srun("-N2", "--ntasks-per-node=2", *words)
@@ -490,10 +476,9 @@ def test_a_missing_task_is_numbered(slurm: Slurm, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [("--standalone",), ("--cluster", "none")])
-def test_tasks_that_run_a_whole_job_each_are_counted_once(
+def test_whole_job_in_each_task_is_a_warning(
     slurm: Slurm, clusterrun: Launcher, option: tuple[str, ...]
 ) -> None:
-    """A step has several tasks, and the option ignores it."""
     around = slurm.around("-N2", "--ntasks-per-node=2")
 
     done = clusterrun.script(TELL, *option, around=around).ended()
@@ -507,10 +492,10 @@ def test_tasks_that_run_a_whole_job_each_are_counted_once(
 
 
 @pytest.mark.parametrize("option", [("--standalone",), ("--nnodes", "1")])
-def test_a_job_on_a_login_node_beside_its_allocation(
+def test_hint_in_salloc_shell_runs_on_nodes(
     slurm: Slurm, tmp_path: Path, option: tuple[str, ...]
 ) -> None:
-    """The shell of salloc is not on one of the nodes; what it says to type runs on them."""
+    """The shell of salloc is not on one of the nodes."""
     salloc, name = ("salloc", "--nodes=2", "--exclusive"), script(tmp_path, TELL)
 
     alone = slurm.start(*salloc, COMMAND, *option, name, environ=ON_PATH).ended()
@@ -522,8 +507,7 @@ def test_a_job_on_a_login_node_beside_its_allocation(
     assert column(told(there.out), *names) == [("0", "2", "n0"), ("1", "2", "n1")], there.err
 
 
-def test_fewer_cpus_than_the_node_has_are_a_warning(slurm: Slurm, tmp_path: Path) -> None:
-    """One, for a job with whole nodes and a step that binds its tasks to one core of each."""
+def test_step_with_fewer_cpus_than_its_node_is_a_warning(slurm: Slurm, tmp_path: Path) -> None:
     step = f"srun -N2 -n2 --cpu-bind=cores {COMMAND} {script(tmp_path, TELL)}"
 
     done = batch(slurm, f"#!/bin/sh\nexec {step}\n", "-N2", "--exclusive", "--ntasks-per-node=1")
@@ -534,7 +518,7 @@ def test_fewer_cpus_than_the_node_has_are_a_warning(slurm: Slurm, tmp_path: Path
 
 
 def test_more_workers_than_cpus_are_a_warning(slurm: Slurm, clusterrun: Launcher) -> None:
-    """Two GPUs, and the one CPU that srun without -c requests."""
+    """There are two GPUs; srun without -c requests one CPU."""
     around = slurm.around("-N1", "--ntasks-per-node=1", "--gres=gpu:2")
 
     done = clusterrun.script(TELL, around=around).ended()
@@ -545,10 +529,7 @@ def test_more_workers_than_cpus_are_a_warning(slurm: Slurm, clusterrun: Launcher
     assert "add -c to srun" in done.err
 
 
-def test_workers_have_the_cpus_that_slurm_gave_to_their_task(
-    slurm: Slurm, clusterrun: Launcher
-) -> None:
-    """The binding stays within the mask of task/affinity."""
+def test_workers_keep_cpus_of_their_task(slurm: Slurm, clusterrun: Launcher) -> None:
     done = clusterrun.script(TELL, around=slurm.around(*PER_GPU)).ended()
 
     workers = told(done.out)
@@ -557,10 +538,9 @@ def test_workers_have_the_cpus_that_slurm_gave_to_their_task(
 
 
 @pytest.mark.parametrize("layout", [PER_NODE, PER_GPU], ids=["per-node", "per-gpu"])
-def test_the_exit_code_of_a_worker_is_that_of_srun(
+def test_srun_has_exit_code_of_failed_worker(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
 ) -> None:
-    """The failure ends the workers of all nodes, which report the same cause."""
     done = clusterrun.script(FAIL, around=slurm.around(*layout)).ended()
 
     assert done.code == 7, done.err
@@ -568,10 +548,10 @@ def test_the_exit_code_of_a_worker_is_that_of_srun(
 
 
 @pytest.mark.parametrize("layout", [PER_NODE, PER_GPU], ids=["per-node", "per-gpu"])
-def test_scancel_ends_everything_after_the_workers_have_saved(
+def test_scancel_lets_workers_save(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
 ) -> None:
-    """All ends on both nodes before Slurm sends SIGKILL ten seconds later."""
+    """Everything has ended before Slurm sends SIGKILL ten seconds later."""
     job = clusterrun.script(HOLD_ON, around=slurm.around(*layout))
     number = job.numbers("job", times=4)[0]
 
@@ -582,7 +562,7 @@ def test_scancel_ends_everything_after_the_workers_have_saved(
     assert job.left() == []
 
 
-def test_scancel_lets_the_workers_of_a_batch_script_save(slurm: Slurm, tmp_path: Path) -> None:
+def test_scancel_of_batch_script_lets_workers_save(slurm: Slurm, tmp_path: Path) -> None:
     """Slurm then signals srun as well, which must not make it kill its tasks."""
     text = (ROOT / "scripts/slurm_one_task_per_node.sh").read_text()
     job = slurm.sbatch(text, args=(script(tmp_path, HOLD_ON),), environ=ON_PATH)

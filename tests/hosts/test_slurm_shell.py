@@ -44,8 +44,8 @@ def ranks(shell: Shell, number: int) -> list[tuple[str, ...]]:
     return sorted(found)
 
 
-def test_a_shell_of_a_step_of_several_tasks(open_shell: OpenShell) -> None:
-    """It has the GPUs of its node and the CPUs of one task; what it says to type has all of them."""
+def test_hint_in_shell_of_several_tasks_uses_all_cpus(open_shell: OpenShell) -> None:
+    """The shell has the GPUs of its node and the CPUs of one task."""
     shell = open_shell("-N1", "--ntasks-per-node=2", "--gres=gpu:2")
 
     shell.type("clusterrun tell.py")
@@ -60,8 +60,8 @@ def test_a_shell_of_a_step_of_several_tasks(open_shell: OpenShell) -> None:
     assert ranks(shell, 2) == [("0", "2", "n0", "2"), ("1", "2", "n0", "2")]
 
 
-def test_a_shell_of_a_step_of_several_nodes(open_shell: OpenShell) -> None:
-    """The job runs on the node of the shell, and what it says to type on all of them."""
+def test_hint_in_shell_of_several_nodes_uses_all_nodes(open_shell: OpenShell) -> None:
+    """The job itself runs on the shell's node."""
     shell = open_shell("-N2", "--ntasks-per-node=1", "-c2", "--gres=gpu:1")
 
     shell.type("clusterrun tell.py")

@@ -30,14 +30,18 @@ while True:
 """
 
 
-def test_scancel_reaches_data_loaders(slurm_of_session: Slurm, tmp_path: Path) -> None:
-    """A worker saves once; it is Slurm that signals the loader, as clusterrun itself does not."""
+def test_scancel_with_linuxproc_signals_data_loader(
+    slurm_of_session: Slurm, tmp_path: Path
+) -> None:
+    """Slurm signals it; clusterrun itself does not."""
     assert "the loader got SIGTERM" in printed_when_cancelled(slurm_of_session, tmp_path)
 
 
 @pytest.mark.long
-def test_scancel_leaves_data_loaders_alone(slurm_that_signals_tasks: Slurm, tmp_path: Path) -> None:
-    """As with proctrack/cgroup, which needs the control groups of a whole machine."""
+def test_scancel_with_pgid_does_not_signal_data_loader(
+    slurm_that_signals_tasks: Slurm, tmp_path: Path
+) -> None:
+    """The same as with proctrack/cgroup, which needs the control groups of a whole machine."""
     assert "the loader got SIGTERM" not in printed_when_cancelled(
         slurm_that_signals_tasks, tmp_path
     )

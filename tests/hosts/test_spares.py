@@ -20,8 +20,8 @@ def job(hosts: tuple[Host, ...], clusterrun: Launcher) -> SparedJob:
     return SparedJob(hosts, clusterrun)
 
 
-def test_a_spare_takes_the_place_of_a_killed_agent(job: SparedJob) -> None:
-    """Ranks and world size stay; all print who took whose place, and the job ends with 0."""
+def test_spare_replaces_killed_agent(job: SparedJob) -> None:
+    """Ranks and world size stay, and the job ends with 0."""
     jobs = job.start("--events", "events-%n.json")
 
     jobs[1].signal(signal.SIGKILL)
@@ -43,11 +43,8 @@ def test_a_spare_takes_the_place_of_a_killed_agent(job: SparedJob) -> None:
 @pytest.mark.parametrize(
     "way", ["cut", *(pytest.param(way, marks=pytest.mark.long) for way in ("mute", "deaf"))]
 )
-def test_a_node_that_is_cut_off_is_replaced(way: str, job: SparedJob) -> None:
-    """It kills its workers before the others go on, and ends: it has lost node 0.
-
-    The same if only what it sends is lost, or only what is sent to it.
-    """
+def test_spare_replaces_node_that_is_cut_off(way: str, job: SparedJob) -> None:
+    """It kills its workers before the next attempt, and ends because node 0 is silent. "mute": only what it sends is lost; "deaf": only what is sent to it."""
     jobs = job.start("--heartbeat-timeout", str(SILENT))
 
     others = [each for each in job.hosts if each is not job.hosts[1]]
@@ -75,8 +72,8 @@ def test_a_node_that_is_cut_off_is_replaced(way: str, job: SparedJob) -> None:
     assert "clusterrun: node 1 (n1) has been silent for 3 s; n2 takes its place\n" in ends[0].err
 
 
-def test_a_frozen_agent_joins_again(job: SparedJob) -> None:
-    """Its fork server kills its workers before the others go on; when it continues, it is a spare."""
+def test_frozen_agent_rejoins_as_spare(job: SparedJob) -> None:
+    """Its fork server kills its workers before the next attempt."""
     jobs = job.start("--heartbeat-timeout", str(SILENT))
     before = len(jobs[1].processes())
     jobs[1].signal(signal.SIGSTOP)
@@ -97,8 +94,10 @@ def test_a_frozen_agent_joins_again(job: SparedJob) -> None:
     ) in ends[1].err
 
 
-def test_a_node_that_fails_its_check(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Node 1's variable names no interface: the spare works in its stead, and it ends with 3."""
+def test_spare_replaces_node_that_fails_its_check(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Node 1's variable names no interface."""
     nodes = Nodes(clusterrun, hosts, 'import os\nprint(os.environ["RANK"], os.uname().nodename)')
     doctor = f"{clusterrun.program} doctor --this-machine"
     options = ("--nnodes", "2", "--spares", "1", "--check", doctor, "--start-method", "spawn")
@@ -119,8 +118,8 @@ def test_a_node_that_fails_its_check(hosts: tuple[Host, ...], clusterrun: Launch
 
 
 @pytest.mark.parametrize("ends_lease", [False, True], ids=["shortly", "for long"])
-def test_a_paused_node_is_waited_for(ends_lease: bool, job: SparedJob) -> None:
-    """Ctrl-Z is no loss. Its workers have their lease; without it all begin anew, uncounted."""
+def test_paused_node_is_not_lost(ends_lease: bool, job: SparedJob) -> None:
+    """Its workers have their lease; if that expires, all workers restart, uncounted."""
     jobs = job.start("--heartbeat-timeout", "1" if ends_lease else "15")
     before = len(jobs[1].processes())
     jobs[1].signal(signal.SIGTSTP)
@@ -140,8 +139,7 @@ def test_a_paused_node_is_waited_for(ends_lease: bool, job: SparedJob) -> None:
     assert "lost so far" not in ends[0].err
 
 
-def test_a_node_that_comes_back_is_a_spare(job: SparedJob) -> None:
-    """It joins a job that has gone on without it, and takes the next place."""
+def test_restarted_agent_of_lost_node_is_a_spare(job: SparedJob) -> None:
     jobs = job.start()
     jobs[1].signal(signal.SIGKILL)
     jobs[2].wait_for("place 1 2 1 1 n2")
@@ -157,8 +155,7 @@ def test_a_node_that_comes_back_is_a_spare(job: SparedJob) -> None:
     assert "clusterrun: restarting all workers (2 nodes lost so far)\n" in ends[0].err
 
 
-def test_no_spare_is_left(job: SparedJob) -> None:
-    """The spare is lost first; then the loss of a node ends the job, and says why."""
+def test_loss_of_node_after_loss_of_spare_ends_job(job: SparedJob) -> None:
     jobs = job.start()
     jobs[2].signal(signal.SIGKILL)
     jobs[0].wait_for("which was waiting to join, has left\n")
@@ -171,8 +168,7 @@ def test_no_spare_is_left(job: SparedJob) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_the_job_ends_for_its_spare_too(number: int, code: int, job: SparedJob) -> None:
-    """With the exit code of the job."""
+def test_signal_to_one_node_ends_spare(number: int, code: int, job: SparedJob) -> None:
     jobs = job.start()
 
     jobs[1].signal(number)
@@ -180,8 +176,8 @@ def test_the_job_ends_for_its_spare_too(number: int, code: int, job: SparedJob) 
     assert codes(ended(jobs)) == [code] * 3
 
 
-def test_a_spare_ends_with_a_job_that_has_succeeded(job: SparedJob) -> None:
-    """With exit code 0, and without a report."""
+def test_spare_exits_with_0_after_success(job: SparedJob) -> None:
+    """It prints no report."""
     jobs = job.start()
 
     job.let_all_end()
@@ -223,8 +219,8 @@ class TestSuspensions:
         return [jobs[0], jobs[2], jobs[3]]
 
     @pytest.mark.parametrize("source", [0, 1, 2])
-    def test_sigterm_to_any_agent_is_a_request(self, source: int, jobs: list[Job]) -> None:
-        """To one that took the place of a lost node, and to one that waits."""
+    def test_sigterm_to_any_agent_suspends_job(self, source: int, jobs: list[Job]) -> None:
+        """One has replaced a lost node, another one is a spare."""
         jobs[source].signal(signal.SIGTERM)
 
         ends = ended(jobs)

@@ -47,8 +47,8 @@ def slurm_of_four(this_run: str) -> Iterator[Slurm]:
 
 
 @pytest.mark.long
-def test_a_replaced_node_comes_back_as_a_spare(slurm_of_four: Slurm, tmp_path: Path) -> None:
-    """n3 takes the place of n1, which comes back and takes the place of n2."""
+def test_replaced_node_rejoins_as_spare(slurm_of_four: Slurm, tmp_path: Path) -> None:
+    """n3 replaces n1, which rejoins and replaces n2."""
     (tmp_path / "train.py").write_text(TELLS_ITS_PLACE)
     task = AGAIN_AFTER_A_KILL.format(command=COMMAND, script="train.py")
     step = ("-N4", "--ntasks-per-node=1", "--kill-on-bad-exit=0", f"--error={tmp_path}/errors.%N")

@@ -187,7 +187,7 @@ def close_a_terminal(ssh: SshHosts, folder: Path, ends: tuple[int, int], mark: s
     assert ssh.left(SECONDS_TO_END) == []
 
 
-def test_the_terminal_is_closed(ssh: SshHosts, tmp_path: Path, terminal: tuple[int, int]) -> None:
+def test_closed_terminal_ends_job(ssh: SshHosts, tmp_path: Path, terminal: tuple[int, int]) -> None:
     """The job ends as after SIGHUP."""
     close_a_terminal(ssh, tmp_path, terminal, f"{os.getpid()}-terminal")
 
@@ -200,8 +200,8 @@ def test_rounds_of_closed_terminals(ssh: SshHosts, tmp_path: Path) -> None:
         close_a_terminal(ssh, tmp_path, os.openpty(), f"{os.getpid()}-terminal-{number}")
 
 
-def test_a_job_goes_on_without_a_host_if_it_may(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """A spare takes the place of the one that is cut off, which ends by itself."""
+def test_spare_replaces_host_that_is_cut_off(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """The host that is cut off ends by itself."""
     script = """
     import os, time
 
@@ -223,8 +223,7 @@ def test_a_job_goes_on_without_a_host_if_it_may(ssh: SshHosts, clusterrun: Launc
     assert remaining_processes(job.mark, SECONDS_TO_END) == []
 
 
-def test_ctrl_c_while_a_host_is_waited_for(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """Nothing has been started, and nothing is left."""
+def test_ctrl_c_before_all_hosts_are_ready(ssh: SshHosts, clusterrun: Launcher) -> None:
     ssh.servers[1].cut()
     job = clusterrun.script(WORK, *ssh.options(), *OPTIONS, around=ssh.client.around)
     wait_until(lambda: ssh.sessions(ssh.servers[2]), "a connection to n2")
@@ -237,8 +236,7 @@ def test_ctrl_c_while_a_host_is_waited_for(ssh: SshHosts, clusterrun: Launcher) 
     assert ssh.left(SECONDS_TO_END) == []
 
 
-def test_a_reader_that_has_seen_enough(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """Like any program in a pipe, the job ends with 141."""
+def test_closed_pipe_ends_job_with_141(ssh: SshHosts, clusterrun: Launcher) -> None:
     script = """
     import time
 

@@ -49,8 +49,10 @@ BOTH_PLACES = (
 
 
 @pytest.mark.parametrize("asked", [0, 1])
-def test_a_request_on_any_node(hosts: tuple[Host, ...], clusterrun: Launcher, asked: int) -> None:
-    """Node 0 shows the stacks of all, grouped across nodes, and names the host of the request."""
+def test_sigquit_on_any_node_prints_stacks_on_node_zero(
+    hosts: tuple[Host, ...], clusterrun: Launcher, asked: int
+) -> None:
+    """They are grouped across nodes."""
     jobs = Nodes(clusterrun, hosts, APART).start_all("--log-dir=logs", workers=(2, 2))
     all_wait(jobs)
 
@@ -66,8 +68,8 @@ def test_a_request_on_any_node(hosts: tuple[Host, ...], clusterrun: Launcher, as
     assert re.search(BOTH_PLACES, kept.read_text())
 
 
-def test_all_ranks_are_idle(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """The job is not idle while one rank prints; when it is, the stacks are shown once."""
+def test_idle_job_prints_stacks_once(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """The job is not idle while one rank prints."""
     prints = APART.replace(
         'print("ready"',
         """if os.environ["RANK"] == "3":
@@ -90,10 +92,7 @@ def test_all_ranks_are_idle(hosts: tuple[Host, ...], clusterrun: Launcher) -> No
     assert "no rank has printed" not in jobs[1].err
 
 
-def test_a_node_that_does_not_answer_is_named(
-    hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
-    """The stacks of the others are shown."""
+def test_stacks_without_frozen_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     jobs = Nodes(clusterrun, hosts, APART).start_all(workers=(2, 2, 2))
     all_wait(jobs)
     os.kill(jobs[2].agent, signal.SIGSTOP)
@@ -126,8 +125,8 @@ HUNG = (
 )
 
 
-def test_a_hang_ends_the_job_on_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """The report of each names who was waited for: of its own ranks, and of others."""
+def test_hang_ends_job_on_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Each node's report names the ranks that the others waited for."""
     jobs = Nodes(clusterrun, hosts, HANGS_ONCE).start_all(
         "--hang-timeout=1", "--on-hang=stop", workers=(2, 2, 1)
     )
@@ -140,8 +139,7 @@ def test_a_hang_ends_the_job_on_all_nodes(hosts: tuple[Host, ...], clusterrun: L
     assert "  rank 3: exited with 0\n" in ends[0].err
 
 
-def test_a_hang_restarts_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """As the failure of a worker does."""
+def test_hang_restarts_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     jobs = Nodes(clusterrun, hosts, HANGS_ONCE).start_all(
         "--hang-timeout=1", "--on-hang=restart", "--max-restarts=1", workers=(2, 2, 1)
     )

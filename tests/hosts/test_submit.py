@@ -50,8 +50,8 @@ def places(text: str) -> list[str]:
 TWO_BY_TWO = [f"rank {rank} 4 {rank % 2} on n{rank // 2}" for rank in range(4)]
 
 
-def test_a_job_of_two_nodes(slurm: Slurm, folder: Path) -> None:
-    """A failing rank's code is the job's; the script submitted by hand does the same."""
+def test_submitted_job_of_two_nodes(slurm: Slurm, folder: Path) -> None:
+    """A failing rank's code is the job's. The printed script does the same with sbatch."""
     job = ("--nnodes", "2", "--nproc-per-node", "2", "--directive=--output=%j.out", "ranks.py")
     failing = ("--env", "FAILS=3", "--setup", f"PATH={Path(COMMAND).parent}:$PATH")
 
@@ -71,11 +71,8 @@ def test_a_job_of_two_nodes(slurm: Slurm, folder: Path) -> None:
         assert "rank 3 on n1 failed" in printed
 
 
-def test_a_job_file_for_ssh(slurm: Slurm, folder: Path) -> None:
-    """Submitted, its job runs on Slurm's nodes: no agent uses ssh, nor a list of hosts.
-
-    sbatch passes the variables of this shell on to the nodes.
-    """
+def test_submit_ignores_ssh_launcher_and_hosts(slurm: Slurm, folder: Path) -> None:
+    """They are set by the job file and by variables, which sbatch passes on to the nodes."""
     (folder / "job.yaml").write_text(
         "script: ranks.py\nnproc_per_node: 2\nlauncher: ssh\nhosts: gone-[0-1]\n"
     )
@@ -90,8 +87,7 @@ def test_a_job_file_for_ssh(slurm: Slurm, folder: Path) -> None:
     assert places(ended.out) == TWO_BY_TWO
 
 
-def test_a_refusal(slurm: Slurm, folder: Path) -> None:
-    """Slurm's own words."""
+def test_refusal_has_message_of_slurm(slurm: Slurm, folder: Path) -> None:
     refused = submit(slurm, folder, "--nproc-per-node", "1", "--partition", "nowhere", "ranks.py")
 
     assert (refused.code, refused.out) == (2, "")
@@ -109,8 +105,8 @@ def number_in(queued: Ended) -> int:
 OWN_FILES = ("--directive=--output=%j.out", "--directive=--error=%j.err")
 
 
-def test_followed_to_its_end(slurm: Slurm, folder: Path) -> None:
-    """The states on standard error, the job's output on standard output, and its code."""
+def test_follow_prints_states_and_output(slurm: Slurm, folder: Path) -> None:
+    """The exit code is the job's."""
     job = ("--nproc-per-node", "2", *OWN_FILES, "ranks.py")
 
     ended = submit(slurm, folder, "--follow", "--env", "FAILS=1", *job)
@@ -122,8 +118,7 @@ def test_followed_to_its_end(slurm: Slurm, folder: Path) -> None:
     assert f"clusterrun: job {number} has ended: FAILED, exit code 9\n" in ended.err
 
 
-def test_an_array_after_another_job(slurm: Slurm, folder: Path) -> None:
-    """Three jobs, which start once the first one has succeeded; the last one starts after them."""
+def test_array_and_dependencies(slurm: Slurm, folder: Path) -> None:
     (folder / "number.py").write_text(
         "import os\nnumber = int(os.environ['SLURM_ARRAY_TASK_ID'])\n"
         "print(f'array number {number}', flush=True)\nraise SystemExit(number)\n"
@@ -147,8 +142,8 @@ def test_an_array_after_another_job(slurm: Slurm, folder: Path) -> None:
 SLEEPS = "import time\nprint('asleep', flush=True)\ntime.sleep(100)\n"
 
 
-def test_ctrl_c_leaves_the_job_alone(slurm: Slurm, folder: Path) -> None:
-    """The line says how to see it, and what ends it."""
+def test_ctrl_c_of_follow_does_not_end_job(slurm: Slurm, folder: Path) -> None:
+    """The commands of the hint show the job and end it."""
     (folder / "sleeps.py").write_text(SLEEPS)
     job = ("--nproc-per-node", "1", "--directive=--output=%j.out", "sleeps.py")
     following = slurm.start(COMMAND, "submit", "--follow", *job, folder=folder)
@@ -172,8 +167,7 @@ def test_ctrl_c_leaves_the_job_alone(slurm: Slurm, folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_time_limit(slurm: Slurm, folder: Path) -> None:
-    """A job that is ended by it has the code of timeout(1)."""
+def test_time_limit_exits_with_124(slurm: Slurm, folder: Path) -> None:
     (folder / "sleeps.py").write_text(SLEEPS.replace("100", "300"))
     job = ("--nproc-per-node", "1", "--directive=--output=%j.out", "--time", "1m", "sleeps.py")
 
@@ -201,8 +195,8 @@ RESUMES = """
 
 
 @pytest.mark.long
-def test_a_suspended_job_starts_again(slurm_that_signals_tasks: Slurm, folder: Path) -> None:
-    """Submitted once: its second turn ends with 0, and the same file has the output of both."""
+def test_suspended_job_is_requeued(slurm_that_signals_tasks: Slurm, folder: Path) -> None:
+    """Its second run ends with 0, and the same file has the output of both."""
     slurm = slurm_that_signals_tasks
     (folder / "resumes.py").write_text(dedent(RESUMES))
     job = (
@@ -229,8 +223,7 @@ def test_a_suspended_job_starts_again(slurm_that_signals_tasks: Slurm, folder: P
 
 
 @pytest.mark.long
-def test_the_job_for_every_machine(slurm: Slurm, tmp_path: Path) -> None:
-    """The digits are learnt by the file that also runs here and by ssh."""
+def test_submitted_everywhere_job_file(slurm: Slurm, tmp_path: Path) -> None:
     output = f"--directive=--output={tmp_path / 'out'}"
     options = ("--config", "configs/everywhere.yaml", "--nnodes", "2", output)
 

@@ -133,10 +133,10 @@ DISTURBANCES = {
 
 
 @pytest.mark.parametrize("how", DISTURBANCES)
-def test_a_suspended_job_ends_with_the_same_weights(
+def test_job_suspended_twice_has_same_weights(
     slurm: Slurm, tmp_path: Path, script: str, how: str
 ) -> None:
-    """Twice; the script is submitted once, and Slurm starts it again."""
+    """The script is submitted once."""
     expected = undisturbed(slurm, script, tmp_path)
 
     disturbance = DISTURBANCES[how]

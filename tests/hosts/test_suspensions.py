@@ -76,10 +76,10 @@ def drawn(number: int) -> Round:
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", numbers(REQUESTS))
-def test_all_ranks_stop_at_one_step(
+def test_all_ranks_stop_at_same_step(
     number: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """In each round a job is asked once, at a random moment, by signals to random agents."""
+    """Signals reach random agents at a random time."""
     round_ = drawn(number)
     nodes = Nodes(clusterrun, hosts, STEPS_UNTIL_SUSPENDED)
     options = ("--start-method", "spawn", "--suspend-signal", "USR1", "--max-restarts", "1")

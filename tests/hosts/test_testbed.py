@@ -77,8 +77,7 @@ def is_running(pid: int) -> bool:
     return False
 
 
-def test_every_host_has_a_name_of_its_own(hosts: tuple[Host, ...]) -> None:
-    """A host resolves its own name to its address."""
+def test_host_resolves_its_own_name(hosts: tuple[Host, ...]) -> None:
     names = [host.run("hostname").out.strip() for host in hosts]
     addresses = [python(host, RESOLVE, host.name).out.strip() for host in hosts]
 
@@ -86,8 +85,7 @@ def test_every_host_has_a_name_of_its_own(hosts: tuple[Host, ...]) -> None:
     assert addresses == [host.address for host in hosts]
 
 
-def test_a_host_resolves_only_its_hosts_file(hosts: tuple[Host, ...]) -> None:
-    """There is no name server, and no other host changes."""
+def test_host_resolves_only_its_hosts_file(hosts: tuple[Host, ...]) -> None:
     hosts[0].set_hosts_file("10.77.0.9 elsewhere\n")
 
     assert python(hosts[0], RESOLVE, "elsewhere").out == "10.77.0.9\n"
@@ -96,8 +94,8 @@ def test_a_host_resolves_only_its_hosts_file(hosts: tuple[Host, ...]) -> None:
 
 
 @pytest.mark.parametrize("family", ["address", "address6"])
-def test_a_cut_is_silent_and_mended_by_a_join(hosts: tuple[Host, ...], family: str) -> None:
-    """Data that is sent meanwhile arrives later; new connections wait."""
+def test_cut_link_loses_no_data_after_join(hosts: tuple[Host, ...], family: str) -> None:
+    """Data that is sent meanwhile arrives later; new connections time out."""
     address = getattr(hosts[1], family)
     server = hosts[1].start(sys.executable, "-c", SERVE)
     server.wait_for("listening")
@@ -114,8 +112,8 @@ def test_a_cut_is_silent_and_mended_by_a_join(hosts: tuple[Host, ...], family: s
     assert "timed out" in connecting
 
 
-def test_two_networks_do_not_meet(hosts: tuple[Host, ...], this_run: str) -> None:
-    """The same address is another host in another network."""
+def test_networks_are_separate(hosts: tuple[Host, ...], this_run: str) -> None:
+    """The same address is a different host in each."""
     server = hosts[1].start(sys.executable, "-c", SERVE)
     server.wait_for("listening")
 
@@ -126,8 +124,8 @@ def test_two_networks_do_not_meet(hosts: tuple[Host, ...], this_run: str) -> Non
     assert "Connection refused" in done.err
 
 
-def test_all_processes_of_a_host_can_be_ended(hosts: tuple[Host, ...]) -> None:
-    """Including one that left its session and closed its output."""
+def test_end_all_ends_processes_of_host(hosts: tuple[Host, ...]) -> None:
+    """One has left its session and closed its output."""
     job = hosts[0].start("sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo started; exit")
     job.wait_for("started")
     before = hosts[0].processes()
@@ -138,15 +136,13 @@ def test_all_processes_of_a_host_can_be_ended(hosts: tuple[Host, ...]) -> None:
     assert hosts[0].processes() == []
 
 
-def test_srun_starts_a_task_on_each_node(slurm: Slurm) -> None:
-    """The nodes have the names of their hosts."""
+def test_srun_starts_task_on_each_node(slurm: Slurm) -> None:
     done = slurm.srun("-N2", "hostname")
 
     assert sorted(done.out.split()) == ["n0", "n1"], done.err
 
 
-def test_jobs_end_with_their_test(slurm: Slurm) -> None:
-    """No process and no queued job is left, and the next test finds idle nodes."""
+def test_end_jobs_leaves_idle_nodes(slurm: Slurm) -> None:
     running = slurm.start_srun("-N2", "sh", "-c", "setsid sleep 1000 & echo started; wait")
     running.wait_for("started", times=2)
     slurm.sbatch("#!/bin/sh\nsleep 1000\n", "--nodes=2")
@@ -159,9 +155,15 @@ def test_jobs_end_with_their_test(slurm: Slurm) -> None:
 
 
 @pytest.mark.usefixtures("slurm_of_session")
-def test_a_session_leaves_nothing_behind() -> None:
-    """No namespace and no folder."""
-    words = ["-q", "-p", "no:cacheprovider", __file__, "-k", "has_a_name_of or starts_a_task"]
+def test_session_leaves_nothing_behind() -> None:
+    words = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        __file__,
+        "-k",
+        "resolves_its_own_name or starts_task_on",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *words],
         cwd=ROOT,
@@ -177,8 +179,8 @@ def test_a_session_leaves_nothing_behind() -> None:
     assert remaining_processes(process.pid) == []
 
 
-def test_the_next_run_removes_what_a_killed_one_left(hosts: tuple[Host, ...]) -> None:
-    """Including processes, and nothing of a run that still runs."""
+def test_leftovers_of_killed_run_are_removed(hosts: tuple[Host, ...]) -> None:
+    """A run that is still alive keeps its hosts."""
     environ = {**plain_environment(), "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", HOLD_A_HOST]
     killed = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE)

@@ -72,8 +72,9 @@ def places(outputs: Sequence[str]) -> list[list[str]]:
     return [sorted(re.findall(r"place (.*)", out)) for out in outputs]
 
 
-def test_ranks_are_counted_over_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Nodes may have different numbers of workers."""
+def test_nodes_with_different_numbers_of_workers(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
     jobs = Nodes(clusterrun, hosts, PLACE).start_all(workers=(2, 1))
 
     ends = ended(jobs)
@@ -86,8 +87,10 @@ def test_ranks_are_counted_over_all_nodes(hosts: tuple[Host, ...], clusterrun: L
     ]
 
 
-def test_node_ranks_are_optional(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Node 0 is the one with the address; given ranks are kept, the others get what is left."""
+def test_nodes_without_rank_get_remaining_ranks(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Node 0 is the one with the address."""
     nodes = Nodes(clusterrun, hosts, PLACE)
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [
@@ -107,10 +110,7 @@ def test_node_ranks_are_optional(hosts: tuple[Host, ...], clusterrun: Launcher) 
 
 
 @pytest.mark.parametrize("place", ["10.77.0.2", "fd77::2", "n0"])
-def test_the_forms_of_node_zeros_address(
-    hosts: tuple[Host, ...], clusterrun: Launcher, place: str
-) -> None:
-    """IPv4, IPv6 or name, with another port; workers can meet there."""
+def test_forms_of_master_addr(hosts: tuple[Host, ...], clusterrun: Launcher, place: str) -> None:
     nodes = Nodes(clusterrun, hosts, ADD_UP)
     words = ("--nnodes", "2", "--master-addr", place, "--master-port", "23456")
     jobs = [nodes.start(1, *words), nodes.start(0, *words, workers=2)]
@@ -122,7 +122,7 @@ def test_the_forms_of_node_zeros_address(
 
 
 @pytest.mark.parametrize("place", ["10.77.0.2:23456", "[fd77::2]:23456", "n0"])
-def test_workers_get_another_port_than_the_endpoint(
+def test_rdzv_endpoint_is_not_master_port(
     hosts: tuple[Host, ...], clusterrun: Launcher, place: str
 ) -> None:
     """Agents keep the endpoint for the whole job."""
@@ -138,10 +138,9 @@ def test_workers_get_another_port_than_the_endpoint(
     assert ports.isdisjoint({"23456", "29400", "29500"})
 
 
-def test_workers_get_the_port_that_was_given_beside_the_endpoint(
+def test_master_port_beside_endpoint_is_kept_in_all_attempts(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """They get it in every attempt."""
     fails_once = """
     import sys
     sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
@@ -157,8 +156,9 @@ def test_workers_get_the_port_that_was_given_beside_the_endpoint(
     assert (first.split()[-1], second.split()[-1]) == ("23457", "23457")
 
 
-def test_three_jobs_at_once(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Jobs on the same hosts only need different ports."""
+def test_concurrent_jobs_with_different_ports(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
     nodes = Nodes(clusterrun, hosts, ADD_UP)
     ports = ("29500", "29501", "29502")
     jobs = [nodes.start_all("--master-port", port, workers=(1, 2)) for port in ports]
@@ -169,8 +169,8 @@ def test_three_jobs_at_once(hosts: tuple[Host, ...], clusterrun: Launcher) -> No
     assert [job[0].out for job in ends] == ["sum 3\n"] * 3
 
 
-def test_a_job_file_for_both_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """It lacks only node 0's address; the script on the command line replaces its own."""
+def test_two_nodes_job_file(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """The script on the command line replaces its own."""
     nodes = Nodes(clusterrun, hosts, PLACE)
     words = ("--config", str(ROOT / "configs/two_nodes.yaml"), "--master-addr", "n0")
 
@@ -185,10 +185,9 @@ def test_a_job_file_for_both_nodes(hosts: tuple[Host, ...], clusterrun: Launcher
 
 @pytest.mark.long
 @pytest.mark.parametrize("init_method", ["env://", "tcp://10.77.0.2:29500"])
-def test_a_popular_tutorial(
+def test_commands_of_torchrun_tutorial(
     hosts: tuple[Host, ...], clusterrun: Launcher, init_method: str
 ) -> None:
-    """Its two commands, and a script that connects in either way."""
     nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
     words = ("--nnodes=2", "--master-addr=10.77.0.2", "--master-port=29500")
     args = ("--init-method", init_method)
@@ -205,8 +204,8 @@ def test_a_popular_tutorial(
 
 
 @pytest.mark.long
-def test_hosts_whose_own_name_is_127_0_1_1(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Debian's /etc/hosts does this: without GLOO_SOCKET_IFNAME, gloo offers that address."""
+def test_gloo_with_own_name_as_127_0_1_1(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Debian's /etc/hosts has it: without GLOO_SOCKET_IFNAME, gloo offers that address."""
     hosts[0].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n0\n10.77.0.3 n1\n")
     hosts[1].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n1\n10.77.0.2 n0\n")
     nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
@@ -219,7 +218,7 @@ def test_hosts_whose_own_name_is_127_0_1_1(hosts: tuple[Host, ...], clusterrun: 
 
 
 @pytest.mark.long
-def test_hosts_whose_own_name_leads_elsewhere(
+def test_gloo_with_own_name_of_foreign_address(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     """As in pods with hostNetwork, and behind a VPN: gloo can't listen at that address."""
@@ -236,8 +235,7 @@ def test_hosts_whose_own_name_leads_elsewhere(
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_digits_are_learned_on_two_hosts(hosts: tuple[Host, ...]) -> None:
-    """Two ranks and one, by the job file, reach an accuracy of 95 %."""
+def test_two_nodes_job_file_trains_to_95_percent(hosts: tuple[Host, ...]) -> None:
     words = ("--config", "configs/two_nodes.yaml", "--master-addr", hosts[0].address)
     jobs = [
         host.start(COMMAND, *words, "--nproc-per-node", workers, folder=ROOT)
@@ -251,7 +249,7 @@ def test_digits_are_learned_on_two_hosts(hosts: tuple[Host, ...]) -> None:
     assert float(accuracy) >= 95
 
 
-def test_a_name_that_comes_late(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+def test_name_that_resolves_late(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """Pods get their names late: a node prints a notice and tries again."""
     hosts[1].set_hosts_file("127.0.0.1 localhost\n")
     nodes = Nodes(clusterrun, hosts, "print('done')")
@@ -269,7 +267,7 @@ def test_a_name_that_comes_late(hosts: tuple[Host, ...], clusterrun: Launcher) -
     assert [(end.code, end.out, end.err) for end in ended(jobs)] == [(0, "done\n", "")] * 2
 
 
-def test_a_name_with_a_dead_address(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+def test_name_with_unreachable_address(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """All addresses of a name are tried, and workers get one that answered."""
     hosts[1].set_hosts_file("127.0.0.1 localhost\n10.77.0.99 n0\n" + HOSTS_BY_NAME)
     nodes = Nodes(clusterrun, hosts, ADD_UP)
@@ -282,8 +280,9 @@ def test_a_name_with_a_dead_address(hosts: tuple[Host, ...], clusterrun: Launche
     assert ends[0].out == "sum 1\n"
 
 
-def test_a_stranger_does_not_disturb(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """A port scanner gets no data, and node 0 prints one line about it."""
+def test_port_scanner_is_refused_and_gets_no_data(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
     nodes = Nodes(clusterrun, hosts, "print('done')")
     words = ("--nnodes", "2", "--master-addr", "n0")
     first = nodes.start(0, *words)
