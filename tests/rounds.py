@@ -6,6 +6,9 @@ and the same ones each time; Hypothesis draws other ones each time.
 
 from dataclasses import dataclass
 
+import pytest
+from _pytest.mark.structures import ParameterSet
+
 
 @dataclass
 class _Chosen:
@@ -26,3 +29,9 @@ def numbers(of_a_round: int) -> range:
 def in_all_rounds(of_a_round: int) -> int:
     """Return how many there are in all rounds: examples, or seconds until a time-out."""
     return CHOSEN.rounds * of_a_round
+
+
+def mostly_long(of_a_round: int) -> list[ParameterSet]:
+    """Return ``numbers`` for ``parametrize``, all but the first of which are marked ``long``."""
+    first, *others = numbers(of_a_round)
+    return [pytest.param(first), *(pytest.param(it, marks=pytest.mark.long) for it in others)]

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.launched import Launcher
 from tests.hosts.host import Host
 from tests.hosts.namespaces import remove_leftovers, run_of
 from tests.hosts.network import Network, network
+from tests.hosts.resilient_job import ResilientJob
 from tests.hosts.slurm import Slurm
 from tests.hosts.ssh_hosts import SshHosts
 from tests.needs import need
@@ -34,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def this_run() -> str:
     """Return the name of this test run, after removing what killed runs have left.
 
-    Where hosts can't be made, all tests that need them are left out; with CI set, they fail.
+    Without namespaces, all tests that need hosts are skipped; with CI set, they fail.
     """
     need("root", "ip", "nsenter", "unshare")
     made = subprocess.run(
@@ -45,15 +47,15 @@ def this_run() -> str:
         check=False,
     )
     if made.returncode:
-        leave_out = pytest.fail if os.environ.get("CI") else pytest.skip
-        leave_out(f"needs namespaces: {made.stderr.strip()}")
+        fail_or_skip = pytest.fail if os.environ.get("CI") else pytest.skip
+        fail_or_skip(f"needs namespaces: {made.stderr.strip()}")
     remove_leftovers()
     return run_of(os.getpid())
 
 
 @pytest.fixture(scope="session")
 def hosts_of_session(this_run: str) -> Iterator[Network]:
-    """Return four hosts, n0 to n3, which the tests of the session use in turn."""
+    """Return four hosts, n0 to n3."""
     with network(this_run, "hosts", "n0", "n1", "n2", "n3") as made:
         yield made
 
@@ -68,8 +70,29 @@ def hosts(hosts_of_session: Network) -> Iterator[tuple[Host, ...]]:
 
 
 @pytest.fixture(scope="session")
+def five_hosts_of_session(this_run: str) -> Iterator[Network]:
+    with network(this_run, "five", *(f"n{number}" for number in range(5))) as made:
+        yield made
+
+
+@pytest.fixture
+def five_hosts(five_hosts_of_session: Network) -> Iterator[tuple[Host, ...]]:
+    """Return five hosts, n0 to n4; all their processes end with the test."""
+    yield five_hosts_of_session.hosts
+
+    five_hosts_of_session.end_all()
+    five_hosts_of_session.restore()
+
+
+@pytest.fixture
+def job(hosts: tuple[Host, ...], clusterrun: Launcher) -> ResilientJob:
+    """Return a job of two nodes and a spare, which is not started."""
+    return ResilientJob(hosts, clusterrun, "--nnodes", "2", "--spares", "1")
+
+
+@pytest.fixture(scope="session")
 def slurm_of_session(this_run: str) -> Iterator[Slurm]:
-    """Return a Slurm of two nodes, which the tests of the session use in turn."""
+    """Return a Slurm of two nodes."""
     with network(this_run, "slurm", "n0", "n1") as where:
         made = Slurm(where)
         made.open()
@@ -78,7 +101,7 @@ def slurm_of_session(this_run: str) -> Iterator[Slurm]:
 
 @pytest.fixture(scope="session")
 def ssh_of_session(this_run: str) -> Iterator[SshHosts]:
-    """Return hosts with an sshd, which the tests of the session use in turn."""
+    """Return hosts with an sshd."""
     with network(this_run, "ssh", "n0", "n1", "n2", "n3") as where:
         made = SshHosts(where)
         made.open()
@@ -87,7 +110,7 @@ def ssh_of_session(this_run: str) -> Iterator[SshHosts]:
 
 @pytest.fixture
 def ssh(ssh_of_session: SshHosts) -> Iterator[SshHosts]:
-    """Return hosts n0 to n2 with an sshd, and n3 without; what runs there ends with the test."""
+    """Return hosts n0 to n2 with an sshd, and n3 without; all sessions end with the test."""
     yield ssh_of_session
 
     ssh_of_session.end_sessions()
@@ -107,6 +130,6 @@ def slurm(slurm_of_session: Slurm, request: pytest.FixtureRequest) -> Iterator[S
     """Return a Slurm of two idle nodes, n0 and n1; its jobs end with the test."""
     yield slurm_of_session
 
-    # pytest shows it only for a test that failed.
+    # pytest shows this section only for a test that failed.
     request.node.add_report_section("teardown", "Slurm", slurm_of_session.new_logs())
     slurm_of_session.end_jobs()

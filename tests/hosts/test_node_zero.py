@@ -1,7 +1,7 @@
-"""Node 0 is lost: a job that outlives its other nodes ends with 5 on each of them.
+"""Loss of node 0: a job that survives the loss of other nodes ends with 5 on each of them.
 
-The others see at once that an agent has been killed, and stop as after any verdict. They can't know
-what becomes of one that is silent: they kill their workers.
+The others notice at once that an agent was killed, and stop their workers within the grace period. If
+node 0 is silent, they kill their workers, because it may have declared them lost.
 """
 
 import re
@@ -11,178 +11,113 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.contract.launched import Ended, Job, Launcher, await_end
+from tests.contract.launched import Job, Launcher, await_end
 from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 from tests.hosts.host import Host
-from tests.hosts.nodes import Nodes, codes, ended
-from tests.hosts.spared_job import SparedJob
-from tests.rounds import numbers
+from tests.hosts.nodes import codes, ended
+from tests.hosts.resilient_job import PRINT_WORKER, ResilientJob
+from tests.rounds import mostly_long
 
-SILENT = 3
-"""Seconds: --heartbeat-timeout where a test waits for it."""
+HEARTBEAT_TIMEOUT = ("--heartbeat-timeout", "3")
 
 IS_GONE = "node 0 (n0) is gone"
 IS_SILENT = "node 0 (n0) has been silent for 4 s"
 """After T + 2 I."""
 
-
-@pytest.fixture
-def job(hosts: tuple[Host, ...], clusterrun: Launcher) -> SparedJob:
-    return SparedJob(hosts, clusterrun)
+ROUNDS = 20
 
 
-def name_node_zero(jobs: Sequence[Job], how: str) -> list[Ended]:
-    """Check that these end with 5, name node 0 and leave no process; return their ends."""
+def end_without_node_zero(jobs: Sequence[Job], how: str) -> str:
+    """Check that these end with 5, name node 0 and leave no process; return the first one's errors."""
     ends = ended(jobs)
     assert codes(ends) == [5] * len(jobs), ends
     for end in ends:
         assert f"clusterrun: error: {how}; the job was stopped\n" in end.err
         assert end.err.endswith("clusterrun: exit code 5: node 0 was lost\n")
     assert [each.left() for each in jobs] == [[]] * len(jobs)
-    return ends
+    return ends[0].err
 
 
-def test_node_zero_is_cut_off(job: SparedJob) -> None:
-    """It sees none of the others any more, and no spare takes the place of node 1."""
-    jobs = job.start("--heartbeat-timeout", str(SILENT))
+def test_node_zero_that_is_cut_off_ends_job(job: ResilientJob) -> None:
+    """Node 0 has lost all other nodes, so no spare replaces node 1."""
+    jobs = job.start(*HEARTBEAT_TIMEOUT)
 
     job.hosts[0].cut()
 
-    [working, _] = name_node_zero(jobs[1:], IS_SILENT)
+    error = end_without_node_zero(jobs[1:], IS_SILENT)
     # The agent's limit is a quarter of an interval before that of its fork server.
     assert re.search(
-        "silent for 4 s: killing 1 worker|its lease has expired, and 1 worker killed", working.err
+        "silent for 4 s: killing 1 worker|its lease has expired, and 1 worker killed", error
     )
     [cut_off] = ended(jobs[:1])
     assert cut_off.code == 5, cut_off.err
     assert "not restarted: no other node has taken the place of node 1 (n1)\n" in cut_off.err
 
 
-@pytest.mark.parametrize("way", ["mute", pytest.param("deaf", marks=pytest.mark.long)])
-def test_node_zero_is_cut_off_in_one_direction(way: str, job: SparedJob) -> None:
-    """Nothing that it sends arrives, or nothing of what is sent to it: the same as both."""
-    jobs = job.start("--heartbeat-timeout", str(SILENT))
+@pytest.mark.parametrize("direction", ["sends", pytest.param("receives", marks=pytest.mark.long)])
+def test_node_zero_that_is_cut_off_in_one_direction_ends_job(
+    direction: str, job: ResilientJob
+) -> None:
+    """All that node 0 sends is lost, or all that is sent to it."""
+    jobs = job.start(*HEARTBEAT_TIMEOUT)
     first, *others = job.hosts
 
-    senders = {first: others} if way == "mute" else {each: [first] for each in others}
-    for each, receivers in senders.items():
-        each.mute(receivers)
+    muted = {first: others} if direction == "sends" else {each: [first] for each in others}
+    for sender, receivers in muted.items():
+        sender.mute(receivers)
     try:
-        name_node_zero(jobs[1:], IS_SILENT)
+        end_without_node_zero(jobs[1:], IS_SILENT)
         [cut_off] = ended(jobs[:1])
     finally:
-        for each, receivers in senders.items():
-            each.unmute(receivers)
+        for sender, receivers in muted.items():
+            sender.unmute(receivers)
     assert cut_off.code == 5, cut_off.err
 
 
-def test_node_zero_is_frozen_and_continues(job: SparedJob) -> None:
-    """The others have ended; it says for how long it was stopped, and ends."""
-    jobs = job.start("--heartbeat-timeout", str(SILENT))
-    jobs[0].signal(signal.SIGSTOP)
-
-    name_node_zero(jobs[1:], IS_SILENT)
-    jobs[0].signal(signal.SIGCONT)
-
-    [frozen] = ended(jobs[:1])
-    assert frozen.code == 5, frozen.err
-    assert "clusterrun: error: node 0 (n0) was stopped for " in frozen.err
-
-
-PHASED = f"""
-    import os, pathlib, signal, sys, time
-    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-{RANKS_RENDEZVOUS}
-    print("begins", os.environ["RANK"], attempt, os.uname().nodename, flush=True)
-    print("pid", os.getpid(), flush=True)
-    if os.environ["RANK"] == "0":
-        signal.signal(signal.SIGTERM, lambda *_: (print("asked", flush=True), time.sleep(0.3)))
-    while not pathlib.Path("enough").exists():
-        if os.environ["RANK"] == "1":
-            if pathlib.Path("fail").exists() and attempt == "0":
-                sys.exit(7)
-            if pathlib.Path("end").exists():
-                sys.exit(0)
+FAIL_OR_FINISH = f"""{RANKS_RENDEZVOUS}{PRINT_WORKER}
+    rank = os.environ["RANK"]
+    if rank == "0":
+        signal.signal(signal.SIGTERM, lambda *_: (print("stopping", flush=True), time.sleep(0.3)))
+    while True:
+        if rank == "1" and attempt == "0" and pathlib.Path("fail").exists():
+            sys.exit(7)
+        if rank == "1" and pathlib.Path("exit").exists():
+            sys.exit(0)
         time.sleep(0.01)
 """
-"""Rank 1 fails or ends when it is told to; rank 0 takes its time to stop."""
+"""Rank 1 fails or exits as soon as a file exists; rank 0 is slow to stop."""
 
 
-class PhasedJob(SparedJob):
-    """The same job; its ranks do what files tell them."""
-
-    def __init__(self, hosts: tuple[Host, ...], launcher: Launcher) -> None:
-        super().__init__(hosts, launcher)
-        self._nodes = Nodes(launcher, hosts, PHASED)
-
-    def go_to(self, phase: str) -> list[Job]:
-        """Start all, and return as soon as the job is in this phase on node 0."""
-        jobs = [self.join(rank, "--max-restarts", "1") for rank in range(3)]
-        jobs[0].wait_for("begins 0 0 n0")
-        jobs[1].wait_for("begins 1 0 n1")
-        [pid] = jobs[1].numbers("pid")
-        jobs[2].wait_for("this node is a spare")
-        if phase == "restarting":
-            (self.folder / "fail").touch()
-            jobs[0].wait_for("asked")
-        if phase == "ending":
-            (self.folder / "end").touch()
-            await_end(pid)
-        return jobs
-
-
-@pytest.fixture
-def phased(hosts: tuple[Host, ...], clusterrun: Launcher) -> PhasedJob:
-    return PhasedJob(hosts, clusterrun)
-
-
-def dies_in(phase: str, job: PhasedJob, after: float = 0.0) -> None:
-    """Kill node 0's agent ``after`` the beginning of a phase: the others end, and nothing is left."""
-    jobs = job.go_to(phase)
-    time.sleep(after)
+@pytest.mark.parametrize("number", mostly_long(ROUNDS))
+@pytest.mark.parametrize("phase", ["running", "restarting", "ending"])
+def test_killed_node_zero_ends_job_in_each_phase(
+    phase: str, number: int, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Up to half a second after the beginning of the phase. Its own workers end, too."""
+    options = ("--nnodes", "2", "--spares", "1", "--max-restarts", "1")
+    job = ResilientJob(hosts, clusterrun, *options, script=FAIL_OR_FINISH)
+    jobs = job.start()
+    if phase == "restarting":
+        (job.folder / "fail").touch()
+        jobs[0].wait_for("stopping")
+    elif phase == "ending":
+        (job.folder / "exit").touch()
+        await_end(*jobs[1].numbers("pid"))
+    time.sleep(0.5 * (number % ROUNDS) / ROUNDS)
 
     jobs[0].signal(signal.SIGKILL)
 
-    name_node_zero(jobs[1:], IS_GONE)
+    end_without_node_zero(jobs[1:], IS_GONE)
     assert jobs[0].left() == []
 
 
-def joining_fails(job: SparedJob, after: float = 0.0) -> None:
-    """Kill node 0's agent while it waits for the spare: the others wait for another node 0."""
+@pytest.mark.parametrize("number", mostly_long(ROUNDS))
+def test_node_zero_killed_before_rendezvous_times_out(number: int, job: ResilientJob) -> None:
+    """The others wait for another node 0 until ``--rdzv-timeout``."""
     jobs = [job.join(rank, "--rdzv-timeout", "3") for rank in range(2)]
-    time.sleep(after)
+    time.sleep(0.5 * (number % ROUNDS) / ROUNDS)
 
     jobs[0].signal(signal.SIGKILL)
 
     [end] = ended(jobs[1:])
     assert end.code == 4, end
-
-
-PHASES = ("running", "restarting", "ending")
-ROUNDS = 20
-
-
-@pytest.mark.parametrize("phase", PHASES)
-def test_node_zero_dies(phase: str, phased: PhasedJob) -> None:
-    """The others end, whatever the job is doing, and its own workers are ended, too."""
-    dies_in(phase, phased)
-
-
-def test_node_zero_dies_while_nodes_join(job: SparedJob) -> None:
-    """There is no job yet: the others wait for another node 0 until --rdzv-timeout."""
-    joining_fails(job)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", numbers(ROUNDS))
-@pytest.mark.parametrize("phase", PHASES)
-def test_node_zero_dies_at_some_time(phase: str, number: int, phased: PhasedJob) -> None:
-    """Up to half a second after the beginning of a phase; then it may be the next one already."""
-    dies_in(phase, phased, 0.5 * (number % ROUNDS) / ROUNDS)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", numbers(ROUNDS))
-def test_node_zero_dies_at_some_time_of_joining(number: int, job: SparedJob) -> None:
-    """It is the same."""
-    joining_fails(job, 0.5 * (number % ROUNDS) / ROUNDS)

@@ -1,4 +1,4 @@
-"""Jobs that outlive their nodes: a spare takes the place of a lost one."""
+"""``--spares``: a spare replaces a lost node."""
 
 import json
 import signal
@@ -9,30 +9,23 @@ import pytest
 from tests.contract.launched import Job, Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
-from tests.hosts.spared_job import SparedJob
+from tests.hosts.resilient_job import ResilientJob
 
-SILENT = 2
-"""Seconds: --heartbeat-timeout where a test waits for it."""
-
-
-@pytest.fixture
-def job(hosts: tuple[Host, ...], clusterrun: Launcher) -> SparedJob:
-    return SparedJob(hosts, clusterrun)
+HEARTBEAT_TIMEOUT = ("--heartbeat-timeout", "2")
+"""Where a test waits for it."""
 
 
-def test_spare_replaces_killed_agent(job: SparedJob) -> None:
+def test_spare_replaces_killed_agent(job: ResilientJob) -> None:
     """Ranks and world size stay, and the job ends with 0."""
     jobs = job.start("--events", "events-%n.json")
 
     jobs[1].signal(signal.SIGKILL)
 
-    jobs[0].wait_for("place 0 2 0 1 n0")
-    jobs[2].wait_for("place 1 2 1 1 n2")
-    job.let_all_end()
-    ends = ended([jobs[0], jobs[2]])
-    assert codes(ends) == [0, 0], ends
-    assert "clusterrun: node 1 (n1) is gone; n2 takes its place\n" in ends[0].err
-    assert "clusterrun: restarting all workers (1 node lost so far)\n" in ends[0].err
+    jobs[0].wait_for("worker 0 2 0 1 on n0")
+    jobs[2].wait_for("worker 1 2 1 1 on n2")
+    error, _ = job.finish(jobs[0], jobs[2])
+    assert "clusterrun: node 1 (n1) is gone; n2 takes its place\n" in error
+    assert "clusterrun: restarting all workers (1 node lost so far)\n" in error
     lines = (job.folder / "events-0.json").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     [replaced] = [event for event in events if event["event"] == "replaced"]
@@ -43,9 +36,9 @@ def test_spare_replaces_killed_agent(job: SparedJob) -> None:
 @pytest.mark.parametrize(
     "way", ["cut", *(pytest.param(way, marks=pytest.mark.long) for way in ("mute", "deaf"))]
 )
-def test_spare_replaces_node_that_is_cut_off(way: str, job: SparedJob) -> None:
+def test_spare_replaces_node_that_is_cut_off(way: str, job: ResilientJob) -> None:
     """It kills its workers before the next attempt, and ends because node 0 is silent. "mute": only what it sends is lost; "deaf": only what is sent to it."""
-    jobs = job.start("--heartbeat-timeout", str(SILENT))
+    jobs = job.start(*HEARTBEAT_TIMEOUT)
 
     others = [each for each in job.hosts if each is not job.hosts[1]]
     if way == "cut":
@@ -56,7 +49,7 @@ def test_spare_replaces_node_that_is_cut_off(way: str, job: SparedJob) -> None:
         for each in others:
             each.mute([job.hosts[1]])
 
-    jobs[2].wait_for("place 1 2 1 1 n2")
+    jobs[2].wait_for("worker 1 2 1 1 on n2")
     [cut_off] = ended([jobs[1]])
     job.hosts[1].unmute(others)
     for each in others:
@@ -66,32 +59,28 @@ def test_spare_replaces_node_that_is_cut_off(way: str, job: SparedJob) -> None:
         "clusterrun: error: node 0 (n0) has been silent for 2.7 s; the job was stopped\n"
         in cut_off.err
     )
-    job.let_all_end()
-    ends = ended([jobs[0], jobs[2]])
-    assert codes(ends) == [0, 0], ends
-    assert "clusterrun: node 1 (n1) has been silent for 3 s; n2 takes its place\n" in ends[0].err
+    error, _ = job.finish(jobs[0], jobs[2])
+    assert "clusterrun: node 1 (n1) has been silent for 3 s; n2 takes its place\n" in error
 
 
-def test_frozen_agent_rejoins_as_spare(job: SparedJob) -> None:
+def test_frozen_agent_rejoins_as_spare(job: ResilientJob) -> None:
     """Its fork server kills its workers before the next attempt."""
-    jobs = job.start("--heartbeat-timeout", str(SILENT))
+    jobs = job.start(*HEARTBEAT_TIMEOUT)
     before = len(jobs[1].processes())
     jobs[1].signal(signal.SIGSTOP)
 
-    jobs[2].wait_for("place 1 2 1 1 n2")
-    left = len(jobs[1].processes())
+    jobs[2].wait_for("worker 1 2 1 1 on n2")
+    after = len(jobs[1].processes())
     jobs[1].signal(signal.SIGCONT)
 
     jobs[1].wait_for("this node is a spare")
-    assert left == before - 1
+    assert after == before - 1
     jobs[2].signal(signal.SIGKILL)
-    jobs[1].wait_for("place 1 2 1 2 n1")
-    job.let_all_end()
-    ends = ended(jobs[:2])
-    assert codes(ends) == [0, 0], ends
+    jobs[1].wait_for("worker 1 2 1 2 on n1")
+    _, error = job.finish(*jobs[:2])
     assert (
         "clusterrun: node 0 has declared this node lost, as it has been silent for 3 s; rejoining\n"
-    ) in ends[1].err
+    ) in error
 
 
 def test_spare_replaces_node_that_fails_its_check(
@@ -101,14 +90,8 @@ def test_spare_replaces_node_that_fails_its_check(
     nodes = Nodes(clusterrun, hosts, 'import os\nprint(os.environ["RANK"], os.uname().nodename)')
     doctor = f"{clusterrun.program} doctor --this-machine"
     options = ("--nnodes", "2", "--spares", "1", "--check", doctor, "--start-method", "spawn")
-    place = ("--master-addr", hosts[0].address)
     wrong = {"NCCL_SOCKET_IFNAME": "nosuch0"}
-    jobs = [
-        nodes.start(
-            rank, *options, *place, f"--node-rank={rank}", environ=wrong if rank == 1 else {}
-        )
-        for rank in range(3)
-    ]
+    jobs = [nodes.join(rank, *options, environ=wrong if rank == 1 else {}) for rank in range(3)]
     ends = ended(jobs)
 
     assert codes(ends) == [0, 3, 0], ends
@@ -117,45 +100,41 @@ def test_spare_replaces_node_that_fails_its_check(
     assert "NCCL_SOCKET_IFNAME" in ends[1].err
 
 
-@pytest.mark.parametrize("ends_lease", [False, True], ids=["shortly", "for long"])
-def test_paused_node_is_not_lost(ends_lease: bool, job: SparedJob) -> None:
+@pytest.mark.parametrize("lease_expires", [False, True], ids=["shortly", "for long"])
+def test_paused_node_is_not_lost(lease_expires: bool, job: ResilientJob) -> None:
     """Its workers have their lease; if that expires, all workers restart, uncounted."""
-    jobs = job.start("--heartbeat-timeout", "1" if ends_lease else "15")
+    jobs = job.start("--heartbeat-timeout", "1" if lease_expires else "15")
     before = len(jobs[1].processes())
     jobs[1].signal(signal.SIGTSTP)
     jobs[0].wait_for("node 1 .n1. is paused")
     time.sleep(3.0)
-    assert len(jobs[1].processes()) == before - ends_lease
+    assert len(jobs[1].processes()) == before - lease_expires
     jobs[1].signal(signal.SIGCONT)
     jobs[0].wait_for("node 1 .n1. continues")
 
-    if ends_lease:
-        jobs[0].wait_for("place 0 2 0 1 n0")
-        jobs[1].wait_for("place 1 2 1 1 n1")
-    job.let_all_end()
-    ends = ended(jobs)
-    assert codes(ends) == [0, 0, 0], ends
-    assert ("clusterrun: restarting all workers\n" in ends[0].err) == ends_lease
-    assert "lost so far" not in ends[0].err
+    if lease_expires:
+        jobs[0].wait_for("worker 0 2 0 1 on n0")
+        jobs[1].wait_for("worker 1 2 1 1 on n1")
+    error, *_ = job.finish(*jobs)
+    assert ("clusterrun: restarting all workers\n" in error) == lease_expires
+    assert "lost so far" not in error
 
 
-def test_restarted_agent_of_lost_node_is_a_spare(job: SparedJob) -> None:
+def test_restarted_agent_of_lost_node_is_a_spare(job: ResilientJob) -> None:
     jobs = job.start()
     jobs[1].signal(signal.SIGKILL)
-    jobs[2].wait_for("place 1 2 1 1 n2")
+    jobs[2].wait_for("worker 1 2 1 1 on n2")
 
-    back = job.join(1)
-    back.wait_for("this node is a spare")
+    rejoined = job.join(1)
+    rejoined.wait_for("this node is a spare")
     jobs[2].signal(signal.SIGKILL)
 
-    back.wait_for("place 1 2 1 2 n1")
-    job.let_all_end()
-    ends = ended([jobs[0], back])
-    assert codes(ends) == [0, 0], ends
-    assert "clusterrun: restarting all workers (2 nodes lost so far)\n" in ends[0].err
+    rejoined.wait_for("worker 1 2 1 2 on n1")
+    error, _ = job.finish(jobs[0], rejoined)
+    assert "clusterrun: restarting all workers (2 nodes lost so far)\n" in error
 
 
-def test_loss_of_node_after_loss_of_spare_ends_job(job: SparedJob) -> None:
+def test_loss_of_node_after_loss_of_spare_ends_job(job: ResilientJob) -> None:
     jobs = job.start()
     jobs[2].signal(signal.SIGKILL)
     jobs[0].wait_for("which was waiting to join, has left\n")
@@ -168,7 +147,7 @@ def test_loss_of_node_after_loss_of_spare_ends_job(job: SparedJob) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signal_to_one_node_ends_spare(number: int, code: int, job: SparedJob) -> None:
+def test_signal_to_one_node_ends_spare(number: int, code: int, job: ResilientJob) -> None:
     jobs = job.start()
 
     jobs[1].signal(number)
@@ -176,15 +155,11 @@ def test_signal_to_one_node_ends_spare(number: int, code: int, job: SparedJob) -
     assert codes(ended(jobs)) == [code] * 3
 
 
-def test_spare_exits_with_0_after_success(job: SparedJob) -> None:
+def test_spare_exits_with_0_after_success(job: ResilientJob) -> None:
     """It prints no report."""
-    jobs = job.start()
+    errors = job.finish(*job.start())
 
-    job.let_all_end()
-
-    ends = ended(jobs)
-    assert codes(ends) == [0, 0, 0], ends
-    assert ends[2].err == (
+    assert errors[2] == (
         "clusterrun: this node is a spare: it waits to take the place of a lost node\n"
     )
 
@@ -204,14 +179,13 @@ STEPS_UNTIL_SUSPENDED = """
 
 
 class TestSuspensions:
-    """A job with a spare is suspended as any other."""
+    """Suspension of a job with spares."""
 
     @pytest.fixture
     def jobs(self, hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
-        """Return a job of two nodes and a spare, which has gone on without a third node."""
+        """Return a job of two nodes and a spare, after the loss of a node."""
         nodes = Nodes(clusterrun, hosts, STEPS_UNTIL_SUSPENDED)
-        options = ("--nnodes", "2", "--spares", "2", "--master-addr", hosts[0].address)
-        jobs = [nodes.start(rank, *options, "--node-rank", str(rank)) for rank in range(4)]
+        jobs = [nodes.join(rank, "--nnodes", "2", "--spares", "2") for rank in range(4)]
         jobs[1].wait_for("rank 1 steps in attempt 0")
         jobs[1].signal(signal.SIGKILL)
         jobs[0].wait_for("rank 0 steps in attempt 1")
