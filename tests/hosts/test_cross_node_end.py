@@ -1,4 +1,4 @@
-"""A job on two hosts ends on both at once, for one reason, and leaves nothing."""
+"""A job on two hosts ends on both at once, for the same reason, and leaves nothing."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.launched import Job, Launcher, await_end, await_text
 from tests.hosts.host import Host
-from tests.hosts.nodes import Nodes, codes, ended
+from tests.hosts.nodes import Nodes, codes, ended, nothing_is_left
 
 WAIT = """
     import signal, subprocess
@@ -42,10 +42,12 @@ def two_running_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job
     return jobs
 
 
-def nothing_is_left(hosts: tuple[Host, ...], jobs: list[Job]) -> None:
-    """Check that no process of the job is left on any host, grandchildren included."""
-    assert [job.left() for job in jobs] == [[], []]
-    assert [host.processes() for host in hosts] == [[]] * len(hosts)
+def two_of_three_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
+    """Return two nodes that have joined and wait for a third one."""
+    nodes = Nodes(clusterrun, hosts, WAIT)
+    jobs = [nodes.join(rank, "--nnodes", "3") for rank in (0, 1)]
+    jobs[0].wait_for("2 of 3 nodes have joined: n0, n1; waiting for node rank 2")
+    return jobs
 
 
 def test_success_waits_for_all_workers(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
@@ -64,11 +66,11 @@ def test_failed_worker_ends_both_nodes(hosts: tuple[Host, ...], clusterrun: Laun
 
     ends = ended(jobs, seconds=15)
 
-    whens = [re.search(r"  (local rank 0, pid \d+, at .* after its start)", e.err) for e in ends]
-    [[when], [again]] = [found.groups() if found else [""] for found in whens]
-    headline = f"clusterrun: rank 2 on n1 failed: exit code 7\n  {when}\n"
+    times = [re.search(r"  (local rank 0, pid \d+, at .* after its start)", e.err) for e in ends]
+    [[shown], [repeated]] = [found.groups() if found else [""] for found in times]
+    headline = f"clusterrun: rank 2 on n1 failed: exit code 7\n  {shown}\n"
     assert codes(ends) == [7, 7]
-    assert when == again != ""
+    assert shown == repeated != ""
     assert ends[0].err == (
         "clusterrun: rank 2 on n1 failed: stopping 2 workers on this node\n"
         f"{headline}\n"
@@ -108,15 +110,15 @@ def test_killed_agent_ends_the_other_node(
     hosts: tuple[Host, ...], clusterrun: Launcher, lost: int
 ) -> None:
     jobs = two_running_nodes(hosts, clusterrun)
-    there = 1 - lost
+    other = 1 - lost
 
     jobs[lost].signal(signal.SIGKILL)
     ends = ended(jobs, seconds=15)
 
     stopping = f"stopping {'1 worker' if lost == 0 else '2 workers'} on this node"
     assert ends[lost].code == -signal.SIGKILL
-    assert ends[there].code == 5
-    assert ends[there].err == (
+    assert ends[other].code == 5
+    assert ends[other].err == (
         f"clusterrun: node {lost} (n{lost}) is gone: {stopping}\n"
         f"clusterrun: error: node {lost} (n{lost}) is gone; the job was stopped\n"
         f"clusterrun: exit code 5: node {lost} was lost\n"
@@ -124,49 +126,46 @@ def test_killed_agent_ends_the_other_node(
     nothing_is_left(hosts, jobs)
 
 
-@pytest.mark.parametrize("told", [0, 1])
+@pytest.mark.parametrize("node", [0, 1])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_to_one_agent_ends_both_nodes(
-    hosts: tuple[Host, ...], clusterrun: Launcher, told: int, number: signal.Signals
+    hosts: tuple[Host, ...], clusterrun: Launcher, node: int, number: signal.Signals
 ) -> None:
     """Both exit with the code of that signal and name the node that got it."""
     jobs = two_running_nodes(hosts, clusterrun)
-    other = 1 - told
+    other = 1 - node
 
-    jobs[told].signal(number)
+    jobs[node].signal(number)
     ends = ended(jobs, seconds=15)
 
     stopping = f"stopping {'1 worker' if other else '2 workers'} on this node"
     assert codes(ends) == [128 + number] * 2
-    assert f"clusterrun: n{told} got {number.name}: {stopping}\n" in ends[other].err
+    assert f"clusterrun: n{node} got {number.name}: {stopping}\n" in ends[other].err
     if number == signal.SIGTERM:
         last = "clusterrun: exit code 143: clusterrun received SIGTERM"
         assert [end.err.splitlines()[-1] for end in ends] == [last, last]
     nothing_is_left(hosts, jobs)
 
 
-@pytest.mark.parametrize("told", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("node", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_signal_to_one_agent_while_nodes_join(
-    hosts: tuple[Host, ...], clusterrun: Launcher, told: int
+    hosts: tuple[Host, ...], clusterrun: Launcher, node: int
 ) -> None:
     """Node 0 refuses the nodes that have joined. If another node got the signal, node 0 still waits."""
-    nodes = Nodes(clusterrun, hosts, WAIT)
-    place = ("--nnodes", "3", "--master-addr", hosts[0].address)
-    jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
-    jobs[0].wait_for("2 of 3 nodes have joined: n0, n1; waiting for node rank 2")
+    jobs = two_of_three_nodes(hosts, clusterrun)
 
-    jobs[told].signal(signal.SIGTERM)
+    jobs[node].signal(signal.SIGTERM)
 
-    await_end(jobs[told].agent)
-    if told == 1:
+    await_end(jobs[node].agent)
+    if node == 1:
         jobs[0].wait_for(r"n1 \(pid \d+\) has disconnected")
         jobs[0].signal(signal.SIGTERM)
     ends = ended(jobs)
-    expected = [143, 4 if told == 0 else 143]
+    expected = [143, 4 if node == 0 else 143]
     assert codes(ends) == expected
     line = "clusterrun: received SIGTERM before any worker was started; exit code 143\n"
     assert [end.err.endswith(line) for end in ends] == [code == 143 for code in expected]
-    if told == 0:
+    if node == 0:
         text = "n0 (node 0) got SIGTERM while it waited for other nodes"
         assert ends[1].err == f"clusterrun: error: {text}\n"
     nothing_is_left(hosts, jobs)
@@ -176,10 +175,7 @@ def test_signal_to_one_agent_while_nodes_join(
 def test_killed_helper_of_node_zero_ends_rendezvous(
     hosts: tuple[Host, ...], clusterrun: Launcher, helper: str
 ) -> None:
-    nodes = Nodes(clusterrun, hosts, SUCCEED)
-    words = ("--nnodes", "3", "--master-addr", hosts[0].address)
-    jobs = [nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)]
-    jobs[0].wait_for("2 of 3 nodes have joined: n0, n1; waiting for node rank 2")
+    jobs = two_of_three_nodes(hosts, clusterrun)
 
     os.kill(jobs[0].fork_server if helper == "fork server" else jobs[0].relay, signal.SIGKILL)
     ends = ended(jobs)
@@ -189,7 +185,7 @@ def test_killed_helper_of_node_zero_ends_rendezvous(
     assert f"the {helper} of n0 (node 0) was killed by SIGKILL while it waited" in ends[1].err
 
 
-EARLY = """
+EXIT_EARLY = """
     import os, pathlib, sys, time
     if os.environ["RANK"] == "0":
         print("early", flush=True)
@@ -199,14 +195,14 @@ EARLY = """
         time.sleep(0.01)
     sys.exit(int(pathlib.Path("go").read_text()))
 """
-"""The workers of node 0 exit long before the other one."""
+"""The worker of node 0 exits long before the other one."""
 
 
 def one_finished_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
-    """Return both nodes of a job; node 0 has finished and waits."""
-    jobs = Nodes(clusterrun, hosts, EARLY).start_all("--events", "events-%n")
+    """Return both nodes of a job, of which node 0 has finished."""
+    jobs = Nodes(clusterrun, hosts, EXIT_EARLY).start_all("--events", "events-%n")
     jobs[1].wait_for("up")
-    # On a busy machine its agent learns of its worker's end long after that.
+    # On a busy machine, the agent of node 0 handles the exit of its worker much later.
     await_text(clusterrun.folder / "events-0", '"exited"')
     return jobs
 
@@ -216,7 +212,7 @@ def test_failure_after_another_node_has_finished(
 ) -> None:
     """A node that has finished waits for the others and reports their failure."""
     jobs = one_finished_node(hosts, clusterrun)
-    # Ends closer together are taken for chance.
+    # An earlier exit is only mentioned if it was well before.
     time.sleep(0.5)
     (clusterrun.folder / "go").write_text("3")
 
@@ -248,7 +244,7 @@ def test_finished_node_without_node_zero_exits_with_5(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     """It can't learn how the job ends."""
-    nodes = Nodes(clusterrun, hosts, EARLY.replace('== "0"', '== "1"'))
+    nodes = Nodes(clusterrun, hosts, EXIT_EARLY.replace('== "0"', '== "1"'))
     jobs = nodes.start_all()
     jobs[1].wait_for("early")
     jobs[0].wait_for("up")

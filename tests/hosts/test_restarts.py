@@ -1,4 +1,4 @@
-"""--max-restarts on several hosts: all workers of all nodes restart together, counted once."""
+"""``--max-restarts`` on several hosts: all workers of all nodes restart together, counted once."""
 
 import os
 import re
@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from tests.contract.launched import Job, Launcher, await_end
+from tests.contract.launched import Launcher, await_end
 from tests.hosts.host import Host
-from tests.hosts.nodes import Nodes, codes, ended
+from tests.hosts.nodes import Nodes, codes, ended, nothing_is_left
 
 FAILS_ONCE = """
     import os, signal, sys
@@ -34,7 +34,7 @@ SLOW_TO_STOP = """
     attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
     print("attempt", attempt, flush=True)
     if rank == "2":
-        signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+        signal.signal(signal.SIGTERM, lambda *_: print("got SIGTERM", flush=True))
     if attempt == "0" and rank == "1":
         while not pathlib.Path("go").exists():
             time.sleep(0.01)
@@ -43,7 +43,7 @@ SLOW_TO_STOP = """
         time.sleep(0.1)
 """
 
-TRAINS_AGAIN = """
+ALL_REDUCE_AND_FAIL_TWICE = """
     import os, sys
     import torch
     import torch.distributed as dist
@@ -61,12 +61,6 @@ TRAINS_AGAIN = """
 SOON = "within 10 s of its start"
 
 RESTARTING = "clusterrun: restarting all workers (restart 1 of {})\n"
-
-
-def nothing_is_left(hosts: tuple[Host, ...], jobs: list[Job]) -> None:
-    """Check that no process of the job is left on any host."""
-    assert [job.left() for job in jobs] == [[]] * len(jobs)
-    assert [host.processes() for host in hosts] == [[]] * len(hosts)
 
 
 def test_second_attempt_succeeds(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
@@ -142,7 +136,7 @@ def test_signal_while_workers_stop_prevents_restart(
     for job in jobs:
         job.wait_for("attempt 0")
     (clusterrun.folder / "go").touch()
-    jobs[2].wait_for("heard")
+    jobs[2].wait_for("got SIGTERM")
 
     jobs[0].signal(signal.SIGTERM)
     ends = ended(jobs)
@@ -161,8 +155,8 @@ def test_node_lost_while_workers_stop_prevents_restart(
     for job in jobs:
         job.wait_for("attempt 0")
     (clusterrun.folder / "go").touch()
-    jobs[2].wait_for("heard")
-    # A second: sooner, the failure could be a consequence of the loss.
+    jobs[2].wait_for("got SIGTERM")
+    # Less than a second before the loss, the failure could be its consequence.
     jobs[0].wait_for("rank 1 on n1 failed: stopping 1 worker on this node")
     time.sleep(1.2)
 
@@ -187,7 +181,7 @@ def test_fork_server_killed_while_workers_stop_ends_job(
         job.wait_for("attempt 0")
     server = jobs[0].fork_server
     (clusterrun.folder / "go").touch()
-    jobs[2].wait_for("heard")
+    jobs[2].wait_for("got SIGTERM")
     jobs[0].wait_for("rank 1 on n1 failed: stopping 1 worker on this node")
 
     os.kill(server, signal.SIGKILL)
@@ -199,39 +193,29 @@ def test_fork_server_killed_while_workers_stop_ends_job(
     nothing_is_left(hosts, jobs)
 
 
-@pytest.mark.long
-def test_restarted_agent_joins_again(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_restarted_agent_joins_again(
+    killed: int, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """If it is node 0, the others connect to it again."""
     nodes = Nodes(clusterrun, hosts, "print('done')")
-    place = ("--nnodes", "3", "--master-addr", hosts[0].address)
-    jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
+    jobs = [nodes.join(rank, "--nnodes", "3") for rank in (0, 1)]
     jobs[0].wait_for("2 of 3 nodes have joined: n0, n1; waiting for node rank 2")
 
-    jobs[1].signal(signal.SIGKILL)
-    await_end(jobs[1].agent)
-    jobs[0].wait_for(r"n1 \(pid \d+\) has disconnected")
-    others = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (1, 2)]
+    jobs[killed].signal(signal.SIGKILL)
+    await_end(jobs[killed].agent)
+    if killed == 1:
+        jobs[0].wait_for(r"n1 \(pid \d+\) has disconnected")
+    others = [nodes.join(rank, "--nnodes", "3") for rank in (killed, 2)]
 
-    assert codes(ended([jobs[0], *others])) == [0, 0, 0]
-
-
-def test_members_join_restarted_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    nodes = Nodes(clusterrun, hosts, "print('done')")
-    place = ("--nnodes", "3", "--master-addr", hosts[0].address)
-    jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
-    jobs[0].wait_for("2 of 3 nodes have joined: n0, n1; waiting for node rank 2")
-
-    jobs[0].signal(signal.SIGKILL)
-    await_end(jobs[0].agent)
-    others = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 2)]
-
-    assert codes(ended([jobs[1], *others])) == [0, 0, 0]
+    assert codes(ended([jobs[1 - killed], *others])) == [0, 0, 0]
 
 
 @pytest.mark.long
 def test_torch_store_listens_again_at_same_port(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    nodes = Nodes(clusterrun, hosts, TRAINS_AGAIN)
+    nodes = Nodes(clusterrun, hosts, ALL_REDUCE_AND_FAIL_TWICE)
 
     ends = ended(nodes.start_all("--max-restarts", "2", workers=(1, 1)), 90)
 
