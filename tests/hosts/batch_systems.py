@@ -1,6 +1,6 @@
-"""LSF, PBS and Flux as far as a script notices: its variables, and the commands that start other nodes.
+"""Simulated LSF, PBS and Flux: the variables of a script, and the commands that start tasks on nodes.
 
-The commands that start other nodes enter the hosts of a test; the variables are those of the
+The commands enter the hosts of a test; the variables are those of the
 manuals (IBM Spectrum LSF, "Environment variables"; PBS Professional, qsub and pbsdsh; flux-core,
 flux-run(1) and its shell's task.c).
 """
@@ -16,7 +16,7 @@ from tests.hosts.host import Host
 ROOT = Path(__file__).parents[2]
 SECONDS_OF_A_JOB = 60.0
 
-# The script is on the first host; a node is entered as a host is.
+# The script runs on the first host.
 ENTER = """\
 enter() {{
     case $1 in
@@ -71,7 +71,7 @@ exit "$code"
 
 
 def run_script(scheduler: str, hosts: Sequence[Host], folder: Path, words: str) -> Ended:
-    """Run the script of configs/schedulers on the first of ``hosts``, with ``words`` for its train.py."""
+    """Run the script of configs/schedulers on the first host, with ``words`` in place of train.py."""
     script = (ROOT / f"configs/schedulers/{scheduler}.sh").read_text()
     assert script.count("train.py") == 1
     (folder / "script").write_text(script.replace("train.py", words))

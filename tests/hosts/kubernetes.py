@@ -1,7 +1,7 @@
-"""What Kubernetes' controllers do with a manifest, on the hosts of a test.
+"""Simulated controllers of Kubernetes, on the hosts of a test.
 
 Pods are processes in network namespaces, with exactly the command, variables, files and DNS names
-that the objects give them. The controllers' part is written by their documentation: Jobs
+that the objects give them. The controllers follow their documentation: Jobs
 (kubernetes.io/docs/concepts/workloads/controllers/job), JobSet (jobset.sigs.k8s.io), Kubeflow's
 Trainer (kubeflow.org/docs/components/trainer).
 """
@@ -22,17 +22,17 @@ Object = Mapping[str, Any]
 SECONDS_OF_A_POD = 120.0
 
 MAX_ROUNDS = 5
-"""How often pods are made again before a test gives up."""
+"""How often pods are created before a test fails."""
 
 EVICTED_AFTER = "to be evicted"
 
-# The pod's own host name and shared memory; the test's Host has made the namespaces.
+# The pod's host name and shared memory; the test's Host has its namespaces.
 BECOME_POD = 'hostname "$0" && mount -t tmpfs none /dev/shm && exec "$@"'
 
 
 @dataclass(frozen=True)
 class Pod:
-    """One pod: what its controller has made of a template."""
+    """One pod, as created from a template."""
 
     hostname: str
     dns_name: str
@@ -43,24 +43,24 @@ class Pod:
 
 @dataclass(frozen=True)
 class PodJob:
-    """The pods of a job, and what their ends mean for it."""
+    """The pods of a job, and the rules for their failures."""
 
     pods: tuple[Pod, ...]
     rules: Sequence[Object]
-    """Of its podFailurePolicy; the first that fits holds."""
+    """Of its podFailurePolicy; the first one that matches applies."""
     backoff_limit: int
 
 
 @dataclass
 class Result:
-    """How a job has ended."""
+    """The result of a job."""
 
     condition: str
     """As in the status of a Job: ``Complete``, or ``Failed`` and the reason."""
     rounds: list[list[Ended]] = field(default_factory=list)
-    """The ends of the pods, by index, each time that they were made."""
+    """The results of the pods, by index, each time that they were created."""
     failures: int = 0
-    """Ends of pods that count against the backoffLimit."""
+    """Failures that count against the backoffLimit."""
 
 
 def read_manifest(text: str) -> PodJob:
@@ -81,7 +81,7 @@ def run(
         folder: the working directory of the image.
         path: its PATH.
         evicted: the index of a pod that is evicted once it has printed ``EVICTED_AFTER``, the first
-            time that it is made; None for no pod.
+            time that it runs; None for no pod.
 
     """
     names = {pod.dns_name: host.address for pod, host in zip(job.pods, hosts, strict=False)}
@@ -99,15 +99,16 @@ def run(
             )
             for index, (pod, host) in waiting.items()
         }
-        gone = evicted if not result.rounds else None
-        if gone is not None:
+        evicted_now = evicted if not result.rounds else None
+        if evicted_now is not None:
             # As the kubelet: SIGTERM, and the grace period of the pod begins.
-            jobs[gone].wait_for(EVICTED_AFTER)
-            jobs[gone].signal(signal.SIGTERM)
+            jobs[evicted_now].wait_for(EVICTED_AFTER)
+            jobs[evicted_now].signal(signal.SIGTERM)
         ends = {index: started.ended(SECONDS_OF_A_POD) for index, started in jobs.items()}
         result.rounds.append(list(ends.values()))
         actions = {
-            index: _action(job, end.code, is_evicted=index == gone) for index, end in ends.items()
+            index: _action(job, end.code, is_evicted=index == evicted_now)
+            for index, end in ends.items()
         }
         result.failures += sum(action == "Count" for action in actions.values())
         waiting = {n: it for n, it in waiting.items() if actions[n] != "Succeeded"}

@@ -41,6 +41,6 @@ def mpirun(
 
 
 def without_warnings(err: str) -> str:
-    """Return standard error without what mpirun prints where its child is quicker than itself."""
+    """Return standard error without a warning of mpirun that depends on timing."""
     lines = err.splitlines(keepends=True)
     return "".join(line for line in lines if "plm:rsh: Warning: setpgid" not in line)

@@ -1,4 +1,4 @@
-"""Ranks whose throughput grows with their number, and what ``bench --json`` has measured of them."""
+"""Ranks whose throughput grows with their number, and the figures of ``bench --json``."""
 
 import json
 
@@ -11,7 +11,7 @@ if os.environ["RANK"] == "0":
 """
 
 ON_ONE_AND_TWO_NODES = [(1, 1, 10.0), (1, 2, 20.0), (2, 2, 20.0), (2, 4, 40.0)]
-"""With one and with two workers on each node."""
+"""With one and with two workers per node."""
 
 
 def measured(out: str) -> list[tuple[int, int, float]]:

@@ -1,5 +1,6 @@
 """A real Slurm: a controller and nodes with two CPUs and four GPUs each."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ from tests.needs import need
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 SECONDS_TO_BE_SCHEDULED = 20
-"""A missing node would leave a job in the queue for ever."""
+"""Without a limit, a missing node would leave a job in the queue for ever."""
+
+CLUSTERRUN_ON_PATH = {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}
+"""For batch scripts that call ``clusterrun``."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class Slurm:
     def start_srun(
         self, *words: str, environ: Mapping[str, str] | None = None, folder: Path | None = None
     ) -> Job:
-        """Start ``srun WORDS``; its processes on the nodes belong to the job, too."""
+        """Start ``srun WORDS``; its processes on the nodes are part of the job."""
         srun = ("srun", f"--immediate={SECONDS_TO_BE_SCHEDULED}")
         return self.start(*srun, *words, environ=environ, folder=folder)
 

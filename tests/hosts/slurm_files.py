@@ -38,7 +38,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 SlurmctldDebug=debug
 JobCompType=jobcomp/script
-JobCompLoc={folder}/write_down_end
+JobCompLoc={folder}/record_end
 ProctrackType=proctrack/{proctrack}
 TaskPlugin=task/affinity
 SwitchType=switch/none
@@ -60,7 +60,7 @@ PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=60 State=UP
 PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
 """
 
-WRITE_DOWN_END = """\
+RECORD_END = """\
 #!/bin/sh
 echo "job $JOBID $JOBSTATE $EXITCODE" >> {folder}/ends
 """
@@ -82,7 +82,7 @@ def write_files(folder: Path, controller: Host, nodes: Sequence[Host], proctrack
     )
     (folder / "slurm.conf").write_text(conf)
     _write_gpus(folder)
-    _write_script_of_ends(folder)
+    _write_completion_script(folder)
     return _munged(folder)
 
 
@@ -98,10 +98,10 @@ def _write_gpus(folder: Path) -> None:
     (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{GPUS_PER_NODE - 1}]\n")
 
 
-def _write_script_of_ends(folder: Path) -> None:
+def _write_completion_script(folder: Path) -> None:
     (folder / "ends").touch()
-    script = folder / "write_down_end"
-    script.write_text(WRITE_DOWN_END.format(folder=folder))
+    script = folder / "record_end"
+    script.write_text(RECORD_END.format(folder=folder))
     script.chmod(0o755)
 
 

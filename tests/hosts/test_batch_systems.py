@@ -1,4 +1,4 @@
-"""The scripts of configs/schedulers, run on the nodes of LSF, PBS and Flux as far as they notice."""
+"""The scripts of configs/schedulers, with simulated LSF, PBS and Flux."""
 
 import re
 from collections.abc import Sequence
@@ -8,20 +8,8 @@ from textwrap import dedent
 import pytest
 
 from tests.hosts.batch_systems import run_script
+from tests.hosts.failing_ranks import PRINT_OR_FAIL, RANKS, two_by_two
 from tests.hosts.host import Host
-
-RANKS = """
-    import os, time
-    from pathlib import Path
-    where = f"{os.environ['RANK']} of {os.environ['WORLD_SIZE']} on {os.uname().nodename}"
-    print(f"rank {where}\\n", end="", flush=True)
-    Path(f"rank-{os.environ['RANK']}-has-printed").touch()
-    if os.environ["RANK"] == os.environ.get("FAILS"):
-        # Its failure ends the others, which may not have printed yet.
-        while len(list(Path().glob("rank-*-has-printed"))) < int(os.environ["WORLD_SIZE"]):
-            time.sleep(0.01)
-        raise SystemExit(9)
-"""
 
 
 @pytest.mark.parametrize("scheduler", ["lsf", "pbs", "flux"])
@@ -30,13 +18,12 @@ def test_scheduler_script_runs_on_all_nodes(
     scheduler: str, fails: str, hosts: Sequence[Host], tmp_path: Path
 ) -> None:
     """There is a worker for each GPU. A failing rank's exit code is the script's."""
-    (tmp_path / "ranks.py").write_text(dedent(RANKS))
+    (tmp_path / "ranks.py").write_text(dedent(PRINT_OR_FAIL))
     words = f"--nproc-per-node 2 --env FAILS={fails} ranks.py"
 
     done = run_script(scheduler, hosts[:2], tmp_path, words)
 
     assert done.code == (9 if fails else 0), done.err
-    where = [f"rank {rank} of 4 on n{rank // 2}" for rank in range(4)]
-    told = sorted(re.findall(r"rank \d of \d on n\d", done.out))
+    printed, expected = sorted(re.findall(RANKS, done.out)), two_by_two()
     # Ranks that have not begun when another one fails print nothing.
-    assert told == where or (fails and {where[3]} <= set(told) <= set(where))
+    assert printed == expected or (fails and {expected[3]} <= set(printed) <= set(expected))

@@ -4,13 +4,12 @@ import sys
 from pathlib import Path
 
 from tests.hosts.scaling_ranks import ON_ONE_AND_TWO_NODES, RANKS_SCALE, measured
-from tests.hosts.slurm import Slurm
+from tests.hosts.slurm import CLUSTERRUN_ON_PATH, Slurm
 
 
 def test_bench_in_batch_script_starts_runs_with_srun(slurm: Slurm, tmp_path: Path) -> None:
     """Started by srun itself, it is refused."""
     (tmp_path / "train.py").write_text(RANKS_SCALE)
-    path = {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}
     script = """
         #!/bin/bash
         #SBATCH --nodes=2
@@ -19,7 +18,7 @@ def test_bench_in_batch_script_starts_runs_with_srun(slurm: Slurm, tmp_path: Pat
         ! srun clusterrun bench --nproc 1 train.py
     """
 
-    done = slurm.ended(slurm.sbatch(script, environ=path, folder=tmp_path))
+    done = slurm.ended(slurm.sbatch(script, environ=CLUSTERRUN_ON_PATH, folder=tmp_path))
 
     assert done.code == 0, done.err
     assert measured(done.out) == ON_ONE_AND_TWO_NODES

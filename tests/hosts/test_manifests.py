@@ -1,4 +1,4 @@
-"""The manifests in configs/kubernetes, run as Kubernetes' controllers run them."""
+"""The manifests of configs/kubernetes, with simulated controllers."""
 
 import os
 import re
@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.contract.launched import COMMAND
+from tests.hosts.failing_ranks import PRINT_OR_FAIL, RANKS, two_by_two
 from tests.hosts.host import Host
 from tests.hosts.kubernetes import EVICTED_AFTER, Result, read_manifest, run
 
@@ -20,23 +21,7 @@ KINDS = ("jobset", "trainjob")
 
 pytestmark = pytest.mark.timeout(300)
 
-RANKS = """
-    import os, time
-    from pathlib import Path
-
-    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
-    print(f"rank {rank} of {size} in {os.uname().nodename}\\n", end="", flush=True)
-    Path(f"rank-{rank}-has-printed").touch()
-    assert "CLUSTERRUN_TOKEN" not in os.environ
-    if rank == os.environ.get("FAILS"):
-        # Its failure ends the others, which may not have printed yet.
-        while len(list(Path().glob("rank-*-has-printed"))) < int(size):
-            time.sleep(0.01)
-        raise SystemExit(9)
-"""
-
-
-RESUMES = """
+RESUME = """
     import os, time
     from pathlib import Path
     from clusterrun import suspend
@@ -53,29 +38,31 @@ RESUMES = """
 """
 
 HOOK = "sh -c 'until test -e has-begun-0 -a -e has-begun-1; do sleep 0.1; done; test ! -e saved'"
-"""Asks for a suspension in the first round, once no rank can take what another has saved for its own start."""
+"""Requests a suspension in the first run, once all ranks have started."""
 
 
 def edited(kind: str, *words: str) -> str:
-    """Return the manifest with another command: options that find the nodes stay."""
+    """Return the manifest with another command, and its options for rendezvous."""
     *objects, last = yaml.safe_load_all((ROOT / f"configs/kubernetes/{kind}.yaml").read_text())
     runtime = last if kind == "jobset" else objects[-1]["spec"]["template"]
     (replicated,) = runtime["spec"]["replicatedJobs"]
     (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
-    finding = [each for each in container["command"] if each.startswith(("--nnodes", "--master"))]
-    container["command"] = ["clusterrun", *finding, *words]
+    rendezvous = [
+        each for each in container["command"] if each.startswith(("--nnodes", "--master"))
+    ]
+    container["command"] = ["clusterrun", *rendezvous, *words]
     return yaml.safe_dump_all([*objects, last])
 
 
 def ranks(result: Result) -> list[str]:
     text = "".join(end.out for end in result.rounds[-1])
-    return sorted(re.findall(r"rank \d of \d in \S+", text))
+    return sorted(re.findall(RANKS, text))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return the working directory of the image."""
-    (tmp_path / "ranks.py").write_text(dedent(RANKS))
+    (tmp_path / "ranks.py").write_text(dedent(PRINT_OR_FAIL))
     return tmp_path
 
 
@@ -102,12 +89,12 @@ def test_failing_rank_fails_job_without_retry(
 
     assert result.condition == "Failed PodFailurePolicy"
     assert [end.code for end in result.rounds[0]] == [9, 9], result.rounds[0]
-    assert ranks(result) == [f"rank {rank} of 4 in digits-node-0-{rank // 2}" for rank in range(4)]
+    assert ranks(result) == two_by_two("digits-node-0-")
 
 
 def test_suspended_job_resumes_in_new_pods(hosts: Sequence[Host], folder: Path) -> None:
     """Its pods do not count as failures."""
-    (folder / "resumes.py").write_text(dedent(RESUMES))
+    (folder / "resumes.py").write_text(dedent(RESUME))
     options = ("--nproc-per-node=1", "--requeue", "--suspend-hook", HOOK)
     manifest = edited("jobset", *options, "resumes.py")
 
@@ -119,7 +106,7 @@ def test_suspended_job_resumes_in_new_pods(hosts: Sequence[Host], folder: Path) 
     assert begun[0] == begun[1] != "0"
 
 
-EVICTED = f"""
+WAIT_FOR_EVICTION = f"""
     import os, time
     from pathlib import Path
 
@@ -137,7 +124,7 @@ EVICTED = f"""
 
 def test_evicted_pod_does_not_count_as_failure(hosts: Sequence[Host], folder: Path) -> None:
     """Its SIGTERM ends the job on both pods. Both are created again, and the other one counts once."""
-    (folder / "evicted.py").write_text(dedent(EVICTED))
+    (folder / "evicted.py").write_text(dedent(WAIT_FOR_EVICTION))
     job = read_manifest(edited("jobset", "--nproc-per-node=1", "evicted.py"))
 
     result = run(job, hosts, folder, PATH, evicted=1)
@@ -151,9 +138,11 @@ def test_pod_with_wrong_token_is_refused(hosts: Sequence[Host], folder: Path) ->
     """The Secret of the manifest has the token."""
     options = ("--nproc-per-node=1", "--rdzv-timeout=3")
     job = read_manifest(edited("jobset", *options, "ranks.py"))
-    stranger = replace(job.pods[1], environ={**job.pods[1].environ, "CLUSTERRUN_TOKEN": 64 * "x"})
+    unauthenticated = replace(
+        job.pods[1], environ={**job.pods[1].environ, "CLUSTERRUN_TOKEN": 64 * "x"}
+    )
 
-    result = run(replace(job, pods=(job.pods[0], stranger)), hosts, folder, PATH)
+    result = run(replace(job, pods=(job.pods[0], unauthenticated)), hosts, folder, PATH)
 
     assert result.condition == "Failed PodFailurePolicy"
     assert result.rounds[0][1].code == 4, result.rounds[0]

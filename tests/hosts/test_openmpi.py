@@ -8,7 +8,7 @@ import pytest
 from tests.contract.launched import Launcher
 from tests.hosts.host import Host
 from tests.hosts.openmpi import mpirun, without_warnings
-from tests.hosts.test_slurm import FAIL, REDUCE, TELL, column, told
+from tests.hosts.test_slurm import FAIL, PRINT_VARIABLES, REDUCE, columns, workers_in
 
 pytestmark = pytest.mark.needs("mpirun")
 
@@ -22,20 +22,29 @@ TWO_EACH = [
 ]
 
 
-@pytest.mark.parametrize(
+both_layouts = pytest.mark.parametrize(
     ("layout", "workers"), [("ppr:1:node", 2), ("ppr:2:node", None)], ids=["per-node", "per-gpu"]
 )
+
+per_node_and_long_per_gpu = pytest.mark.parametrize(
+    ("layout", "workers"),
+    [("ppr:1:node", 2), pytest.param("ppr:2:node", None, marks=pytest.mark.long)],
+    ids=["per-node", "per-gpu"],
+)
+
+
+@both_layouts
 def test_mpirun_tasks_become_ranks(
     layout: str, workers: int | None, hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
     """One task per node and one per worker give the same world."""
     around = mpirun(hosts[:2], tmp_path, "--map-by", layout)
 
-    done = clusterrun.script(TELL, around=around, workers=workers).ended()
+    done = clusterrun.script(PRINT_VARIABLES, around=around, workers=workers).ended()
 
     assert (done.code, without_warnings(done.err)) == (0, "")
-    assert column(told(done.out), *NAMES) == TWO_EACH
-    assert column(told(done.out), "MASTER_ADDR") == [(hosts[0].address,)] * 4
+    assert columns(workers_in(done.out), *NAMES) == TWO_EACH
+    assert columns(workers_in(done.out), "MASTER_ADDR") == [(hosts[0].address,)] * 4
 
 
 def test_tasks_mapped_by_node(
@@ -44,10 +53,10 @@ def test_tasks_mapped_by_node(
     """The second task is the first one of the second node."""
     around = mpirun(hosts[:2], tmp_path, "-n", "4", "--map-by", "node")
 
-    done = clusterrun.script(TELL, around=around).ended()
+    done = clusterrun.script(PRINT_VARIABLES, around=around).ended()
 
     assert (done.code, without_warnings(done.err)) == (0, "")
-    assert column(told(done.out), "RANK", "LOCAL_RANK", "GROUP_RANK") == [
+    assert columns(workers_in(done.out), "RANK", "LOCAL_RANK", "GROUP_RANK") == [
         ("0", "0", "0"),
         ("1", "0", "1"),
         ("2", "1", "0"),
@@ -59,10 +68,10 @@ def test_tasks_of_one_host_use_loopback(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
     """The host's name need not resolve. Output is merged: no line is repeated or coloured."""
-    done = clusterrun.script(TELL, around=mpirun(hosts[:1], tmp_path, "-n", "2")).ended()
+    done = clusterrun.script(PRINT_VARIABLES, around=mpirun(hosts[:1], tmp_path, "-n", "2")).ended()
 
     assert (done.code, without_warnings(done.err)) == (0, "")
-    assert column(told(done.out), *NAMES[:4], "MASTER_ADDR") == [
+    assert columns(workers_in(done.out), *NAMES[:4], "MASTER_ADDR") == [
         ("0", "2", "0", "2", "127.0.0.1"),
         ("1", "2", "1", "2", "127.0.0.1"),
     ]
@@ -85,11 +94,7 @@ def test_task_keeps_cores_bound_by_mpirun(
     assert len(own) == 2
 
 
-@pytest.mark.parametrize(
-    ("layout", "workers"),
-    [("ppr:1:node", 2), pytest.param("ppr:2:node", None, marks=pytest.mark.long)],
-    ids=["per-node", "per-gpu"],
-)
+@per_node_and_long_per_gpu
 def test_all_reduce_under_mpirun(
     layout: str, workers: int | None, hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
@@ -102,11 +107,7 @@ def test_all_reduce_under_mpirun(
         assert f"rank {rank} sum 10 mean 2.5" in done.out
 
 
-@pytest.mark.parametrize(
-    ("layout", "workers"),
-    [("ppr:1:node", 2), pytest.param("ppr:2:node", None, marks=pytest.mark.long)],
-    ids=["per-node", "per-gpu"],
-)
+@per_node_and_long_per_gpu
 def test_failure_ends_mpirun_with_exit_code_of_worker(
     layout: str, workers: int | None, hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
@@ -125,7 +126,7 @@ def test_uneven_tasks_are_refused(
     """A task can't know its node; mpirun ends the others."""
     around = mpirun(hosts[:2], tmp_path, "-n", "3", "--map-by", "node")
 
-    done = clusterrun.script(TELL, around=around).ended()
+    done = clusterrun.script(PRINT_VARIABLES, around=around).ended()
 
     assert done.code == 2
     assert "nodes have different numbers of tasks" in done.err

@@ -8,7 +8,7 @@ import pytest
 from tests.contract.launched import COMMAND
 from tests.hosts.openmpi import AS_ROOT
 from tests.hosts.slurm import Slurm
-from tests.hosts.test_slurm import TELL, column, script, told
+from tests.hosts.test_slurm import PRINT_VARIABLES, columns, script, workers_in
 
 pytestmark = pytest.mark.needs("mpirun")
 
@@ -18,7 +18,7 @@ def test_mpirun_in_batch_script_ignores_slurm_procid(slurm: Slurm, tmp_path: Pat
     text = f"""\
         #!/bin/sh
         exec mpirun --oversubscribe --bind-to none --map-by ppr:2:node --mca oob_tcp_if_include eth0 \\
-            {COMMAND} {script(tmp_path, TELL)}
+            {COMMAND} {script(tmp_path, PRINT_VARIABLES)}
         """
     environ = {**AS_ROOT, "PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""}
 
@@ -26,7 +26,7 @@ def test_mpirun_in_batch_script_ignores_slurm_procid(slurm: Slurm, tmp_path: Pat
     done = slurm.ended(job)
 
     assert done.code == 0, done.err
-    assert column(told(done.out), "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK") == [
+    assert columns(workers_in(done.out), "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK") == [
         ("0", "4", "0", "0"),
         ("1", "4", "1", "0"),
         ("2", "4", "0", "1"),

@@ -2,25 +2,23 @@
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.hosts.slurm import Slurm
+from tests.hosts.slurm import CLUSTERRUN_ON_PATH, Slurm
 from tests.transcripts import blocks
 
 ROOT = Path(__file__).parent.parent.parent
-ON_PATH = {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}
 PROGRAM = """\
 import os
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "cpus", len(os.sched_getaffinity(0)))
 """
-"""Each worker of this Slurm's nodes may have both of their CPUs."""
+"""Each worker may use both CPUs of its node."""
 
 STEP = r"\[rank 0 n0\] step (\d+) loss"
 
-SECONDS_OF_A_TURN = 110
+SECONDS_OF_A_RUN = 110
 """Slurm's shortest time limit is a minute, and its clock for limits is coarse."""
 
 
@@ -36,7 +34,7 @@ def test_batch_script_of_readme_starts_worker_per_gpu(slurm: Slurm, tmp_path: Pa
     text = batch_script("README.md", "#SBATCH")
     (tmp_path / "train.py").write_text(PROGRAM)
 
-    job = slurm.sbatch(text, "--gpus-per-node=2", environ=ON_PATH, folder=tmp_path)
+    job = slurm.sbatch(text, "--gpus-per-node=2", environ=CLUSTERRUN_ON_PATH, folder=tmp_path)
     done = slurm.ended(job)
 
     assert done.code == 0, done.err
@@ -53,13 +51,15 @@ def test_suspension_recipe_resumes_at_saved_step(slurm: Slurm, tmp_path: Path) -
     shutil.copy(ROOT / "scripts/train_resume.py", tmp_path / "train.py")
     text = text.replace("run.pt", "run.pt --steps 100000")
 
-    job = slurm.sbatch(text, "--time=1", "--gpus-per-node=2", environ=ON_PATH, folder=tmp_path)
+    job = slurm.sbatch(
+        text, "--time=1", "--gpus-per-node=2", environ=CLUSTERRUN_ON_PATH, folder=tmp_path
+    )
     printed = slurm.follow(job)
-    # Each of the two nodes says so.
-    printed.wait_for(r"exit code 75: suspended at step", times=2, seconds=SECONDS_OF_A_TURN)
-    first_turn = re.findall(STEP, job.out.read_text())
+    # Both nodes print it.
+    printed.wait_for(r"exit code 75: suspended at step", times=2, seconds=SECONDS_OF_A_RUN)
+    first_run = re.findall(STEP, job.out.read_text())
     slurm.start_again(job)
-    printed.wait_for(STEP, times=len(first_turn) + 1, seconds=SECONDS_OF_A_TURN)
+    printed.wait_for(STEP, times=len(first_run) + 1, seconds=SECONDS_OF_A_RUN)
 
     (saved,) = {
         int(step) for step in re.findall(r"75: suspended at step (\d+)", printed.err + printed.out)

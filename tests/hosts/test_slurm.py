@@ -1,8 +1,7 @@
-"""clusterrun as tasks of a real Slurm: ranks, CPUs and ends."""
+"""clusterrun as tasks of a real Slurm: ranks, CPUs, errors and exit codes."""
 
 import json
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.launched import COMMAND, Ended, Launcher
-from tests.hosts.slurm import Slurm
+from tests.hosts.slurm import CLUSTERRUN_ON_PATH, Slurm
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -19,16 +18,15 @@ PER_NODE = ("-N2", "--ntasks-per-node=1", "-c2", "--gres=gpu:2")
 
 PER_GPU = ("-N2", "--ntasks-per-node=2", "--gpus-per-task=1")
 
-ON_PATH = {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}
 
-TELL = """
+PRINT_VARIABLES = """
 import json, os
 names = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
     "MASTER_ADDR", "MASTER_PORT", "SLURMD_NODENAME", "SLURM_LOCALID", "SLURM_CPU_BIND_LIST",
 )
-told = {name: os.environ.get(name, "") for name in names}
-print(json.dumps({**told, "cpus": sorted(os.sched_getaffinity(0)), "parent": os.getppid()}))
+values = {name: os.environ.get(name, "") for name in names}
+print(json.dumps({**values, "cpus": sorted(os.sched_getaffinity(0)), "parent": os.getppid()}))
 """
 
 REDUCE = """
@@ -44,7 +42,7 @@ print("rank", rank, "sum", int(total), "mean", next(model.parameters()).grad.ite
 distributed.destroy_process_group()
 """
 
-HOLD_ON = """
+SAVE_ON_SIGTERM = """
 import os, signal, time
 def save(*_):
     time.sleep(1)
@@ -63,19 +61,21 @@ if os.environ["RANK"] == "1":
 time.sleep(1000)
 """
 
-COME_LATE = ("sh", "-c", 'test "$SLURM_PROCID" = 0 || exit 1; exec "$@"', "sh")
-"""Words before clusterrun: only the first node starts it."""
+ONLY_FIRST_TASK = ("sh", "-c", 'test "$SLURM_PROCID" = 0 || exit 1; exec "$@"', "sh")
+"""Words before clusterrun: only the first task starts it."""
 
-Told = dict[str, Any]
+both_layouts = pytest.mark.parametrize("layout", [PER_NODE, PER_GPU], ids=["per-node", "per-gpu"])
+
+Variables = dict[str, Any]
 
 
-def told(out: str) -> list[Told]:
-    """Return what workers with the script ``TELL`` printed, by rank."""
-    found: list[Told] = [json.loads(text) for text in re.findall(r"\{.*\}", out)]
+def workers_in(out: str) -> list[Variables]:
+    """Return what workers with the script ``PRINT_VARIABLES`` printed, by rank."""
+    found: list[Variables] = [json.loads(text) for text in re.findall(r"\{.*\}", out)]
     return sorted(found, key=lambda worker: int(worker["RANK"]))
 
 
-def column(workers: Sequence[Told], *names: str) -> list[tuple[Any, ...]]:
+def columns(workers: Sequence[Variables], *names: str) -> list[tuple[Any, ...]]:
     """Return these values of each worker."""
     return [tuple(worker[name] for name in names) for worker in workers]
 
@@ -91,49 +91,60 @@ def batch(slurm: Slurm, text: str, *options: str) -> Ended:
     return slurm.ended(slurm.sbatch(text, *options))
 
 
-def test_srun_needs_no_options(slurm: Slurm, clusterrun: Launcher) -> None:
-    """Slurm starts one task per node, without GPUs."""
-    done = clusterrun.script(TELL, around=slurm.around("-N2", "--ntasks-per-node=1")).ended()
+ONE_EACH = "-N2 --ntasks-per-node=1"
+TWO_EACH = "-N2 --ntasks-per-node=2"
 
-    assert (done.code, done.err) == (0, "")
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
-    assert column(told(done.out), *names) == [
-        ("0", "2", "0", "1", "0", "n0"),
-        ("1", "2", "0", "1", "1", "n0"),
-    ]
+RANKS_OF_TWO_EACH = ["0 4 0 2 0 2 n0", "1 4 1 2 0 2 n0", "2 4 0 2 1 2 n1", "3 4 1 2 1 2 n1"]
+
+IS_SPARE = "clusterrun: this node is a spare: it waits to take the place of a lost node\n"
 
 
-def test_one_task_per_node_starts_a_worker_per_gpu(slurm: Slurm, clusterrun: Launcher) -> None:
-    """Each task starts as many workers as Slurm gives it GPUs."""
-    done = clusterrun.script(TELL, around=slurm.around(*PER_NODE)).ended()
-
-    assert done.code == 0, done.err
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-    assert column(told(done.out), *names, "SLURMD_NODENAME") == [
-        ("0", "4", "0", "2", "0", "n0"),
-        ("1", "4", "1", "2", "0", "n0"),
-        ("2", "4", "0", "2", "1", "n1"),
-        ("3", "4", "1", "2", "1", "n1"),
-    ]
-
-
-@pytest.mark.parametrize("options", [("--spares", "1"), ("--nnodes", "1", "--spares", "1")])
-def test_one_of_the_nodes_is_a_spare(
-    slurm: Slurm, clusterrun: Launcher, options: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("srun", "options", "ranks", "errors"),
+    [
+        (ONE_EACH, "", ["0 2 0 1 0 2 n0", "1 2 0 1 1 2 n1"], ""),
+        # Each task starts as many workers as Slurm gives it GPUs.
+        (f"{ONE_EACH} -c2 --gres=gpu:2", "", RANKS_OF_TWO_EACH, None),
+        # Nodes may have different numbers of tasks.
+        ("-N2 -n3", "", ["0 3 0 2 0 2 n0", "1 3 1 2 0 2 n0", "2 3 0 1 1 2 n1"], None),
+        # The last node of the step is the spare. --nnodes counts those that work.
+        (ONE_EACH, "--spares 1", ["0 1 0 1 0 1 n0"], IS_SPARE),
+        (ONE_EACH, "--nnodes 1 --spares 1", ["0 1 0 1 0 1 n0"], IS_SPARE),
+        # One task per GPU, by whatever option, has one worker each.
+        *(
+            (f"{TWO_EACH} {gpus}", options, RANKS_OF_TWO_EACH, None)
+            for gpus in ("--gpus-per-task=1", "--gres=gpu:2", "")
+            for options in ("", "--exec")
+        ),
+    ],
+)
+def test_ranks_of_step(
+    srun: str,
+    options: str,
+    ranks: list[str],
+    *,
+    errors: str | None,
+    slurm: Slurm,
+    clusterrun: Launcher,
 ) -> None:
-    """The last node of the step waits; --nnodes counts those that work, and may be left out."""
-    around = slurm.around("-N2", "--ntasks-per-node=1")
-    done = clusterrun.script(TELL, *options, around=around).ended()
+    around = slurm.around(*srun.split())
+
+    done = clusterrun.script(PRINT_VARIABLES, *options.split(), around=around).ended()
 
     assert done.code == 0, done.err
-    names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "SLURMD_NODENAME")
-    assert column(told(done.out), *names) == [("0", "1", "0", "1", "n0")]
-    assert done.err == (
-        "clusterrun: this node is a spare: it waits to take the place of a lost node\n"
-    )
+    assert errors in (None, done.err)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    workers = workers_in(done.out)
+    found = columns(workers, *names, "GROUP_WORLD_SIZE", "SLURMD_NODENAME")
+    assert [" ".join(values) for values in found] == ranks
+    assert len(set(columns(workers, "MASTER_ADDR", "MASTER_PORT"))) == 1
+    if len(ranks) > 1:
+        assert columns(workers, "MASTER_ADDR")[0] == ("n0",)
+    if srun.startswith(TWO_EACH):
+        assert columns(workers, "SLURM_LOCALID") == columns(workers, "LOCAL_RANK")
 
 
-LOSES_ITS_AGENT = """
+KILL_AGENT = """
 import os, signal, time
 attempt, node = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["SLURMD_NODENAME"]
 if attempt == "0" and node == os.environ["LOST"]:
@@ -155,7 +166,7 @@ def test_elastic_step_survives_loss_of_any_node_but_node_zero(
     errors = clusterrun.folder / "errors"
     step = ("-N2", "--ntasks-per-node=1", "--kill-on-bad-exit=0", f"--error={errors}.%t")
     job = clusterrun.script(
-        LOSES_ITS_AGENT, "--nnodes=1:4", around=slurm.around(*step), environ={"LOST": lost}
+        KILL_AGENT, "--nnodes=1:4", around=slurm.around(*step), environ={"LOST": lost}
     )
     job.ended(60.0)
 
@@ -170,38 +181,16 @@ def test_elastic_step_survives_loss_of_any_node_but_node_zero(
 
 @pytest.mark.parametrize("option", ["", pytest.param("--run-id=mine", marks=pytest.mark.long)])
 def test_srun_inside_worker_is_separate_job(slurm: Slurm, tmp_path: Path, option: str) -> None:
-    inner = f"srun --overlap -N2 -n2 {COMMAND} {script(tmp_path, TELL)}"
+    inner = f"srun --overlap -N2 -n2 {COMMAND} {script(tmp_path, PRINT_VARIABLES)}"
     outer = f"srun --overlap -N1 -n1 {COMMAND} {option} --no-python {inner}"
 
     done = batch(slurm, f"#!/bin/sh\nexec {outer}\n", "-N2")
 
     assert done.code == 0, done.err
-    assert column(told(done.out), "RANK", "WORLD_SIZE", "SLURMD_NODENAME") == [
+    assert columns(workers_in(done.out), "RANK", "WORLD_SIZE", "SLURMD_NODENAME") == [
         ("0", "2", "n0"),
         ("1", "2", "n1"),
     ]
-
-
-@pytest.mark.parametrize("gpus", [("--gpus-per-task=1",), ("--gres=gpu:2",), ()], ids=str)
-@pytest.mark.parametrize("how", [(), ("--exec",)], ids=["looked-after", "exec"])
-def test_one_task_per_gpu_has_one_worker_each(
-    slurm: Slurm, clusterrun: Launcher, gpus: tuple[str, ...], how: tuple[str, ...]
-) -> None:
-    """Ranks are Slurm's; the variables are those of one agent per node."""
-    around = slurm.around("-N2", "--ntasks-per-node=2", *gpus)
-
-    done = clusterrun.script(TELL, *how, around=around).ended()
-
-    assert done.code == 0, done.err
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-    more = ("GROUP_WORLD_SIZE", "SLURMD_NODENAME", "SLURM_LOCALID")
-    assert column(told(done.out), *names, *more) == [
-        ("0", "4", "0", "2", "0", "2", "n0", "0"),
-        ("1", "4", "1", "2", "0", "2", "n0", "1"),
-        ("2", "4", "0", "2", "1", "2", "n1", "0"),
-        ("3", "4", "1", "2", "1", "2", "n1", "1"),
-    ]
-    assert len(set(column(told(done.out), "MASTER_ADDR", "MASTER_PORT"))) == 1
 
 
 def test_output_lines_of_tasks_are_whole_and_prefixed(slurm: Slurm, clusterrun: Launcher) -> None:
@@ -212,19 +201,6 @@ def test_output_lines_of_tasks_are_whole_and_prefixed(slurm: Slurm, clusterrun: 
 
     lines = [f"[rank {r} n{r // 2}] a line {number}" for r in range(4) for number in range(100)]
     assert sorted(done.out.splitlines()) == sorted(lines), done.err
-
-
-def test_nodes_may_have_different_numbers_of_tasks(slurm: Slurm, clusterrun: Launcher) -> None:
-    """Three tasks on two nodes."""
-    done = clusterrun.script(TELL, around=slurm.around("-N2", "-n3")).ended()
-
-    assert done.code == 0, done.err
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-    assert column(told(done.out), *names) == [
-        ("0", "3", "0", "2", "0"),
-        ("1", "3", "1", "2", "0"),
-        ("2", "3", "0", "1", "1"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -242,8 +218,8 @@ def test_all_reduce_in_slurm_step(
     done = clusterrun.script(REDUCE, *how, around=slurm.around(*layout)).ended(60)
 
     assert done.code == 0, done.err
-    said = sorted(re.findall(r"rank \d sum \d+ mean \S+", done.out))
-    assert said == [f"rank {rank} sum 10 mean 2.5" for rank in range(4)]
+    printed = sorted(re.findall(r"rank \d sum \d+ mean \S+", done.out))
+    assert printed == [f"rank {rank} sum 10 mean 2.5" for rank in range(4)]
 
 
 @pytest.mark.long
@@ -253,7 +229,7 @@ def test_batch_scripts_train_to_95_percent(slurm: Slurm, layout: str) -> None:
     gpus = "--gpus-per-node=2" if layout == "node" else "--gpus-per-task=1"
     args = (str(ROOT / "scripts/train_digits.py"),)
 
-    job = slurm.sbatch(text, gpus, args=args, environ=ON_PATH, folder=ROOT)
+    job = slurm.sbatch(text, gpus, args=args, environ=CLUSTERRUN_ON_PATH, folder=ROOT)
     printed = slurm.follow(job)
     # Each wait has its own limit: four ranks and their data loaders may have few cores.
     for progress in ("epoch 1/8", "epoch 3/8", "epoch 5/8", "epoch 8/8", "test accuracy"):
@@ -279,40 +255,42 @@ def test_batch_scripts_use_all_cpus(
 ) -> None:
     """On exclusive nodes there is no warning and no idle CPU."""
     text = (ROOT / f"scripts/slurm_one_task_per_{layout}.sh").read_text()
-    job = slurm.sbatch(text, *options, args=(script(tmp_path, TELL),), environ=ON_PATH)
+    job = slurm.sbatch(
+        text, *options, args=(script(tmp_path, PRINT_VARIABLES),), environ=CLUSTERRUN_ON_PATH
+    )
 
     done = slurm.ended(job)
 
     assert done.code == 0, done.err
     assert "srun" not in done.err
-    workers = told(done.out)
-    assert column(workers, "WORLD_SIZE") == [(str(world),)] * world
+    workers = workers_in(done.out)
+    assert columns(workers, "WORLD_SIZE") == [(str(world),)] * world
     assert {cpu for worker in workers for cpu in worker["cpus"]} == {0, 1}
 
 
 def test_batch_script_in_salloc_runs_srun(slurm: Slurm, tmp_path: Path) -> None:
     wrapper = str(ROOT / "scripts/slurm_one_task_per_node.sh")
-    words = ("salloc", "--nodes=2", "--exclusive", wrapper, script(tmp_path, TELL))
+    words = ("salloc", "--nodes=2", "--exclusive", wrapper, script(tmp_path, PRINT_VARIABLES))
 
-    done = slurm.start(*words, environ=ON_PATH).ended()
+    done = slurm.start(*words, environ=CLUSTERRUN_ON_PATH).ended()
 
     assert done.code == 0, done.err
-    assert column(told(done.out), "WORLD_SIZE", "cpus") == [("2", [0, 1])] * 2
+    assert columns(workers_in(done.out), "WORLD_SIZE", "cpus") == [("2", [0, 1])] * 2
 
 
 def test_exec_replaces_launcher(slurm: Slurm, clusterrun: Launcher) -> None:
     """The worker's parent is slurmstepd."""
     two = ("-N1", "-n2")
 
-    done = clusterrun.script(TELL, "--exec", around=slurm.around(*two)).ended()
+    done = clusterrun.script(PRINT_VARIABLES, "--exec", around=slurm.around(*two)).ended()
 
-    parents = column(told(done.out), "parent")
+    parents = columns(workers_in(done.out), "parent")
     assert len(parents) == 2, done.err
     assert len(set(parents)) == 1
 
 
 def test_exec_with_several_workers_is_refused(slurm: Slurm, clusterrun: Launcher) -> None:
-    done = clusterrun.script(TELL, "--exec", around=slurm.around(*PER_NODE)).ended()
+    done = clusterrun.script(PRINT_VARIABLES, "--exec", around=slurm.around(*PER_NODE)).ended()
 
     assert (done.code, done.out) == (2, "")
     wrong = "--exec: one process can't become 2 workers (nproc_per_node: SLURM_GPUS_ON_NODE)"
@@ -322,7 +300,7 @@ def test_exec_with_several_workers_is_refused(slurm: Slurm, clusterrun: Launcher
 
 def test_batch_script_on_two_nodes_needs_srun(slurm: Slurm, tmp_path: Path) -> None:
     """The hint has the CPUs that srun would not request."""
-    path = script(tmp_path, TELL)
+    path = script(tmp_path, PRINT_VARIABLES)
 
     done = batch(slurm, f"#!/bin/sh\nexec {COMMAND} {path}\n", "-N2", "--exclusive")
 
@@ -336,7 +314,7 @@ def test_batch_script_on_two_nodes_needs_srun(slurm: Slurm, tmp_path: Path) -> N
 
 def test_batch_script_submitted_by_step_needs_srun(slurm: Slurm, tmp_path: Path) -> None:
     """It inherits the variables of the step, here of the same sizes."""
-    path = script(tmp_path, TELL)
+    path = script(tmp_path, PRINT_VARIABLES)
     (tmp_path / "job.sh").write_text(f"#!/bin/sh\nexec {COMMAND} {path}\n")
     submit = 'test "$SLURM_PROCID" = 1 || exec sbatch --wait -o job.err -N2 -n2 job.sh'
 
@@ -347,42 +325,42 @@ def test_batch_script_submitted_by_step_needs_srun(slurm: Slurm, tmp_path: Path)
 
 
 def test_batch_script_on_one_node_needs_no_srun(slurm: Slurm, tmp_path: Path) -> None:
-    text = f"#!/bin/sh\nexec {COMMAND} {script(tmp_path, TELL)}\n"
+    text = f"#!/bin/sh\nexec {COMMAND} {script(tmp_path, PRINT_VARIABLES)}\n"
 
     done = batch(slurm, text, "-N1", "--gpus-per-node=2")
 
     assert done.code == 0, done.err
-    assert column(told(done.out), "RANK", "WORLD_SIZE") == [("0", "2"), ("1", "2")]
+    assert columns(workers_in(done.out), "RANK", "WORLD_SIZE") == [("0", "2"), ("1", "2")]
 
 
 @pytest.mark.parametrize("options", ["", "--preserve-env"])
 def test_step_on_one_node_of_allocation(slurm: Slurm, tmp_path: Path, options: str) -> None:
     """With the option, some variables have the job's two nodes."""
-    text = f"#!/bin/sh\nexec srun {options} -N1 -n1 -w n1 {COMMAND} {script(tmp_path, TELL)}\n"
+    text = f"#!/bin/sh\nexec srun {options} -N1 -n1 -w n1 {COMMAND} {script(tmp_path, PRINT_VARIABLES)}\n"
 
     done = batch(slurm, text, "-N2")
 
     assert (done.code, done.err) == (0, "")
     names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "SLURMD_NODENAME", "MASTER_ADDR")
-    assert column(told(done.out), *names) == [("0", "1", "0", "n1", "127.0.0.1")]
+    assert columns(workers_in(done.out), *names) == [("0", "1", "0", "n1", "127.0.0.1")]
 
 
 def test_concurrent_steps_use_different_ports(slurm: Slurm, tmp_path: Path) -> None:
-    path = script(tmp_path, f"{TELL}\nimport time; time.sleep(2)")
+    path = script(tmp_path, f"{PRINT_VARIABLES}\nimport time; time.sleep(2)")
     step = f"srun -N2 -n2 --overlap {COMMAND} {path}"
 
     done = batch(slurm, f"#!/bin/sh\n{step} & {step} & wait\n", "-N2")
 
     assert (done.code, done.err) == (0, "")
-    by_port = sorted(told(done.out), key=lambda worker: worker["MASTER_PORT"])
-    assert column(by_port, "RANK", "WORLD_SIZE") == [("0", "2"), ("1", "2")] * 2
-    assert len(set(column(by_port, "MASTER_PORT"))) == 2
+    by_port = sorted(workers_in(done.out), key=lambda worker: worker["MASTER_PORT"])
+    assert columns(by_port, "RANK", "WORLD_SIZE") == [("0", "2"), ("1", "2")] * 2
+    assert len(set(columns(by_port, "MASTER_PORT"))) == 2
 
 
 def test_launch_inside_worker_is_separate_job(
     slurm: Slurm, clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    inner = script(tmp_path, TELL)
+    inner = script(tmp_path, PRINT_VARIABLES)
     outer = f"""
     import os, subprocess, sys
     if os.environ["RANK"] == "1":
@@ -393,30 +371,32 @@ def test_launch_inside_worker_is_separate_job(
 
     assert done.code == 0, done.err
     names = ("RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR")
-    assert column(told(done.out), *names) == [
+    assert columns(workers_in(done.out), *names) == [
         ("0", "2", "1", "127.0.0.1"),
         ("1", "2", "1", "127.0.0.1"),
     ]
     assert "started inside a worker of another job" in done.err
 
 
-@pytest.mark.parametrize("layout", [PER_NODE, PER_GPU], ids=["per-node", "per-gpu"])
+@both_layouts
 def test_exported_master_addr_is_used(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
 ) -> None:
     """Batch scripts export MASTER_ADDR and MASTER_PORT for torchrun."""
     exported = {"MASTER_ADDR": slurm.nodes[0].address, "MASTER_PORT": "29777"}
 
-    done = clusterrun.script(TELL, around=slurm.around(*layout), environ=exported).ended()
+    done = clusterrun.script(
+        PRINT_VARIABLES, around=slurm.around(*layout), environ=exported
+    ).ended()
 
     assert done.code == 0, done.err
-    where = column(told(done.out), "MASTER_ADDR", "MASTER_PORT")
+    where = columns(workers_in(done.out), "MASTER_ADDR", "MASTER_PORT")
     assert where == [(slurm.nodes[0].address, "29777")] * 4
 
 
 def test_arbitrary_distribution(slurm: Slurm, tmp_path: Path) -> None:
     """Nodes with one task each are sorted. Otherwise rank 0 may be on any node."""
-    (tmp_path / "train.py").write_text(TELL)
+    (tmp_path / "train.py").write_text(PRINT_VARIABLES)
     by_hand, command = ("--distribution=arbitrary", "-c1"), (COMMAND, "--nproc-per-node=1")
     given = ("--master-addr", "n1")
 
@@ -429,20 +409,20 @@ def test_arbitrary_distribution(slurm: Slurm, tmp_path: Path) -> None:
     )
 
     assert one_each.code == 0, one_each.err
-    assert {each["MASTER_ADDR"] for each in told(one_each.out)} == {"n0"}
+    assert {each["MASTER_ADDR"] for each in workers_in(one_each.out)} == {"n0"}
     assert unset.code == 2
     assert "SLURM_DISTRIBUTION is arbitrary, and rank 0 may be on any of SLURM_STEP_" in unset.err
     assert is_set.code == 0, is_set.err
-    assert [each["SLURMD_NODENAME"] for each in told(is_set.out)] == ["n1", "n0", "n0", "n1"]
+    assert [each["SLURMD_NODENAME"] for each in workers_in(is_set.out)] == ["n1", "n0", "n0", "n1"]
 
 
 def test_step_has_token(slurm: Slurm, tmp_path: Path) -> None:
     """A mismatch between tasks ends the step at once; a node without the token is refused alone."""
-    stranger = f"{COMMAND} --nnodes 2 --node-rank 1 --master-addr n0 --no-python true"
+    without_token = f"{COMMAND} --nnodes 2 --node-rank 1 --master-addr n0 --no-python true"
     line = f"""
         if [ "$SLURM_PROCID" = 1 ]; then
-            env -i PATH="$PATH" {stranger} --cluster none --master-port 29500
-            echo stranger $? >&2
+            env -i PATH="$PATH" {without_token} --cluster none --master-port 29500
+            echo "without token: $?" >&2
         fi
         CLUSTERRUN_MAX_RESTARTS=$SLURM_PROCID MASTER_PORT=29500 exec {COMMAND} --no-python true
     """
@@ -453,26 +433,32 @@ def test_step_has_token(slurm: Slurm, tmp_path: Path) -> None:
     assert done.code == 4, done.err
     assert done.err.count(mismatch) == 2
     assert "the job at n0:29500 has a token, but this node has none\n" in done.err
-    assert "stranger 4\n" in done.err
+    assert "without token: 4\n" in done.err
 
 
-def test_missing_node_is_named(slurm: Slurm, tmp_path: Path) -> None:
-    words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))
+@pytest.mark.parametrize(
+    ("tasks", "errors"),
+    [
+        (1, ["1 of 2 nodes joined within 2 s: n0; missing: n1"]),
+        (
+            2,
+            [
+                "1 of 4 tasks joined within 2 s: n0; missing: tasks 1-3\n",
+                "  start all tasks at once:\n    srun -n 4 clusterrun ...\n",
+            ],
+        ),
+    ],
+)
+def test_missing_tasks_are_named(
+    tasks: int, errors: list[str], slurm: Slurm, tmp_path: Path
+) -> None:
+    """By the host name, if each node has one task."""
+    command = (COMMAND, "--rdzv-timeout", "2", script(tmp_path, PRINT_VARIABLES))
 
-    done = slurm.srun("-N2", "--ntasks-per-node=1", *words)
+    done = slurm.srun("-N2", f"--ntasks-per-node={tasks}", *ONLY_FIRST_TASK, *command)
 
     assert (done.code, done.out) == (4, "")
-    assert "1 of 2 nodes joined within 2 s: n0; missing: n1" in done.err
-
-
-def test_missing_task_is_numbered(slurm: Slurm, tmp_path: Path) -> None:
-    words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))
-
-    done = slurm.srun("-N2", "--ntasks-per-node=2", *words)
-
-    assert (done.code, done.out) == (4, "")
-    assert "1 of 4 tasks joined within 2 s: n0; missing: tasks 1-3\n" in done.err
-    assert "  start all tasks at once:\n    srun -n 4 clusterrun ...\n" in done.err
+    assert [text for text in errors if text not in done.err] == []
 
 
 @pytest.mark.parametrize("option", [("--standalone",), ("--cluster", "none")])
@@ -481,9 +467,9 @@ def test_whole_job_in_each_task_is_a_warning(
 ) -> None:
     around = slurm.around("-N2", "--ntasks-per-node=2")
 
-    done = clusterrun.script(TELL, *option, around=around).ended()
+    done = clusterrun.script(PRINT_VARIABLES, *option, around=around).ended()
 
-    assert column(told(done.out), "RANK", "WORLD_SIZE") == [("0", "1")] * 4
+    assert columns(workers_in(done.out), "RANK", "WORLD_SIZE") == [("0", "1")] * 4
     assert done.code == 0
     assert done.err == (
         "clusterrun: 4 whole jobs run, one in each task of slurm (SLURM_STEP_TASKS_PER_NODE): for"
@@ -496,24 +482,24 @@ def test_hint_in_salloc_shell_runs_on_nodes(
     slurm: Slurm, tmp_path: Path, option: tuple[str, ...]
 ) -> None:
     """The shell of salloc is not on one of the nodes."""
-    salloc, name = ("salloc", "--nodes=2", "--exclusive"), script(tmp_path, TELL)
+    salloc, name = ("salloc", "--nodes=2", "--exclusive"), script(tmp_path, PRINT_VARIABLES)
 
-    alone = slurm.start(*salloc, COMMAND, *option, name, environ=ON_PATH).ended()
+    alone = slurm.start(*salloc, COMMAND, *option, name, environ=CLUSTERRUN_ON_PATH).ended()
     (line,) = re.findall(r"but this shell runs on ctl; to run on them: (.*)", alone.err)
-    there = slurm.start(*salloc, "sh", "-c", line, environ=ON_PATH).ended()
+    there = slurm.start(*salloc, "sh", "-c", line, environ=CLUSTERRUN_ON_PATH).ended()
 
     names = ("RANK", "WORLD_SIZE", "SLURMD_NODENAME")
-    assert column(told(alone.out), *names) == [("0", "1", "")]
-    assert column(told(there.out), *names) == [("0", "2", "n0"), ("1", "2", "n1")], there.err
+    assert columns(workers_in(alone.out), *names) == [("0", "1", "")]
+    assert columns(workers_in(there.out), *names) == [("0", "2", "n0"), ("1", "2", "n1")], there.err
 
 
 def test_step_with_fewer_cpus_than_its_node_is_a_warning(slurm: Slurm, tmp_path: Path) -> None:
-    step = f"srun -N2 -n2 --cpu-bind=cores {COMMAND} {script(tmp_path, TELL)}"
+    step = f"srun -N2 -n2 --cpu-bind=cores {COMMAND} {script(tmp_path, PRINT_VARIABLES)}"
 
     done = batch(slurm, f"#!/bin/sh\nexec {step}\n", "-N2", "--exclusive", "--ntasks-per-node=1")
 
     assert done.code == 0, done.err
-    assert [len(worker["cpus"]) for worker in told(done.out)] == [1, 1]
+    assert [len(worker["cpus"]) for worker in workers_in(done.out)] == [1, 1]
     assert done.err.count("run srun -c 2") == 1
 
 
@@ -521,23 +507,23 @@ def test_more_workers_than_cpus_are_a_warning(slurm: Slurm, clusterrun: Launcher
     """There are two GPUs; srun without -c requests one CPU."""
     around = slurm.around("-N1", "--ntasks-per-node=1", "--gres=gpu:2")
 
-    done = clusterrun.script(TELL, around=around).ended()
+    done = clusterrun.script(PRINT_VARIABLES, around=around).ended()
 
-    (cpu,), (same,) = (worker["cpus"] for worker in told(done.out))
+    (cpu,), (same,) = (worker["cpus"] for worker in workers_in(done.out))
     assert cpu == same, done.err
     assert f"2 workers share 1 CPU ({cpu})" in done.err
     assert "add -c to srun" in done.err
 
 
 def test_workers_keep_cpus_of_their_task(slurm: Slurm, clusterrun: Launcher) -> None:
-    done = clusterrun.script(TELL, around=slurm.around(*PER_GPU)).ended()
+    done = clusterrun.script(PRINT_VARIABLES, around=slurm.around(*PER_GPU)).ended()
 
-    workers = told(done.out)
-    assert column(workers, "SLURM_CPU_BIND_LIST") == [("0x1,0x2",)] * 4, done.err
-    assert column(workers, "cpus") == [([0],), ([1],), ([0],), ([1],)]
+    workers = workers_in(done.out)
+    assert columns(workers, "SLURM_CPU_BIND_LIST") == [("0x1,0x2",)] * 4, done.err
+    assert columns(workers, "cpus") == [([0],), ([1],), ([0],), ([1],)]
 
 
-@pytest.mark.parametrize("layout", [PER_NODE, PER_GPU], ids=["per-node", "per-gpu"])
+@both_layouts
 def test_srun_has_exit_code_of_failed_worker(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
 ) -> None:
@@ -547,12 +533,12 @@ def test_srun_has_exit_code_of_failed_worker(
     assert "rank 1 on n0 failed" in done.err
 
 
-@pytest.mark.parametrize("layout", [PER_NODE, PER_GPU], ids=["per-node", "per-gpu"])
+@both_layouts
 def test_scancel_lets_workers_save(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
 ) -> None:
     """Everything has ended before Slurm sends SIGKILL ten seconds later."""
-    job = clusterrun.script(HOLD_ON, around=slurm.around(*layout))
+    job = clusterrun.script(SAVE_ON_SIGTERM, around=slurm.around(*layout))
     number = job.numbers("job", times=4)[0]
 
     slurm.run("scancel", str(number))
@@ -565,7 +551,7 @@ def test_scancel_lets_workers_save(
 def test_scancel_of_batch_script_lets_workers_save(slurm: Slurm, tmp_path: Path) -> None:
     """Slurm then signals srun as well, which must not make it kill its tasks."""
     text = (ROOT / "scripts/slurm_one_task_per_node.sh").read_text()
-    job = slurm.sbatch(text, args=(script(tmp_path, HOLD_ON),), environ=ON_PATH)
+    job = slurm.sbatch(text, args=(script(tmp_path, SAVE_ON_SIGTERM),), environ=CLUSTERRUN_ON_PATH)
     printed = slurm.follow(job)
     printed.wait_for("job", times=2)
 

@@ -1,4 +1,4 @@
-"""A step of four tasks with one spare: nodes are lost, replaced, and come back."""
+"""A step of four tasks with one spare: nodes are lost, replaced, and rejoin."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +10,12 @@ from tests.hosts.network import network
 from tests.hosts.slurm import Slurm
 from tests.waiting import wait_until
 
-TELLS_ITS_PLACE = """
+RECORD_RANK_AND_KILL_AGENT = """
 import os, pathlib, signal, time
 
 names = ("TORCHELASTIC_RESTART_COUNT", "RANK", "WORLD_SIZE", "SLURMD_NODENAME")
 attempt, rank, size, node = (os.environ[name] for name in names)
-with open("places", "a") as file:
+with open("ranks", "a") as file:
     file.write(f"attempt {attempt} rank {rank} of {size} on {node}|")
 while not pathlib.Path(f"begin {attempt}").exists():
     time.sleep(0.02)
@@ -27,13 +27,13 @@ if attempt != "2":
     time.sleep(100)
 """
 
-AGAIN_AFTER_A_KILL = """
+RUN_AGAIN_AFTER_SIGKILL = """
 clusterrun="{command} --spares 1 {script}"
 $clusterrun
 code=$?
 [ $code -lt 128 ] || $clusterrun
 """
-"""A task of the step: its agent is started once more, as after a reboot of the node."""
+"""A task of the step, whose agent is started again, as after a reboot of the node."""
 
 
 @pytest.fixture
@@ -49,24 +49,24 @@ def slurm_of_four(this_run: str) -> Iterator[Slurm]:
 @pytest.mark.long
 def test_replaced_node_rejoins_as_spare(slurm_of_four: Slurm, tmp_path: Path) -> None:
     """n3 replaces n1, which rejoins and replaces n2."""
-    (tmp_path / "train.py").write_text(TELLS_ITS_PLACE)
-    task = AGAIN_AFTER_A_KILL.format(command=COMMAND, script="train.py")
+    (tmp_path / "train.py").write_text(RECORD_RANK_AND_KILL_AGENT)
+    task = RUN_AGAIN_AFTER_SIGKILL.format(command=COMMAND, script="train.py")
     step = ("-N4", "--ntasks-per-node=1", "--kill-on-bad-exit=0", f"--error={tmp_path}/errors.%N")
     job = slurm_of_four.start_srun(*step, "sh", "-c", task, folder=tmp_path)
 
-    def places(attempt: int) -> list[str]:
-        """Return where the ranks of an attempt are; none until all three have told it."""
-        file = tmp_path / "places"
+    def ranks(attempt: int) -> list[str]:
+        """Return the hosts of an attempt's ranks, once all three have started."""
+        file = tmp_path / "ranks"
         lines = file.read_text().split("|") if file.exists() else []
         prefix = f"attempt {attempt} "
         found = sorted(line.removeprefix(prefix) for line in lines if line.startswith(prefix))
         return found if len(found) == 3 else []
 
-    def begin(attempt: int, node_that_waits: str) -> list[str]:
-        """Let an attempt begin when a node waits as a spare; return where its ranks are."""
-        errors = tmp_path / f"errors.{node_that_waits}"
-        found = wait_until(lambda: places(attempt), f"attempt {attempt}")
-        wait_until(lambda: "this node is a spare" in errors.read_text(), node_that_waits)
+    def begin(attempt: int, spare: str) -> list[str]:
+        """Let an attempt begin when a node is a spare; return the hosts of its ranks."""
+        errors = tmp_path / f"errors.{spare}"
+        found = wait_until(lambda: ranks(attempt), f"attempt {attempt}")
+        wait_until(lambda: "this node is a spare" in errors.read_text(), spare)
         (tmp_path / f"begin {attempt}").touch()
         return found
 

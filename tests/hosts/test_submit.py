@@ -8,6 +8,7 @@ from textwrap import dedent
 import pytest
 
 from tests.contract.launched import COMMAND, Ended
+from tests.hosts.failing_ranks import PRINT_OR_FAIL, RANKS, two_by_two
 from tests.hosts.slurm import BatchJob, Slurm
 
 pytestmark = pytest.mark.timeout(240)
@@ -16,25 +17,11 @@ SECONDS_TO_END = 60.0
 
 ROOT = Path(__file__).parents[2]
 
-RANKS = """
-    import os, time
-    from pathlib import Path
-    where = [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
-    print(f"rank {' '.join(where)} on {os.environ['SLURMD_NODENAME']}\\n", end="", flush=True)
-    job = os.environ["SLURM_JOB_ID"]
-    Path(f"rank-{where[0]}-of-{job}-has-printed").touch()
-    if where[0] == os.environ.get("FAILS"):
-        # Its failure ends the others, which may not have printed yet.
-        while len(list(Path().glob(f"rank-*-of-{job}-has-printed"))) < int(where[1]):
-            time.sleep(0.01)
-        raise SystemExit(9)
-"""
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with a program that prints its place in the job."""
-    (tmp_path / "ranks.py").write_text(dedent(RANKS))
+    """Return a folder with the program ``ranks.py``."""
+    (tmp_path / "ranks.py").write_text(dedent(PRINT_OR_FAIL))
     return tmp_path
 
 
@@ -43,11 +30,8 @@ def submit(slurm: Slurm, folder: Path, *words: str) -> Ended:
     return slurm.start(COMMAND, "submit", *words, folder=folder).ended(SECONDS_TO_END)
 
 
-def places(text: str) -> list[str]:
-    return sorted(re.findall(r"rank \d \d \d on n\d", text))
-
-
-TWO_BY_TWO = [f"rank {rank} 4 {rank % 2} on n{rank // 2}" for rank in range(4)]
+def ranks(text: str) -> list[str]:
+    return sorted(re.findall(RANKS, text))
 
 
 def test_submitted_job_of_two_nodes(slurm: Slurm, folder: Path) -> None:
@@ -67,7 +51,7 @@ def test_submitted_job_of_two_nodes(slurm: Slurm, folder: Path) -> None:
     for each in (number, int(by_hand.out)):
         assert slurm.end_of(each) == 9
         printed = (folder / f"{each}.out").read_text()
-        assert places(printed) == TWO_BY_TWO, printed
+        assert ranks(printed) == two_by_two(), printed
         assert "rank 3 on n1 failed" in printed
 
 
@@ -84,7 +68,7 @@ def test_submit_ignores_ssh_launcher_and_hosts(slurm: Slurm, folder: Path) -> No
     ).ended(SECONDS_TO_END)
 
     assert ended.code == 0, ended.err
-    assert places(ended.out) == TWO_BY_TWO
+    assert ranks(ended.out) == two_by_two()
 
 
 def test_refusal_has_message_of_slurm(slurm: Slurm, folder: Path) -> None:
@@ -113,7 +97,7 @@ def test_follow_prints_states_and_output(slurm: Slurm, folder: Path) -> None:
 
     assert ended.code == 9, ended.err
     (number,) = re.findall(r"Slurm has queued job (\d+) \(ranks\)\n", ended.err)
-    assert places(ended.out) == ["rank 0 2 0 on n0", "rank 1 2 1 on n0"]
+    assert ranks(ended.out) == ["rank 0 of 2 (0) on n0", "rank 1 of 2 (1) on n0"]
     assert "rank 1 on n0 failed" in ended.err
     assert f"clusterrun: job {number} has ended: FAILED, exit code 9\n" in ended.err
 
@@ -135,16 +119,16 @@ def test_array_and_dependencies(slurm: Slurm, folder: Path) -> None:
     assert ended.code == 0, ended.err
     for number in range(3):
         assert f"array number {number}\n" in (folder / f"{array}.{number}.out").read_text()
-    assert places((folder / "first.out").read_text()) == ["rank 0 1 0 on n0"]
+    assert ranks((folder / "first.out").read_text()) == ["rank 0 of 1 (0) on n0"]
     assert slurm.end_of(first) == 0
 
 
-SLEEPS = "import time\nprint('asleep', flush=True)\ntime.sleep(100)\n"
+SLEEP = "import time\nprint('asleep', flush=True)\ntime.sleep(100)\n"
 
 
 def test_ctrl_c_of_follow_does_not_end_job(slurm: Slurm, folder: Path) -> None:
     """The commands of the hint show the job and end it."""
-    (folder / "sleeps.py").write_text(SLEEPS)
+    (folder / "sleeps.py").write_text(SLEEP)
     job = ("--nproc-per-node", "1", "--directive=--output=%j.out", "sleeps.py")
     following = slurm.start(COMMAND, "submit", "--follow", *job, folder=folder)
     (number,) = following.wait_for(r"Slurm has queued job (\d+)")
@@ -168,7 +152,7 @@ def test_ctrl_c_of_follow_does_not_end_job(slurm: Slurm, folder: Path) -> None:
 
 @pytest.mark.long
 def test_time_limit_exits_with_124(slurm: Slurm, folder: Path) -> None:
-    (folder / "sleeps.py").write_text(SLEEPS.replace("100", "300"))
+    (folder / "sleeps.py").write_text(SLEEP.replace("100", "300"))
     job = ("--nproc-per-node", "1", "--directive=--output=%j.out", "--time", "1m", "sleeps.py")
 
     queued = slurm.start(COMMAND, "submit", "--follow", *job, folder=folder)
@@ -179,7 +163,7 @@ def test_time_limit_exits_with_124(slurm: Slurm, folder: Path) -> None:
     assert "DUE TO TIME LIMIT" in (folder / f"{number}.out").read_text()
 
 
-RESUMES = """
+RESUME = """
     import os, time
     from pathlib import Path
     from clusterrun import suspend
@@ -198,7 +182,7 @@ RESUMES = """
 def test_suspended_job_is_requeued(slurm_that_signals_tasks: Slurm, folder: Path) -> None:
     """Its second run ends with 0, and the same file has the output of both."""
     slurm = slurm_that_signals_tasks
-    (folder / "resumes.py").write_text(dedent(RESUMES))
+    (folder / "resumes.py").write_text(dedent(RESUME))
     job = (
         "--nproc-per-node=1",
         "--requeue",

@@ -1,4 +1,4 @@
-"""Suspensions under a real Slurm: a job goes on where it was, by the same batch script."""
+"""Suspensions under a real Slurm: the same batch script resumes the job where it was."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from tests.hosts.slurm import BatchJob, Slurm
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(480)]
 
-SECONDS_OF_A_TURN = 110
+SECONDS_OF_A_RUN = 110
 """Slurm's shortest time limit is a minute, and its clock for limits is coarse."""
 
 TRAIN = """
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from clusterrun import suspend
 
 STEPS = 4000
-rank, turns = int(os.environ["RANK"]), int(sys.argv[2])
+rank, slow_runs = int(os.environ["RANK"]), int(sys.argv[2])
 state = Path(sys.argv[1]) / f"rank-{rank}.json"
 step, weight = json.loads(state.read_text()) if state.exists() else (0, rank)
 resumed = int(os.environ["CLUSTERRUN_RESUMED"])
@@ -30,8 +30,8 @@ begun = step
 while step < STEPS:
     weight = (weight * 6364136223846793005 + step * 1442695040888963407 + rank) % (1 << 64)
     step += 1
-    # Slow until its last turn: Slurm's clock is not to miss it.
-    time.sleep(0.05 * (resumed < turns))
+    # Slow in all runs but the last one: the job must not end before Slurm suspends it.
+    time.sleep(0.05 * (resumed < slow_runs))
     if suspend.requested(step):
         aside = state.with_suffix(".new")
         aside.write_text(json.dumps([step, weight]))
@@ -60,12 +60,12 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def batch_script(script: str, folder: Path, turns: int, *options: str) -> str:
+def batch_script(script: str, folder: Path, slow_runs: int, *options: str) -> str:
     """Return the script that is submitted once."""
     return f"""\
         #!/bin/sh
         #SBATCH -N2 --ntasks-per-node=1 -c1 --requeue --open-mode=append
-        exec srun {COMMAND} {" ".join(options)} --log-dir {folder}/logs {script} {folder} {turns}
+        exec srun {COMMAND} {" ".join(options)} --log-dir {folder}/logs {script} {folder} {slow_runs}
         """
 
 
@@ -81,8 +81,8 @@ def undisturbed(slurm: Slurm, script: str, folder: Path) -> list[tuple[str, str]
     return weights(done.out)
 
 
-def expect_two_suspensions(done: Ended, folder: Path) -> None:
-    """Both ranks have saved at one step each time, and have gone on there."""
+def was_suspended_twice(done: Ended, folder: Path) -> None:
+    """Check that both ranks saved at the same step each time, and resumed there."""
     assert done.code == 0, done.err
     saved = re.findall(r"rank \d saved at step (\d+)", done.out)
     begun = re.findall(r"rank (\d) begins at step (\d+), resumed (\d)", done.out)
@@ -97,16 +97,16 @@ def expect_two_suspensions(done: Ended, folder: Path) -> None:
     assert logs == ["attempt-0", "attempt-1", "attempt-2"]
 
 
-def wait_for_suspension(slurm: Slurm, job: BatchJob, turn: int) -> None:
-    """Wait until a turn has ended, and start the next one."""
+def wait_for_suspension(slurm: Slurm, job: BatchJob, run: int) -> None:
+    """Wait until a run has ended, and start the next one."""
     printed = slurm.follow(job)
     pattern = r"exit code 75: suspended at step \d+"
-    printed.wait_for(pattern, times=turn, seconds=SECONDS_OF_A_TURN)
+    printed.wait_for(pattern, times=run, seconds=SECONDS_OF_A_RUN)
     slurm.start_again(job)
 
 
 def by_slurm(_slurm: Slurm) -> None:
-    """Do nothing: Slurm sends the signal, or its time limit is near."""
+    """Do nothing: Slurm sends the signal, or the time limit is near."""
 
 
 def by_urgent_job(slurm: Slurm) -> None:
@@ -142,12 +142,12 @@ def test_job_suspended_twice_has_same_weights(
     disturbance = DISTURBANCES[how]
     submitted = batch_script(script, tmp_path, 2, *disturbance.options)
     job = slurm.sbatch(submitted, *disturbance.of_slurm)
-    for turn in (1, 2):
-        slurm.follow(job).wait_for(rf"begins at step \d+, resumed {turn - 1}", times=2)
+    for run in (1, 2):
+        slurm.follow(job).wait_for(rf"begins at step \d+, resumed {run - 1}", times=2)
         disturbance.begin(slurm)
-        wait_for_suspension(slurm, job, turn)
+        wait_for_suspension(slurm, job, run)
     done = slurm.ended(job)
 
-    expect_two_suspensions(done, tmp_path)
+    was_suspended_twice(done, tmp_path)
     assert len(expected) == 2
     assert weights(done.out) == expected
