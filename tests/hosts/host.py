@@ -14,10 +14,10 @@ PIPE_SIZE = 1 << 20
 """Bytes that a job may print while its test waits for another one."""
 
 NAMES_FROM_FILES = "passwd: files\ngroup: files\nhosts: files\n"
-"""No name server: only its hosts file resolves a host's own name."""
+"""No name server: names are only resolved by the hosts file."""
 
-NOBODY = "lladdr 02:00:00:00:00:99 nud permanent"
-"""The hardware address of no host, which is not asked for again."""
+NO_HOST = "lladdr 02:00:00:00:00:99 nud permanent"
+"""A permanent neighbour entry with the hardware address of no host."""
 
 # Not `ip netns exec`: it mounts a /sys without cgroups, and slurmd does not start on that.
 BECOME_HOST = """
@@ -31,9 +31,9 @@ exec "$@"
 
 
 class Host:
-    """A machine with a name, two addresses, a cable to the switch and its own /etc/hosts.
+    """A machine with a name, two addresses, a link to the switch and its own /etc/hosts.
 
-    It shares the file system, the processors and the process ids of this machine.
+    It shares the file system, the CPUs and the process ids of this machine.
     """
 
     def __init__(self, name: str, number: int, namespace: str, switch: str, folder: Path) -> None:
@@ -43,8 +43,8 @@ class Host:
             name: the host's own name; a word.
             number: of the host in its network, from 1; the last part of its addresses.
             namespace: what iproute2 calls the host.
-            switch: what iproute2 calls the host that the cables lead to.
-            folder: for files of this host and no other; made here.
+            switch: what iproute2 calls the host that the links lead to.
+            folder: for files of this host only; created here.
 
         """
         folder.mkdir(parents=True)
@@ -63,9 +63,9 @@ class Host:
 
     @property
     def around(self) -> tuple[str, ...]:
-        """The words before a command that make this host execute it.
+        """The words before a command that run it on this host.
 
-        They keep the process id, and serve as the ``around`` of a ``Launcher``, too.
+        They keep the process id, and also serve as the ``around`` of a ``Launcher``.
         """
         enter = ("nsenter", f"--net={NAMESPACES / self.namespace}")
         become = ("unshare", "--mount", "--uts", "sh", "-c", BECOME_HOST)
@@ -116,22 +116,22 @@ class Host:
         return processes_in(self.namespace)
 
     def cut(self) -> None:
-        """Cut the link: packets are lost, and neither side gets an error."""
-        # At the switch: with the host's own end down its sends would fail at once, and its IPv6
-        # address would be gone for good.
+        """Take the link down: packets are lost, and neither side gets an error."""
+        # At the switch: with the host's own end down, its sends would fail at once, and it would
+        # lose its IPv6 address.
         ip("-n", self.switch, "link", "set", self.name, "down")
 
     def join(self) -> None:
-        """Restore the link."""
+        """Bring the link up again."""
         ip("-n", self.switch, "link", "set", self.name, "up")
 
     def mute(self, peers: Sequence["Host"]) -> None:
-        """Lose what this host sends to ``peers``, and nothing of what they send to it."""
-        lines = [f"neigh replace {it.address} {NOBODY} dev eth0" for it in peers]
+        """Drop what this host sends to ``peers``, but not what they send to it."""
+        lines = [f"neigh replace {it.address} {NO_HOST} dev eth0" for it in peers]
         ip("-n", self.namespace, lines=lines)
 
     def unmute(self, peers: Sequence["Host"]) -> None:
-        """Undo ``mute``, also where another ``unmute`` has."""
+        """Undo ``mute``; may be called again."""
         lines = [f"neigh flush to {it.address} dev eth0 nud permanent" for it in peers]
         ip("-n", self.namespace, lines=lines)
 

@@ -5,16 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.hosts.host import NOBODY, Host
+from tests.hosts.host import NO_HOST, Host
 from tests.hosts.namespaces import ip
 from tests.hosts.network import Network
 from tests.needs import need
 from tests.waiting import wait_until
 
 SSHD = "/usr/sbin/sshd"
-"""It starts itself again for each connection, and wants its whole path for that."""
+"""With its path: it executes itself again for each connection."""
 
-# In a mount namespace of its own: the user's home and login shell differ from host to host.
+# In its own mount namespace: the user's home and login shell differ between hosts.
 WITH_ITS_OWN_USERS = 'mount --bind "$0" /etc/passwd && exec "$@"'
 
 OTHER_USER = "other"
@@ -22,9 +22,9 @@ OTHER_ID = 54_321
 """Of a user and a group that this machine does not have."""
 
 NEEDED = {Path(path).resolve() for path in (sys.base_prefix, sys.prefix, Path(__file__).parents[2])}
-"""What a host's user must reach to run a job: the interpreter, its packages, and this checkout."""
+"""What a host's user needs to run a job: the interpreter, its packages, and this checkout."""
 
-# In place of a folder, one that all may enter, with nothing but these paths below it.
+# Replaces a folder by one that all users can enter, with only these paths below it.
 SHOW_ONLY = """
 set -e
 aside=$(mktemp -d)
@@ -146,7 +146,7 @@ class SshHosts:
         (self.folder(host) / "authorized_keys").write_text(keys)
 
     def restore_client(self) -> None:
-        """Let the client know all host keys; undo what tests added to its configuration."""
+        """Restore the client's known host keys and configuration."""
         self.configure("")
         key = (self._folder / "host_key.pub").read_text()
         names = ",".join(f"{host.name},{host.address}" for host in self.servers)
@@ -157,14 +157,14 @@ class SshHosts:
         self.config.write_text(text + SSH_CONFIG.format(folder=self._folder))
 
     def change_known_key(self, host: Host) -> None:
-        """Let the client know another key of a host than it has."""
+        """Give the client a wrong host key of a host."""
         self.restore_client()
         other = (self._folder / "other_key.pub").read_text()
         text = self.known_hosts.read_text().replace(f"{host.name},{host.address}", "elsewhere")
         self.known_hosts.write_text(f"{text}{host.name} {other}")
 
     def forget_key(self, host: Host) -> None:
-        """Let the client know no key of a host."""
+        """Remove the host key of a host from the client."""
         text = self.known_hosts.read_text()
         self.known_hosts.write_text(text.replace(f"{host.name},{host.address}", "elsewhere"))
 
@@ -179,8 +179,8 @@ class SshHosts:
         self._hidden.append([*inside, "umount", str(folder.parent)])
 
     def cut_client(self) -> None:
-        """Lose what the client sends by IPv4; the hosts still reach each other."""
-        lines = [f"neigh replace {it.address} {NOBODY} dev br0" for it in self.servers]
+        """Drop what the client sends by IPv4; the hosts still reach each other."""
+        lines = [f"neigh replace {it.address} {NO_HOST} dev br0" for it in self.servers]
         ip("-n", self.client.namespace, lines=lines)
         self._is_cut = True
 
@@ -196,7 +196,7 @@ class SshHosts:
         return ("--launcher", "ssh", "--hosts", hosts, "--ssh-options", f"-F {self.config}")
 
     def sessions(self, host: Host) -> list[int]:
-        """Return the processes of a host without the daemon that listens."""
+        """Return the processes of a host, except the daemon."""
         return [pid for pid in host.processes() if pid != self._daemons.get(host.name)]
 
     def left(self, seconds: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""``--launcher ssh``: one command, three hosts with a real sshd, and each fault as a line."""
+"""``--launcher ssh``: one command starts three hosts with a real sshd; each fault is a line."""
 
 import re
 from collections.abc import Callable
@@ -12,46 +12,37 @@ from clusterrun.clients.ssh import hosts as over_ssh
 
 from tests.contract.changed_times import command_with
 from tests.contract.launched import COMMAND, Launcher
-from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 from tests.hosts.ssh_hosts import OTHER_ID, OTHER_USER, SshHosts
-from tests.rounds import in_all_rounds, numbers
+from tests.hosts.stepping_ranks import SUM_OF_RANKS
+from tests.rounds import mostly_long
 
 ROOT = Path(__file__).parent.parent.parent
 
-PLACE = """
+PRINT_RANK = """
     import os
 
     names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
-    print("place", *(os.environ[name] for name in names), os.uname().nodename, os.getcwd())
-"""
-
-MEET = f"""{RANKS_RENDEZVOUS}
-    import sys
-
-    if rank == 0:
-        print("sum", sum(int(call.recv(1)) for call in calls))
-    else:
-        calls[0].sendall(str(rank).encode())
+    print("worker", *(os.environ[name] for name in names), os.uname().nodename, os.getcwd())
 """
 
 ROUNDS = 10
 
 SECRET = "correct-horse-battery"  # noqa: S105 - a test's
 
-SEARCH = f"""
+SEARCH_SECRET = f"""
     import os
     from pathlib import Path
 
-    # In two parts: these lines are none of the command line's.
-    wanted = "{SECRET[:9]}" + "{SECRET[9:]}"
+    # In two parts: this script itself must not contain it.
+    secret = "{SECRET[:9]}" + "{SECRET[9:]}"
     lines = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
-    print("variables", os.environ["FIRST"] == wanted, os.environ["SECOND"] == wanted)
-    print("in command lines", sum(b"FIRST=" not in it and wanted.encode() in it for it in lines))
-    print("odd", ascii(os.environ["ODD"]))
+    print("variables", os.environ["FIRST"] == secret, os.environ["SECOND"] == secret)
+    print("in command lines", sum(b"FIRST=" not in it and secret.encode() in it for it in lines))
+    print("special", ascii(os.environ["SPECIAL"]))
     print("session", "SSH_CONNECTION" in os.environ, os.environ["HOME"])
 """
 
-NOISE = "echo welcome to this host; echo no news >&2; printf clusterrun\n"
+PRINT_ON_LOGIN = "echo welcome to this host; echo no news >&2; printf clusterrun\n"
 
 
 def run(ssh: SshHosts, clusterrun: Launcher, script: str, *options: str) -> list[str]:
@@ -63,11 +54,11 @@ def run(ssh: SshHosts, clusterrun: Launcher, script: str, *options: str) -> list
 
 def test_one_command_starts_all_hosts(ssh: SshHosts, clusterrun: Launcher) -> None:
     """Ranks follow the list, and workers run in the same folder."""
-    places = run(ssh, clusterrun, PLACE, "--nproc-per-node", "2")
+    lines = run(ssh, clusterrun, PRINT_RANK, "--nproc-per-node", "2")
 
     folder = clusterrun.folder
-    assert places == [
-        f"[rank {rank} n{rank // 2}] place {rank} 6 2 {rank // 2} n0 n{rank // 2} {folder}"
+    assert lines == [
+        f"[rank {rank} n{rank // 2}] worker {rank} 6 2 {rank // 2} n0 n{rank // 2} {folder}"
         for rank in range(6)
     ]
     assert ssh.left(5) == []
@@ -75,7 +66,7 @@ def test_one_command_starts_all_hosts(ssh: SshHosts, clusterrun: Launcher) -> No
 
 @pytest.mark.long
 def test_ranks_connect_at_master_addr(ssh: SshHosts, clusterrun: Launcher) -> None:
-    assert run(ssh, clusterrun, MEET) == ["[rank 0 n0] sum 3"]
+    assert run(ssh, clusterrun, SUM_OF_RANKS) == ["[rank 0 n0] sum 3"]
 
 
 def test_proxy_jump_of_ssh_config(ssh: SshHosts, clusterrun: Launcher) -> None:
@@ -88,9 +79,9 @@ def test_proxy_jump_of_ssh_config(ssh: SshHosts, clusterrun: Launcher) -> None:
 
     origins = run(ssh, clusterrun, script)
 
-    gate = ssh.servers[0]
-    from_gate = [line.split()[-1] in {gate.address, gate.address6} for line in origins]
-    assert from_gate == [False, True, True], origins
+    proxy = ssh.servers[0]
+    from_proxy = [line.split()[-1] in {proxy.address, proxy.address6} for line in origins]
+    assert from_proxy == [False, True, True], origins
 
 
 @pytest.mark.long
@@ -103,13 +94,13 @@ def test_control_master_serves_next_job(
     )
     words = ("ssh", "-F", str(ssh.config), "-O")
     try:
-        places = [run(ssh, clusterrun, PLACE) for _ in range(2)]
+        outputs = [run(ssh, clusterrun, PRINT_RANK) for _ in range(2)]
         checks = [ssh.client.run(*words, "check", host.name) for host in ssh.servers]
     finally:
         for host in ssh.servers:
             ssh.client.run(*words, "exit", host.name)
 
-    assert [len(lines) for lines in places] == [3, 3]
+    assert [len(lines) for lines in outputs] == [3, 3]
     assert [check.code for check in checks] == [0, 0, 0]
 
 
@@ -119,10 +110,10 @@ def test_slots_in_hostfile_are_workers(ssh: SshHosts, clusterrun: Launcher, tmp_
     file.write_text("n0 slots=2\nn1:1\n")
     options = ("--launcher", "ssh", "--hostfile", str(file), "--ssh-options", f"-F {ssh.config}")
 
-    end = clusterrun.script(PLACE, *options, around=ssh.client.around).ended()
+    end = clusterrun.script(PRINT_RANK, *options, around=ssh.client.around).ended()
     file.unlink()
     assert end.code == 0, end
-    assert sorted(re.findall(r"place (.*) n\d /", end.out)) == [
+    assert sorted(re.findall(r"worker (.*) n\d /", end.out)) == [
         "0 3 2 0 n0",
         "1 3 2 0 n0",
         "2 3 1 1 n0",
@@ -133,7 +124,7 @@ def test_job_file_sets_launcher_and_hosts(
     ssh: SshHosts, clusterrun: Launcher, tmp_path: Path
 ) -> None:
     """Each agent reads the same file and does not start others."""
-    (tmp_path / "train.py").write_text(PLACE.replace("\n    ", "\n"))
+    (tmp_path / "train.py").write_text(PRINT_RANK.replace("\n    ", "\n"))
     (tmp_path / "job.yaml").write_text(
         f"script: train.py\nlauncher: ssh\nhosts: n[0-1]\nssh_options: -F {ssh.config}\n"
         "nproc_per_node: 1\n"
@@ -141,7 +132,7 @@ def test_job_file_sets_launcher_and_hosts(
 
     end = clusterrun.command("--config", "job.yaml", around=ssh.client.around).ended()
     assert (end.code, end.err) == (0, ""), end
-    assert sorted(re.findall(r"place (\d \d)", end.out)) == ["0 2", "1 2"]
+    assert sorted(re.findall(r"worker (\d \d)", end.out)) == ["0 2", "1 2"]
 
 
 @pytest.mark.long
@@ -161,15 +152,17 @@ def test_everywhere_job_file_locally_and_on_two_hosts(ssh: SshHosts) -> None:
 
 def test_variables_reach_hosts_but_no_command_line(ssh: SshHosts, clusterrun: Launcher) -> None:
     """They are those of the client; those of the session are the host's own."""
-    environ = {"FIRST": SECRET, "ODD": "a 'b' \"c\"\n\\ $HOME \udce9", "HOME": "/elsewhere"}
+    environ = {"FIRST": SECRET, "SPECIAL": "a 'b' \"c\"\n\\ $HOME \udce9", "HOME": "/elsewhere"}
     options = (*ssh.options("n1"), "--env", f"SECOND={SECRET}")
 
-    end = clusterrun.script(SEARCH, *options, around=ssh.client.around, environ=environ).ended()
+    end = clusterrun.script(
+        SEARCH_SECRET, *options, around=ssh.client.around, environ=environ
+    ).ended()
     assert (end.code, end.err) == (0, ""), end
     lines = end.out.splitlines()
-    # One command line has it: that of the user's own --env.
+    # The user's own --env has it.
     assert lines[:2] == ["variables True True", "in command lines 1"]
-    assert lines[2] == f"odd {environ['ODD']!a}"
+    assert lines[2] == f"special {environ['SPECIAL']!a}"
     assert lines[3] == f"session True {ssh.folder(ssh.servers[1])}"
 
 
@@ -202,7 +195,7 @@ def test_missing_interpreter_for_workers_is_reported_by_hosts(
     """Nothing starts."""
     options = (*ssh.options(), "--python", "/nowhere/python")
 
-    end = clusterrun.script(PLACE, *options, around=ssh.client.around).ended()
+    end = clusterrun.script(PRINT_RANK, *options, around=ssh.client.around).ended()
 
     assert end.code == 2
     assert end.err.startswith(
@@ -232,7 +225,7 @@ FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
         4,
         "  n1: its host key is not known\n    connect once by hand, and compare the key:\n",
     ),
-    "password wanted": (
+    "password required": (
         lambda ssh: ssh.refuse_key(ssh.servers[1]),
         "n0,n1",
         4,
@@ -260,7 +253,7 @@ FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
         lambda ssh: ssh.log_in_as_other(ssh.servers[1]),
         "n0,n1",
         2,
-        # The folder of a test is that of the user who runs it.
+        # Only the user who runs the test can enter its folder.
         f"  n1: {OTHER_USER} can't enter /",
     ),
     "a shell that never ends": (
@@ -272,46 +265,34 @@ FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
 }
 
 
-def check(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
-    """Assert that a job with this fault prints its line, and leaves nothing on any host."""
-    make, hosts, code, words = FAULTS[fault]
-    make(ssh)
-    # Where no host is waited for in vain, a slow one must not become a second fault.
-    seconds = 10.0 if "does not answer" in words else 60.0
+@pytest.mark.parametrize("_number", mostly_long(ROUNDS))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_host_that_is_not_ready_is_named(
+    fault: str, _number: int, ssh: SshHosts, clusterrun: Launcher
+) -> None:
+    """Nothing starts on any host. The same fault has the same result in each round."""
+    cause, hosts, code, text = FAULTS[fault]
+    cause(ssh)
+    # Otherwise a slow host must not become a second fault.
+    seconds = 10.0 if "does not answer" in text else 60.0
     clusterrun.program = command_with(clusterrun.folder, over_ssh, "SECONDS_TO_BE_READY", seconds)
 
-    end = clusterrun.script(PLACE, *ssh.options(hosts), around=ssh.client.around).ended()
+    end = clusterrun.script(PRINT_RANK, *ssh.options(hosts), around=ssh.client.around).ended()
 
     assert (end.code, end.out) == (code, "")
     assert "is not ready; nothing was started\n" in end.err
-    # Of a host that is down, the kernel may say so before that time is over.
+    # The kernel may report a host that is down before that time is over.
     printed = end.err.replace("it did not answer within 10 s", "it does not answer")
-    assert words in printed, end.err
+    assert text in printed, end.err
     for host in ssh.servers:
         host.join()
     assert ssh.left(5) == []
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_host_that_is_not_ready(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
-    """The error names the host and what to type; nothing starts on any host, and nothing is left."""
-    check(fault, ssh, clusterrun)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(in_all_rounds(600))
-@pytest.mark.parametrize("fault", FAULTS)
-def test_rounds(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
-    """The same, again and again."""
-    for _ in numbers(ROUNDS):
-        check(fault, ssh, clusterrun)
-        ssh.end_sessions()
-
-
 def test_missing_working_folder_is_named(ssh: SshHosts, clusterrun: Launcher) -> None:
     ssh.hide(ssh.servers[1], clusterrun.folder)
 
-    end = clusterrun.script(PLACE, *ssh.options("n0,n1"), around=ssh.client.around).ended()
+    end = clusterrun.script(PRINT_RANK, *ssh.options("n0,n1"), around=ssh.client.around).ended()
 
     assert (end.code, end.out) == (2, "")
     assert f"  n1: root can't enter {clusterrun.folder}: No such file or directory\n" in end.err
@@ -344,7 +325,7 @@ OTHER_SHELLS = {
     "/bin/csh": ".cshrc",
     "/bin/dash": ".profile",
 }
-"""With the file that each reads when it starts."""
+"""The file that each reads when it starts."""
 
 
 def test_other_login_shells(ssh: SshHosts, clusterrun: Launcher) -> None:
@@ -352,18 +333,18 @@ def test_other_login_shells(ssh: SshHosts, clusterrun: Launcher) -> None:
     for host, shell in zip(ssh.servers, OTHER_SHELLS, strict=True):
         ssh.set_shell(host, shell)
 
-    places = run(ssh, clusterrun, PLACE)
+    lines = run(ssh, clusterrun, PRINT_RANK)
 
-    assert [line[:23] for line in places] == [f"[rank {n} n{n}] place {n} 3 1" for n in range(3)]
+    assert [line[:24] for line in lines] == [f"[rank {n} n{n}] worker {n} 3 1" for n in range(3)]
 
 
 def test_output_of_login_shells_is_dropped(ssh: SshHosts, clusterrun: Launcher) -> None:
     files = {"/bin/bash": ".bashrc", **OTHER_SHELLS}
     for host, shell in zip(ssh.servers, files, strict=False):
         ssh.set_shell(host, shell)
-        text = NOISE.replace(" >&2", "") if shell == "/bin/csh" else NOISE
+        text = PRINT_ON_LOGIN.replace(" >&2", "") if shell == "/bin/csh" else PRINT_ON_LOGIN
         ssh.set_start_file(host, files[shell], text)
 
-    places = run(ssh, clusterrun, PLACE)
+    lines = run(ssh, clusterrun, PRINT_RANK)
 
-    assert [line[:23] for line in places] == [f"[rank {n} n{n}] place {n} 3 1" for n in range(3)]
+    assert [line[:24] for line in lines] == [f"[rank {n} n{n}] worker {n} 3 1" for n in range(3)]

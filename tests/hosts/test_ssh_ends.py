@@ -1,4 +1,4 @@
-"""``--launcher ssh``: however the command or a connection ends, the job ends on all hosts."""
+"""``--launcher ssh``: if the command or a connection ends, the job ends on all hosts."""
 
 import os
 import signal
@@ -14,14 +14,13 @@ import pytest
 from tests.contract.launched import (
     COMMAND,
     MARK,
-    Ended,
     Job,
     Launcher,
     plain_environment,
     remaining_processes,
 )
 from tests.hosts.ssh_hosts import SshHosts
-from tests.rounds import in_all_rounds, numbers
+from tests.rounds import mostly_long
 from tests.waiting import wait_until
 
 ROUNDS = 10
@@ -47,7 +46,7 @@ WORK = """
 
 
 class Running(NamedTuple):
-    """A job at work on three hosts, and what may be done to it."""
+    """A running job on three hosts, and its processes."""
 
     ssh: SshHosts
     job: Job
@@ -69,16 +68,16 @@ class Running(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is done to a running job, and how the command ends."""
+    """What is done to a running job, and the result of the command."""
 
-    act: Callable[[Running], None]
+    inject: Callable[[Running], None]
     code: int
-    words: str
-    """What the command prints, among others."""
+    text: str
+    """In standard error."""
 
 
 def interrupt(running: Running) -> None:
-    """Ctrl-C: the terminal sends it to the whole foreground; ssh is not in there."""
+    """Press Ctrl-C: the foreground process group does not include ssh."""
     os.kill(running.client, signal.SIGINT)
 
 
@@ -112,17 +111,22 @@ FAULTS = {
 }
 
 
-def check(fault: Fault, ssh: SshHosts, clusterrun: Launcher) -> Ended:
-    """Start a job, do that to it; assert that it ends as it must, and leaves nothing."""
+@pytest.mark.parametrize("_number", mostly_long(ROUNDS))
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_ends_job_on_all_hosts(
+    name: str, _number: int, ssh: SshHosts, clusterrun: Launcher
+) -> None:
+    """The same fault has the same result in each round."""
+    fault = FAULTS[name]
     ssh.configure("AddressFamily inet\n")
     job = clusterrun.script(WORK, *ssh.options(), *OPTIONS, around=ssh.client.around)
     job.wait_for("working", times=6)
 
-    fault.act(Running(ssh, job))
+    fault.inject(Running(ssh, job))
 
     end = job.ended(SECONDS_TO_END)
-    assert (end.code, fault.words in end.err) == (fault.code, True), end
-    # Before the link is back: a host that is cut off ends by itself.
+    assert (end.code, fault.text in end.err) == (fault.code, True), end
+    # Before the link is restored: a host that is cut off ends by itself.
     assert remaining_processes(job.mark, SECONDS_TO_END) == []
     for stopped in [pid for host in ssh.servers for pid in ssh.sessions(host)]:
         with suppress(ProcessLookupError):
@@ -133,28 +137,11 @@ def check(fault: Fault, ssh: SshHosts, clusterrun: Launcher) -> Ended:
     # An sshd may wait for the other side of a broken connection.
     sessions = [pid for host in ssh.servers for pid in ssh.sessions(host)]
     assert [it for it in map(_command, sessions) if it and not it.startswith("sshd")] == []
-    return end
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_job_ends_on_all_hosts(name: str, ssh: SshHosts, clusterrun: Launcher) -> None:
-    """Whatever ends: the command, its death, the connection to one host."""
-    check(FAULTS[name], ssh, clusterrun)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(in_all_rounds(600))
-@pytest.mark.parametrize("name", FAULTS)
-def test_rounds(name: str, ssh: SshHosts, clusterrun: Launcher) -> None:
-    """The same, again and again."""
-    for _ in numbers(ROUNDS):
-        check(FAULTS[name], ssh, clusterrun)
-        ssh.end_sessions()
 
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
-    """Return the two ends of a terminal: the user's, and the command's."""
+    """Return the descriptors of a terminal: the user's, and the command's."""
     ends = os.openpty()
     yield ends
     for end in ends:
@@ -162,14 +149,18 @@ def terminal() -> Iterator[tuple[int, int]]:
             os.close(end)
 
 
-def close_a_terminal(ssh: SshHosts, folder: Path, ends: tuple[int, int], mark: str) -> None:
-    """Start a job on a terminal, close the terminal, and assert that nothing is left."""
-    (folder / "work.py").write_text(WORK.replace("\n    ", "\n"))
-    users, commands = ends
+@pytest.mark.parametrize("number", mostly_long(ROUNDS))
+def test_closed_terminal_ends_job(
+    number: int, ssh: SshHosts, tmp_path: Path, terminal: tuple[int, int]
+) -> None:
+    """The job ends as after SIGHUP, and nothing is left."""
+    (tmp_path / "work.py").write_text(WORK.replace("\n    ", "\n"))
+    mark = f"{os.getpid()}-terminal-{number}"
+    users, commands = terminal
     words = ("setsid", "--ctty", COMMAND, *ssh.options(), *OPTIONS, "work.py")
     process = subprocess.Popen(
         [*ssh.client.around, *words],
-        cwd=folder,
+        cwd=tmp_path,
         env={**plain_environment(), MARK: mark},
         stdin=commands,
         stdout=commands,
@@ -185,19 +176,6 @@ def close_a_terminal(ssh: SshHosts, folder: Path, ends: tuple[int, int], mark: s
     assert process.wait(SECONDS_TO_END) in {129, 141}
     assert remaining_processes(mark, SECONDS_TO_END) == []
     assert ssh.left(SECONDS_TO_END) == []
-
-
-def test_closed_terminal_ends_job(ssh: SshHosts, tmp_path: Path, terminal: tuple[int, int]) -> None:
-    """The job ends as after SIGHUP."""
-    close_a_terminal(ssh, tmp_path, terminal, f"{os.getpid()}-terminal")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(in_all_rounds(600))
-def test_rounds_of_closed_terminals(ssh: SshHosts, tmp_path: Path) -> None:
-    """The same, again and again."""
-    for number in numbers(ROUNDS):
-        close_a_terminal(ssh, tmp_path, os.openpty(), f"{os.getpid()}-terminal-{number}")
 
 
 def test_spare_replaces_host_that_is_cut_off(ssh: SshHosts, clusterrun: Launcher) -> None:

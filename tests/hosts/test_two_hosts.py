@@ -1,4 +1,4 @@
-"""One job on several hosts: ranks, the address where workers meet, and users' scripts."""
+"""One job on several hosts: ranks, MASTER_ADDR, and users' scripts."""
 
 import re
 import sys
@@ -7,31 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import COMMAND, Launcher
-from tests.contract.worker_scripts import RANKS_RENDEZVOUS
+from tests.contract.launched import COMMAND, Ended, Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
+from tests.hosts.stepping_ranks import SUM_OF_RANKS
 
 ROOT = Path(__file__).parent.parent.parent
 
 HOSTS_BY_NAME = "127.0.0.1 localhost\n10.77.0.2 n0\n10.77.0.3 n1\n"
 
-PLACE = """
+PRINT_RANK = """
     import os
 
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
              "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    print("place", *(os.environ[name] for name in names))
+    print("worker", *(os.environ[name] for name in names))
 """
 
-ADD_UP = f"""{RANKS_RENDEZVOUS}
-    if rank == 0:
-        print("sum", sum(int(call.recv(1)) for call in calls))
-    else:
-        calls[0].sendall(str(rank).encode())
-"""
-
-KNOCK = """
+SEND_HTTP_REQUEST = """
 import socket, sys, time
 deadline = time.monotonic() + 20
 while time.monotonic() < deadline:
@@ -67,21 +60,21 @@ ALL_REDUCE = """
 """
 
 
-def places(outputs: Sequence[str]) -> list[list[str]]:
-    """Return the ranks that the workers of each node print."""
-    return [sorted(re.findall(r"place (.*)", out)) for out in outputs]
+def workers_of(ends: Sequence[Ended]) -> list[list[str]]:
+    """Return what the workers of each node printed."""
+    return [sorted(re.findall(r"worker (.*)", end.out)) for end in ends]
 
 
 def test_nodes_with_different_numbers_of_workers(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    jobs = Nodes(clusterrun, hosts, PLACE).start_all(workers=(2, 1))
+    jobs = Nodes(clusterrun, hosts, PRINT_RANK).start_all(workers=(2, 1))
 
     ends = ended(jobs)
 
     assert codes(ends) == [0, 0]
     assert [end.err for end in ends] == ["", ""]
-    assert places([end.out for end in ends]) == [
+    assert workers_of(ends) == [
         ["0 3 0 2 0 2 10.77.0.2 29500", "1 3 1 2 0 2 10.77.0.2 29500"],
         ["2 3 0 1 1 2 10.77.0.2 29500"],
     ]
@@ -91,7 +84,7 @@ def test_nodes_without_rank_get_remaining_ranks(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     """Node 0 is the one with the address."""
-    nodes = Nodes(clusterrun, hosts, PLACE)
+    nodes = Nodes(clusterrun, hosts, PRINT_RANK)
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [
         nodes.start(2, *place),
@@ -102,17 +95,17 @@ def test_nodes_without_rank_get_remaining_ranks(
     ends = ended(jobs)
 
     assert codes(ends) == [0, 0, 0]
-    assert places([end.out for end in ends]) == [
+    assert workers_of(ends) == [
         ["2 4 0 1 1 3 10.77.0.2 29500"],
         ["3 4 0 1 2 3 10.77.0.2 29500"],
         ["0 4 0 2 0 3 10.77.0.2 29500", "1 4 1 2 0 3 10.77.0.2 29500"],
     ]
 
 
-@pytest.mark.parametrize("place", ["10.77.0.2", "fd77::2", "n0"])
-def test_forms_of_master_addr(hosts: tuple[Host, ...], clusterrun: Launcher, place: str) -> None:
-    nodes = Nodes(clusterrun, hosts, ADD_UP)
-    words = ("--nnodes", "2", "--master-addr", place, "--master-port", "23456")
+@pytest.mark.parametrize("address", ["10.77.0.2", "fd77::2", "n0"])
+def test_forms_of_master_addr(hosts: tuple[Host, ...], clusterrun: Launcher, address: str) -> None:
+    nodes = Nodes(clusterrun, hosts, SUM_OF_RANKS)
+    words = ("--nnodes", "2", "--master-addr", address, "--master-port", "23456")
     jobs = [nodes.start(1, *words), nodes.start(0, *words, workers=2)]
 
     ends = ended(jobs)
@@ -121,17 +114,17 @@ def test_forms_of_master_addr(hosts: tuple[Host, ...], clusterrun: Launcher, pla
     assert ends[1].out.endswith("sum 3\n")
 
 
-@pytest.mark.parametrize("place", ["10.77.0.2:23456", "[fd77::2]:23456", "n0"])
+@pytest.mark.parametrize("endpoint", ["10.77.0.2:23456", "[fd77::2]:23456", "n0"])
 def test_rdzv_endpoint_is_not_master_port(
-    hosts: tuple[Host, ...], clusterrun: Launcher, place: str
+    hosts: tuple[Host, ...], clusterrun: Launcher, endpoint: str
 ) -> None:
     """Agents keep the endpoint for the whole job."""
-    nodes = Nodes(clusterrun, hosts, PLACE + ADD_UP)
-    jobs = [nodes.start(number, "--nnodes", "2", "--rdzv-endpoint", place) for number in (0, 1)]
+    nodes = Nodes(clusterrun, hosts, PRINT_RANK + SUM_OF_RANKS)
+    jobs = [nodes.start(number, "--nnodes", "2", "--rdzv-endpoint", endpoint) for number in (0, 1)]
 
     ends = ended(jobs)
 
-    ports = {place.rpartition(" ")[2] for [place] in places([end.out for end in ends])}
+    ports = {worker.rpartition(" ")[2] for [worker] in workers_of(ends)}
     assert codes(ends) == [0, 0]
     assert ends[0].out.endswith("sum 1\n")
     assert len(ports) == 1
@@ -145,13 +138,13 @@ def test_master_port_beside_endpoint_is_kept_in_all_attempts(
     import sys
     sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
     """
-    nodes = Nodes(clusterrun, hosts, PLACE + ADD_UP + fails_once)
+    nodes = Nodes(clusterrun, hosts, PRINT_RANK + SUM_OF_RANKS + fails_once)
     words = ("--rdzv-endpoint", "10.77.0.2:23456", "--master-port", "23457", "--max-restarts", "1")
     jobs = [nodes.start(number, "--nnodes", "2", *words) for number in (0, 1)]
 
     ends = ended(jobs)
 
-    [first, second] = places([ends[0].out])[0]
+    [first, second] = workers_of(ends[:1])[0]
     assert codes(ends) == [0, 0]
     assert (first.split()[-1], second.split()[-1]) == ("23457", "23457")
 
@@ -159,7 +152,7 @@ def test_master_port_beside_endpoint_is_kept_in_all_attempts(
 def test_concurrent_jobs_with_different_ports(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    nodes = Nodes(clusterrun, hosts, ADD_UP)
+    nodes = Nodes(clusterrun, hosts, SUM_OF_RANKS)
     ports = ("29500", "29501", "29502")
     jobs = [nodes.start_all("--master-port", port, workers=(1, 2)) for port in ports]
 
@@ -171,15 +164,15 @@ def test_concurrent_jobs_with_different_ports(
 
 def test_two_nodes_job_file(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """The script on the command line replaces its own."""
-    nodes = Nodes(clusterrun, hosts, PLACE)
+    nodes = Nodes(clusterrun, hosts, PRINT_RANK)
     words = ("--config", str(ROOT / "configs/two_nodes.yaml"), "--master-addr", "n0")
 
     ends = ended([nodes.start(number, *words) for number in (0, 1)])
 
     assert codes(ends) == [0, 0], ends
-    first, second = places([end.out for end in ends])
+    first, second = workers_of(ends)
     assert first == ["0 2 0 1 0 2 n0 29500"]
-    # Its name, or the address that has answered, if that was not the first of the name's.
+    # The name, or the address that answered, if it was not the first one of the name.
     assert second in (["1 2 0 1 1 2 n0 29500"], ["1 2 0 1 1 2 10.77.0.2 29500"])
 
 
@@ -204,28 +197,26 @@ def test_commands_of_torchrun_tutorial(
 
 
 @pytest.mark.long
-def test_gloo_with_own_name_as_127_0_1_1(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Debian's /etc/hosts has it: without GLOO_SOCKET_IFNAME, gloo offers that address."""
-    hosts[0].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n0\n10.77.0.3 n1\n")
-    hosts[1].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n1\n10.77.0.2 n0\n")
-    nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
-    words = ("--nnodes", "2", "--master-addr", "n0")
-
-    ends = ended([nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)], 90)
-
-    assert codes(ends) == [0, 0], ends
-    assert [end.out for end in ends] == ["local rank 0 mean 0.5\n"] * 2
-
-
-@pytest.mark.long
-def test_gloo_with_own_name_of_foreign_address(
-    hosts: tuple[Host, ...], clusterrun: Launcher
+@pytest.mark.parametrize(
+    ("own_names", "master_addr"),
+    [
+        # Debian's /etc/hosts: without GLOO_SOCKET_IFNAME, gloo offers that address.
+        (("127.0.1.1", "127.0.1.1"), "n0"),
+        # Pods with hostNetwork, and machines behind a VPN: gloo can't listen at that address.
+        (("10.99.0.2", "10.99.0.3"), "10.77.0.2"),
+    ],
+)
+def test_gloo_with_own_name_of_other_address(
+    hosts: tuple[Host, ...], clusterrun: Launcher, own_names: tuple[str, str], master_addr: str
 ) -> None:
-    """As in pods with hostNetwork, and behind a VPN: gloo can't listen at that address."""
-    hosts[0].set_hosts_file("127.0.0.1 localhost\n10.99.0.2 n0\n10.77.0.3 n1\n")
-    hosts[1].set_hosts_file("127.0.0.1 localhost\n10.99.0.3 n1\n10.77.0.2 n0\n")
+    names = (
+        "127.0.0.1 localhost\n{} n0\n10.77.0.3 n1\n",
+        "127.0.0.1 localhost\n{} n1\n10.77.0.2 n0\n",
+    )
+    for host, text, own in zip(hosts, names, own_names, strict=False):
+        host.set_hosts_file(text.format(own))
     nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
-    words = ("--nnodes", "2", "--master-addr", "10.77.0.2")
+    words = ("--nnodes", "2", "--master-addr", master_addr)
 
     ends = ended([nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)], 90)
 
@@ -270,7 +261,7 @@ def test_name_that_resolves_late(hosts: tuple[Host, ...], clusterrun: Launcher) 
 def test_name_with_unreachable_address(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """All addresses of a name are tried, and workers get one that answered."""
     hosts[1].set_hosts_file("127.0.0.1 localhost\n10.77.0.99 n0\n" + HOSTS_BY_NAME)
-    nodes = Nodes(clusterrun, hosts, ADD_UP)
+    nodes = Nodes(clusterrun, hosts, SUM_OF_RANKS)
     words = ("--nnodes", "2", "--master-addr", "n0")
     jobs = [nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)]
 
@@ -286,11 +277,11 @@ def test_port_scanner_is_refused_and_gets_no_data(
     nodes = Nodes(clusterrun, hosts, "print('done')")
     words = ("--nnodes", "2", "--master-addr", "n0")
     first = nodes.start(0, *words)
-    heard = hosts[2].run(sys.executable, "-c", KNOCK, hosts[0].address)
+    client = hosts[2].run(sys.executable, "-c", SEND_HTTP_REQUEST, hosts[0].address)
     first.wait_for("refused 10.77.0.4")
     ends = ended([first, nodes.start(1, *words)])
 
-    assert heard.out == "b''\n", heard.err
+    assert client.out == "b''\n", client.err
     assert [(end.code, end.out) for end in ends] == [(0, "done\n")] * 2
     assert [end.err for end in ends] == [
         "clusterrun: refused 10.77.0.4: it does not speak clusterrun's protocol\n",
