@@ -1,6 +1,6 @@
 """Run random tests round after round, and continue where the last run stopped.
 
-    python scripts/run_rounds.py --rounds 30 rounds.jsonl tests/hosts/test_chaos.py
+    python scripts/run_rounds.py --rounds 30 rounds.jsonl tests/hosts/test_random_faults.py
 
 A round has as many drawn cases as one run of the long tier, and round 7 draws the same ones each time.
 The file gets a line for each round of a test file: its commit, how it ended, and its last line. Rounds

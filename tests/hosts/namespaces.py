@@ -1,7 +1,7 @@
 """The network namespaces of this test run and of killed runs.
 
-All that a run makes outside its own folders carries its name, which says whose it is: the process
-id and the start time of the run's main process, so that a reused process id is nobody's alibi.
+All that a run creates outside its own folders has the name of the run: the process id and the start
+time of its main process, because process ids are reused.
 """
 
 import os
@@ -87,7 +87,7 @@ def remove_folder(folder: Path) -> None:
 def remove_namespace(name: str) -> None:
     """End all processes in a namespace and remove it."""
     end_processes(name)
-    # Another run may be removing it, too.
+    # Another run may be removing it at the same time.
     with suppress(RuntimeError):
         ip("netns", "delete", name)
 
@@ -96,8 +96,8 @@ def processes_in(name: str) -> list[int]:
     """Return the ids of all processes in a namespace."""
     with suppress(FileNotFoundError):
         inside = (NAMESPACES / name).stat()
-        mine = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
-        return [pid for pid in mine if _is_in(pid, inside)]
+        pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+        return [pid for pid in pids if _is_in(pid, inside)]
     return []
 
 

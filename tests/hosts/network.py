@@ -1,7 +1,7 @@
 """Several hosts on this machine with a switch between them.
 
-The switch is a bridge in a namespace of its own. So nothing of it shows on this machine, two test
-runs never meet, and no packet filter of this machine (Docker's drops what is bridged) has a say.
+The switch is a bridge in its own namespace. So it is invisible on this machine, test runs are
+separate, and packet filters of this machine do not apply (Docker's drops bridged packets).
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from tests.hosts.namespaces import PREFIX, folder_of, ip, remove_folder, remove_
 
 
 class Network:
-    """Hosts around a switch, which is a host, too: ``ctl``, with an address of its own."""
+    """Hosts around a switch, which is also a host: ``ctl``, with its own address."""
 
     def __init__(self, run: str, label: str, names: Sequence[str]) -> None:
         self.folder = folder_of(run) / label
@@ -25,9 +25,9 @@ class Network:
 
     def open(self) -> None:
         """Create the namespaces and connect them."""
-        everyone = (self.switch, *self.hosts)
-        ip(lines=[f"netns add {host.namespace}" for host in everyone])
-        ip("-n", self.switch.namespace, lines=self._switch_and_cables())
+        all_hosts = (self.switch, *self.hosts)
+        ip(lines=[f"netns add {host.namespace}" for host in all_hosts])
+        ip("-n", self.switch.namespace, lines=self._switch_and_links())
         ip("-n", self.switch.namespace, lines=_address(self.switch, "br0"))
         for host in self.hosts:
             ip("-n", host.namespace, lines=_address(host, "eth0"))
@@ -35,9 +35,9 @@ class Network:
 
     def restore(self) -> None:
         """Undo what tests did: restore all links and hosts files."""
-        everyone = (self.switch, *self.hosts)
-        names = [f"{number} {it.name}" for it in everyone for number in (it.address, it.address6)]
-        for host in everyone:
+        all_hosts = (self.switch, *self.hosts)
+        names = [f"{number} {it.name}" for it in all_hosts for number in (it.address, it.address6)]
+        for host in all_hosts:
             host.set_hosts_file("\n".join(["127.0.0.1 localhost", "::1 localhost", *names, ""]))
         ip("-n", self.switch.namespace, lines=[f"link set {it.name} up" for it in self.hosts])
 
@@ -52,14 +52,14 @@ class Network:
             remove_namespace(host.namespace)
         remove_folder(self.folder)
 
-    def _switch_and_cables(self) -> list[str]:
-        cables = [
+    def _switch_and_links(self) -> list[str]:
+        links = [
             f"link add {host.name} type veth peer name eth0 netns {host.namespace}"
             for host in self.hosts
         ]
-        plugs = [f"link set {host.name} master br0" for host in self.hosts]
+        ports = [f"link set {host.name} master br0" for host in self.hosts]
         # Snooping may swallow IPv6's neighbour discovery for a moment.
-        return ["link add br0 type bridge mcast_snooping 0", *cables, *plugs]
+        return ["link add br0 type bridge mcast_snooping 0", *links, *ports]
 
 
 @contextmanager
@@ -67,9 +67,9 @@ def network(run: str, label: str, *names: str) -> Iterator[Network]:
     """Return a network; it and all its processes end with the block.
 
     Args:
-        run: the name of this test run, as ``run_of`` tells it.
-        label: a word that tells this network from others of the run.
-        names: the hosts'; words.
+        run: the name of this test run, from ``run_of``.
+        label: a word that is unique among the networks of the run.
+        names: of the hosts.
 
     """
     made = Network(run, label, names)

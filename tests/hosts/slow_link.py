@@ -1,4 +1,4 @@
-"""A slow link that loses packets, also where the kernel has no netem: a process carries the frames."""
+"""A slow link that loses packets, without the kernel's netem: a process forwards the frames."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tests.hosts.host import Host
 from tests.hosts.namespaces import NAMESPACES, ip
 
-CARRY = """
+FORWARD_FRAMES = """
 import collections, random, select, socket, sys, time
 
 ETH_P_ALL, SOL_PACKET, PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING = 3, 263, 15, 23
@@ -16,7 +16,7 @@ ETH_P_ALL, SOL_PACKET, PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING = 3, 263, 15, 23
 def port(name):
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     made.bind((name, 0))
-    # With its header, a frame may be larger than the link takes, and its checksum unfinished.
+    # With this header, a frame may be larger than the MTU, and its checksum incomplete.
     made.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     made.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
     made.setblocking(False)
@@ -56,8 +56,8 @@ class SlowLink:
 
         Args:
             host: whose link.
-            sends: seconds by which all that it sends is late.
-            gets: the same for what it gets.
+            sends: delay of what it sends, in seconds.
+            gets: delay of what it receives.
             loss: the share of the frames that are lost, of each direction.
 
         """
@@ -67,7 +67,7 @@ class SlowLink:
         self._process: subprocess.Popen[str] | None = None
 
     def open(self) -> None:
-        """Put the process between the host and the switch; connections live on."""
+        """Put the process between the host and the switch; connections stay open."""
         ip(
             *("-n", self._host.switch),
             lines=[
@@ -76,7 +76,14 @@ class SlowLink:
                 f"link set {self._far} up",
             ],
         )
-        command = (sys.executable, "-c", CARRY, self._host.name, self._near, *self._figures)
+        command = (
+            sys.executable,
+            "-c",
+            FORWARD_FRAMES,
+            self._host.name,
+            self._near,
+            *self._figures,
+        )
         self._process = subprocess.Popen(
             ["nsenter", f"--net={NAMESPACES / self._host.switch}", *command],
             stdout=subprocess.PIPE,
@@ -90,7 +97,7 @@ class SlowLink:
         )
 
     def close(self) -> None:
-        """Undo it; what is on its way is lost. Once more it does nothing."""
+        """Undo it; frames in transit are lost. May be called again."""
         if self._process is None:
             return
         self._process.kill()

@@ -1,4 +1,4 @@
-"""``clusterrun doctor`` on three hosts: a healthy set, then one planted fault at a time."""
+"""``clusterrun doctor`` on three hosts: healthy ones, and with one planted fault at a time."""
 
 import json
 import os
@@ -27,11 +27,11 @@ DEPENDS_ON_THE_MACHINE = (
     *("open files", "processes", "locked memory", "shared memory", "temporary files"),
     *("links", "all_reduce"),
 )
-"""What may be wrong with the machine that all three hosts share, or busy while others test there."""
+"""Findings about the machine that all hosts share, which may be busy or have faults."""
 
 HOOK = "type filter hook output priority 0;"
 
-SPINS = "while True: pass"
+USE_CPU = "while True: pass"
 
 SECONDS = 110.0
 """It takes 8 on a busy machine."""
@@ -52,24 +52,24 @@ this_machine.check_this_machine = check_slowly
 
 
 class Doctors:
-    """The command on each of some hosts, in one folder; node 0 has the answer."""
+    """The command on several hosts, in one folder; node 0 prints the answer."""
 
     def __init__(self, hosts: Sequence[Host], folder: Path) -> None:
         self.hosts = hosts
         self.folder = folder
         self.before: dict[int, tuple[str, ...]] = {}
-        """The words before the command on a host."""
+        """The words before the command, by host."""
         self.environ: dict[int, dict[str, str]] = {}
-        """Variables on top of the tests' own."""
+        """Additional variables, by host."""
 
     def ended(self) -> list[Ended]:
-        """Return how the command ends on each host."""
+        """Run the command on all hosts; return the results."""
         jobs = [self._start(rank) for rank in range(len(self.hosts))]
         # Each imports torch three times: of sixteen on one machine, that takes most of the time.
         return [job.ended(SECONDS * max(1, len(jobs) // 4)) for job in jobs]
 
     def answer(self) -> tuple[list[int], list[Finding]]:
-        """Return the exit codes, and what is not well."""
+        """Return the exit codes, and the findings that are not "ok"."""
         ends = self.ended()
         assert ends[0].out.startswith("{"), ends
         assert {end.out for end in ends[1:]} == {""}
@@ -84,12 +84,12 @@ class Doctors:
         self.before[number] = words
 
     def _start(self, rank: int) -> Any:
-        place = (
+        options = (
             f"--nnodes={len(self.hosts)}",
             f"--master-addr={self.hosts[0].address}",
             f"--node-rank={rank}",
         )
-        words = (*self.before.get(rank, ()), COMMAND, "doctor", *place, "--json")
+        words = (*self.before.get(rank, ()), COMMAND, "doctor", *options, "--json")
         environ = {"TMPDIR": str(self.folder), **self.environ.get(rank, {})}
         return self.hosts[rank].start(*words, environ=environ, folder=self.folder)
 
@@ -109,7 +109,7 @@ def test_healthy_hosts_have_no_finding(doctors: Doctors) -> None:
     assert list(doctors.folder.iterdir()) == []
 
 
-def test_different_torch_version_is_named(doctors: Doctors) -> None:
+def test_different_torch_version_is_finding_of(doctors: Doctors) -> None:
     metadata = doctors.folder / "packages/torch-1.2.3.dist-info/METADATA"
     metadata.parent.mkdir(parents=True)
     metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.2.3\n")
@@ -118,7 +118,7 @@ def test_different_torch_version_is_named(doctors: Doctors) -> None:
     codes, bad = doctors.answer()
 
     assert codes == [1, 1, 1]
-    finding = named(bad, "version of torch")
+    finding = finding_of(bad, "version of torch")
     assert (finding["level"], finding["nodes"]) == ("failure", ["n1"])
     assert "1.2.3 on n1" in finding["found"]
 
@@ -136,8 +136,10 @@ def test_broken_torch_is_reported_by_its_node(doctors: Doctors) -> None:
     table, alone = (json.loads(ends[rank].out) for rank in (0, 1))
     assert [end.code for end in ends] == [1, 1, 1]
     assert (table["nodes"], ends[2].out) == (["n0", "n2"], "")
-    assert named(table["findings"], "answers")["found"] == "rank 1: no answer; see its own output"
-    assert "ImportError: libcudart.so.12" in named(alone["findings"], "comparison")["found"]
+    assert (
+        finding_of(table["findings"], "answers")["found"] == "rank 1: no answer; see its own output"
+    )
+    assert "ImportError: libcudart.so.12" in finding_of(alone["findings"], "comparison")["found"]
 
 
 @pytest.mark.long
@@ -193,13 +195,13 @@ def test_pilot_on_three_hosts(hosts: tuple[Host, ...], tmp_path: Path) -> None:
 def test_doctor_over_ssh_prints_one_table(ssh: SshHosts, clusterrun: Launcher) -> None:
     """Its exit code is 1 if there is a fault."""
     words = ("doctor", "--json", *ssh.options())
-    well = clusterrun.command(*words, workers=None, around=ssh.client.around).ended(SECONDS)
-    ill = ("--env", "GLOO_SOCKET_IFNAME=nosuch0")
-    bad = clusterrun.command(*words, *ill, workers=None, around=ssh.client.around).ended(SECONDS)
+    healthy = clusterrun.command(*words, workers=None, around=ssh.client.around).ended(SECONDS)
+    fault = ("--env", "GLOO_SOCKET_IFNAME=nosuch0")
+    bad = clusterrun.command(*words, *fault, workers=None, around=ssh.client.around).ended(SECONDS)
 
-    assert json.loads(well.out)["nodes"] == ["n0", "n1", "n2"]
+    assert json.loads(healthy.out)["nodes"] == ["n0", "n1", "n2"]
     assert bad.code == 1
-    assert named(json.loads(bad.out)["findings"], "GLOO")["nodes"] == ["n0", "n1", "n2"]
+    assert finding_of(json.loads(bad.out)["findings"], "GLOO")["nodes"] == ["n0", "n1", "n2"]
     assert ssh.left(10) == []
 
 
@@ -213,8 +215,8 @@ def test_doctor_in_slurm_step_checks_each_node_once(slurm: Slurm, tasks: str) ->
     assert json.loads(done.out)["nodes"] == ["n0", "n1"], done
 
 
-def named(bad: Sequence[Finding], what: str) -> Finding:
-    """Return the finding on ``what``, which must be there."""
+def finding_of(bad: Sequence[Finding], what: str) -> Finding:
+    """Return the finding on ``what``."""
     found = [finding for finding in bad if finding["what"].startswith(what)]
     assert found, bad
     return found[0]
@@ -222,7 +224,7 @@ def named(bad: Sequence[Finding], what: str) -> Finding:
 
 @pytest.mark.long
 class TestPlantedFaults:
-    """Each fault is found, with its node; most are on node 1."""
+    """Each fault is reported with its node; most are on node 1."""
 
     @pytest.mark.needs("nft")
     def test_ports_blocked_in_one_direction(self, doctors: Doctors) -> None:
@@ -235,7 +237,7 @@ class TestPlantedFaults:
         finally:
             doctors.hosts[1].run("nft", "flush ruleset")
 
-        finding = named(bad, "ports")
+        finding = finding_of(bad, "ports")
         assert codes == [1, 1, 1]
         assert finding["found"] == "n1 can't reach n2 at 10.77.0.4: timed out; n2 reaches it"
 
@@ -243,7 +245,7 @@ class TestPlantedFaults:
         with second_address(doctors.hosts[2]):
             codes, bad = doctors.answer()
 
-        finding = named(bad, "addresses")
+        finding = finding_of(bad, "addresses")
         assert codes == [0, 0, 0], bad
         assert finding["found"].startswith("no node reaches n2 at 10.99.0.1: ")
 
@@ -253,7 +255,7 @@ class TestPlantedFaults:
 
         _, bad = doctors.answer()
 
-        assert named(bad, "names")["found"] == "n1 takes n2 for 10.77.0.99"
+        assert finding_of(bad, "names")["found"] == "n1 takes n2 for 10.77.0.99"
 
     @pytest.mark.needs("tc")
     def test_slow_link(self, doctors: Doctors) -> None:
@@ -265,7 +267,7 @@ class TestPlantedFaults:
         finally:
             doctors.hosts[1].run("tc", "qdisc", "del", "dev", "eth0", "root")
 
-        finding = named(bad, "links")
+        finding = finding_of(bad, "links")
         assert finding["nodes"] == ["n1"]
         assert finding["found"].startswith("n1: ")
 
@@ -278,7 +280,7 @@ class TestPlantedFaults:
         codes, bad = doctors.answer()
 
         assert codes == [1, 1, 1]
-        assert named(bad, "temporary files")["found"] == "n1: No space left on device"
+        assert finding_of(bad, "temporary files")["found"] == "n1: No space left on device"
 
     def test_low_limit_of_open_files(self, doctors: Doctors) -> None:
         doctors.before[1] = ("prlimit", "--nofile=256:2048")
@@ -295,7 +297,7 @@ class TestPlantedFaults:
         codes, bad = doctors.answer()
 
         assert codes == [1, 1, 1]
-        assert named(bad, "shared folder")["found"] == "n1 has a different one from n0"
+        assert finding_of(bad, "shared folder")["found"] == "n1 has a different one from n0"
 
     def test_wrong_clock_of_node_zero(self, doctors: Doctors) -> None:
         shim = doctors.folder / "shim/sitecustomize.py"
@@ -305,14 +307,16 @@ class TestPlantedFaults:
 
         _, bad = doctors.answer()
 
-        found = re.fullmatch(r"n0 is ([\d.]+) s behind the others", named(bad, "clock")["found"])
+        found = re.fullmatch(
+            r"n0 is ([\d.]+) s behind the others", finding_of(bad, "clock")["found"]
+        )
         assert found, bad
         assert 3590 < float(found[1]) < 3610
 
     def test_busy_cpus(self, doctors: Doctors) -> None:
         cpu = str(min(os.sched_getaffinity(0)))
         doctors.before[1] = ("taskset", "-c", cpu)
-        spinning = subprocess.Popen(["taskset", "-c", cpu, sys.executable, "-c", SPINS])
+        spinning = subprocess.Popen(["taskset", "-c", cpu, sys.executable, "-c", USE_CPU])
         try:
             _, bad = doctors.answer()
         finally:
@@ -333,7 +337,7 @@ class TestPlantedFaults:
         codes, bad = doctors.answer()
 
         assert codes == [1, 1, 1]
-        assert named(bad, "GLOO_SOCKET_IFNAME")["found"] == found
+        assert finding_of(bad, "GLOO_SOCKET_IFNAME")["found"] == found
 
     def test_small_shared_memory(self, doctors: Doctors) -> None:
         """Docker's default size."""

@@ -9,21 +9,20 @@ from tests.contract.launched import Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 
-WAITS = """
+WAIT = """
     import os, signal
     print("ready", flush=True)
     signal.pause()
 """
 
 
-def told(path: Path) -> list[dict[str, Any]]:
-    """Return the events in a file."""
+def events_in(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_events_of_lost_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """Its own file ends early. The others name it and their exit code."""
-    jobs = Nodes(clusterrun, hosts, WAITS).start_all("--events=events-%n", workers=(2, 1, 1))
+    jobs = Nodes(clusterrun, hosts, WAIT).start_all("--events=events-%n", workers=(2, 1, 1))
     for job in jobs:
         job.wait_for("ready")
 
@@ -31,7 +30,7 @@ def test_events_of_lost_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> N
     ends = ended(jobs)
 
     assert codes(ends[:2]) == [5, 5]
-    files = [told(clusterrun.folder / f"events-{rank}") for rank in range(3)]
+    files = [events_in(clusterrun.folder / f"events-{rank}") for rank in range(3)]
     assert [file[0]["host"] for file in files] == ["n0", "n1", "n2"]
     assert [event["rank"] for event in files[1] if event["event"] == "started"] == [2]
     for file in files[:2]:

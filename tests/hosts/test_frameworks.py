@@ -9,7 +9,7 @@ from tests.hosts.host import Host
 from tests.hosts.slurm import Slurm
 
 SECONDS_TO_TRAIN = 100.0
-"""Most of it passes until the frameworks are imported, once on each node."""
+"""Most of it is the import of the frameworks, once on each node."""
 
 ON_CPUS = {"ACCELERATE_USE_CPU": "true", "HF_HUB_OFFLINE": "1"}
 """Without the first, each rank would be a job of one process if there is no GPU."""
@@ -46,7 +46,7 @@ kind = type(trainer.strategy.cluster_environment).__name__
 print(kind, trainer.global_rank, "of", trainer.world_size, "steps", trainer.global_step, flush=True)
 """
 
-accelerates = pytest.mark.parametrize("name", ["test_script", "test_sync", "test_ops"])
+accelerate_scripts = pytest.mark.parametrize("name", ["test_script", "test_sync", "test_ops"])
 
 
 def module_of(name: str) -> tuple[str, str]:
@@ -55,7 +55,7 @@ def module_of(name: str) -> tuple[str, str]:
 
 
 def expect_success(*jobs: Job) -> None:
-    """Wait until all nodes of a job have exited with 0."""
+    """Wait until all nodes of a job have ended; check that they exited with 0."""
     ends = [job.ended(SECONDS_TO_TRAIN) for job in jobs]
 
     assert [end.code for end in ends] == [0] * len(jobs), [end.err for end in ends]
@@ -73,14 +73,14 @@ def ranks_of(size: int) -> list[str]:
 
 
 @pytest.mark.long
-@accelerates
+@accelerate_scripts
 def test_accelerate_passes_its_own_tests_on_two_hosts(
     hosts: tuple[Host, ...], clusterrun: Launcher, name: str
 ) -> None:
-    place = ("--nnodes", "2", "--master-addr", hosts[0].name)
+    rendezvous = ("--nnodes", "2", "--master-addr", hosts[0].name)
 
     jobs = [
-        clusterrun.command(*place, *module_of(name), around=host.around, environ=ON_CPUS)
+        clusterrun.command(*rendezvous, *module_of(name), around=host.around, environ=ON_CPUS)
         for host in hosts[:2]
     ]
 
@@ -91,9 +91,9 @@ def test_accelerate_passes_its_own_tests_on_two_hosts(
 def test_lightning_uses_our_ranks_on_two_hosts(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    place = ("--nnodes", "2", "--master-addr", hosts[0].name)
+    rendezvous = ("--nnodes", "2", "--master-addr", hosts[0].name)
 
-    jobs = [clusterrun.script(TRAIN, *place, around=host.around) for host in hosts[:2]]
+    jobs = [clusterrun.script(TRAIN, *rendezvous, around=host.around) for host in hosts[:2]]
 
     assert trained(*jobs) == ranks_of(2)
 

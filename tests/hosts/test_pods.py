@@ -23,7 +23,7 @@ FEW = ("--epochs", "4")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Both hosts have the processors of this machine."""
 
-FORKS_ITSELF = """
+FORK_RANKS = """
     import os
     import torch
     import torch.distributed as dist
@@ -68,7 +68,7 @@ def pods(
     return [job.ended(SECONDS_TO_TRAIN) for job in jobs]
 
 
-def hfai_on(hosts: Sequence[Host]) -> dict[str, str]:
+def hfai_variables(hosts: Sequence[Host]) -> dict[str, str]:
     """Return the variables of HFAI's start script: the address of the first machine."""
     return dict.fromkeys(("MASTER_IP", "MASTER_ADDR"), hosts[0].address)
 
@@ -78,7 +78,7 @@ def test_hfai_pods_train(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     script = str(ROOT / "scripts/train_digits.py")
 
     half = {"MARSV2_ASSIGNED_NUMA": "0"}
-    ends = pods(clusterrun, "hfai", hosts[:2], script, *FEW, **hfai_on(hosts), **half)
+    ends = pods(clusterrun, "hfai", hosts[:2], script, *FEW, **hfai_variables(hosts), **half)
 
     assert [end.code for end in ends] == [0, 0], [end.err for end in ends]
     assert float(re.findall(r"test accuracy ([0-9.]+) %", ends[0].out)[0]) > 85
@@ -90,10 +90,10 @@ def test_hfai_script_that_forks_its_own_ranks(
 ) -> None:
     """One worker on each machine forks the others, and is not bound."""
     script = tmp_path / "hfai.py"
-    script.write_text(dedent(FORKS_ITSELF))
+    script.write_text(dedent(FORK_RANKS))
     flags = ("--nproc-per-node", "1", "--numa-binding", "none")
 
-    ends = pods(clusterrun, "hfai", hosts[:2], *flags, str(script), **hfai_on(hosts))
+    ends = pods(clusterrun, "hfai", hosts[:2], *flags, str(script), **hfai_variables(hosts))
 
     assert [end.code for end in ends] == [0, 0], [end.err for end in ends]
     lines = sorted(line for end in ends for line in re.findall(r"rank \d of \d sum \d+", end.out))

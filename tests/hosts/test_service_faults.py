@@ -1,4 +1,4 @@
-"""Random faults of a job with services on two hosts: named on all nodes, nothing left, no hang."""
+"""Random faults of a job with services on two hosts: all nodes name them, and nothing is left."""
 
 import os
 import random
@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.contract.launched import Ended, Job, Launcher
+from tests.contract.launched import Job, Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import ended
 from tests.rounds import numbers
 from tests.waiting import wait_until
+
+INTERNAL_ERROR = 6
 
 PROGRAM = """
     import os, signal, subprocess, sys, time
@@ -25,9 +27,9 @@ PROGRAM = """
     from threading import Thread
 
     name = f"{os.environ['ROLE_NAME']} {os.environ['ROLE_RANK']}"
-    who, _, fault = os.environ.get("FAULT", "").partition(":")
-    fault = fault if who == name else ""
-    # What it starts ignores SIGTERM, and has a session of its own.
+    faulty, _, fault = os.environ.get("FAULT", "").partition(":")
+    fault = fault if faulty == name else ""
+    # Its child ignores SIGTERM, and has a session of its own.
     ignores = "import signal, time; signal.signal(15, 1); time.sleep(1000)"
     subprocess.Popen([sys.executable, "-c", ignores], start_new_session=True)
     if fault == "ignores SIGTERM":
@@ -53,7 +55,7 @@ PROGRAM = """
         time.sleep(0.02)
         if fault and time.monotonic() > act:
             if fault == "raises":
-                raise ValueError("of its own")
+                raise ValueError("a planted fault")
             if fault.startswith("exits"):
                 os._exit(int(fault.split()[1]))
 """
@@ -64,7 +66,7 @@ nproc_per_node: {main}
 services:
   server:
     script: {folder}/program.py
-    {place}
+    {size}
     ready: {{path: /health, timeout: 8}}
   judge:
     command: [{python}, {folder}/program.py]
@@ -74,23 +76,23 @@ services:
 
 
 class Fault(NamedTuple):
-    """What goes wrong, and how the job must end for it."""
+    """What goes wrong, and how the job must end."""
 
     of_program: str
-    """``NAME RANK:what it does``; "": nothing."""
+    """``NAME RANK:what it does``; "" for nothing."""
     of_test: str
-    """What the test does to whom; "": nothing."""
+    """What the test does, and to which process or node; "" for nothing."""
     codes: frozenset[int]
-    named: str
-    """What the report of each node that lives has; "": nothing."""
-    lost: int = -1
-    """The node whose agent does not live to report."""
+    text: str
+    """In the report of each remaining node."""
+    lost: int | None = None
+    """The node whose agent is killed."""
 
 
-def drawn(number: int, main: int, place: str) -> tuple[Fault, float]:
-    """Return the fault of a round, and when it happens, in seconds."""
+def random_fault(number: int, main: int, size: str) -> tuple[Fault, float]:
+    """Return the fault of a round, and after how many seconds it happens."""
     dice = random.Random(number)
-    servers = 2 if place == "nproc_per_node: 1" else 1
+    servers = 2 if size == "nproc_per_node: 1" else 1
     rank, server, judge = dice.randrange(2 * main), dice.randrange(servers), dice.randrange(2)
     node, code = dice.randrange(2), dice.randrange(1, 100)
     killed = frozenset({128 + signal.SIGKILL})
@@ -115,15 +117,15 @@ def drawn(number: int, main: int, place: str) -> tuple[Fault, float]:
     return dice.choice(faults), dice.uniform(0, 1.5)
 
 
-def act(what: str, jobs: Sequence[Job], hosts: Sequence[Host], folder: Path) -> None:
-    """Do what the test does to a program, a helper, an agent or a host."""
-    verb, _, whom = what.partition(" ")
+def inject(fault: str, jobs: Sequence[Job], hosts: Sequence[Host], folder: Path) -> None:
+    """Inject a fault of the test into a program, a helper, an agent or a host."""
+    verb, _, target = fault.partition(" ")
     if verb == "cuts":
-        hosts[int(whom)].cut()
+        hosts[int(target)].cut()
     elif verb == "terminates":
-        jobs[int(whom)].signal(signal.SIGTERM)
+        jobs[int(target)].signal(signal.SIGTERM)
     elif verb == "kills":
-        name, _, number = whom.partition(" ")
+        name, _, number = target.partition(" ")
         of_node: dict[str, Callable[[Job], int]] = {
             "agent": lambda job: job.agent,
             "fork_server": lambda job: job.fork_server,
@@ -132,9 +134,9 @@ def act(what: str, jobs: Sequence[Job], hosts: Sequence[Host], folder: Path) -> 
         if name in of_node:
             pid = of_node[name](jobs[int(number)])
         else:
-            file = folder / f"{whom}.pid"
+            file = folder / f"{target}.pid"
             written = wait_until(
-                lambda: file.read_text() if file.exists() else None, f"{whom} begins"
+                lambda: file.read_text() if file.exists() else None, f"{target} begins"
             )
             pid = int(written)
         os.kill(pid, signal.SIGKILL)
@@ -149,10 +151,10 @@ def test_random_fault_names_program_and_rank(
     """All remaining nodes name it, and nothing is left."""
     folder = clusterrun.folder
     main = 1 + number % 2
-    place = ("nnodes: 1", "nproc_per_node: 1")[number // 2 % 2]
-    fault, delay = drawn(number, main, place)
+    size = ("nnodes: 1", "nproc_per_node: 1")[number // 2 % 2]
+    fault, delay = random_fault(number, main, size)
     (folder / "program.py").write_text(dedent(PROGRAM))
-    text = FILE.format(folder=folder, main=main, place=place, python=sys.executable)
+    text = FILE.format(folder=folder, main=main, size=size, python=sys.executable)
     (folder / "job.yaml").write_text(text)
     options = ("--shutdown-timeout=2", "--heartbeat-timeout=4", "--nnodes=2")
     environ = {"FAULT": fault.of_program, "DELAY": str(delay)}
@@ -169,25 +171,21 @@ def test_random_fault_names_program_and_rank(
     if fault.of_test:
         jobs[0].wait_for("begins default")
         time.sleep(delay)
-        act(fault.of_test, jobs, hosts, folder)
+        inject(fault.of_test, jobs, hosts, folder)
     ends = ended(jobs)
 
-    seen = f"{fault}, after {delay:.2f} s\n" + "\n".join(map(str, ends))
+    context = f"{fault}, after {delay:.2f} s\n" + "\n".join(map(str, ends))
     for node, end in enumerate(ends):
         if node != fault.lost:
-            assert end.code in fault.codes, seen
-            assert names(fault, end), seen
-    assert [job.left() for job in jobs] == [[], []], seen
-
-
-def names(fault: Fault, end: Ended) -> bool:
-    """Return whether a report names what has failed."""
-    return fault.named in end.err and end.code != 6
+            assert end.code in fault.codes, context
+            assert fault.text in end.err, context
+            assert end.code != INTERNAL_ERROR, context
+    assert [job.left() for job in jobs] == [[], []], context
 
 
 def test_all_kinds_of_faults_are_drawn() -> None:
     kinds = {
-        re.sub(r"\d+", "N", "".join(drawn(number, 1 + number % 2, "nnodes: 1")[0][:2]))
+        re.sub(r"\d+", "N", "".join(random_fault(number, 1 + number % 2, "nnodes: 1")[0][:2]))
         for number in range(100)
     }
 

@@ -1,4 +1,4 @@
-"""A main program and its services on several hosts: by hand, by ssh, as tasks of a real Slurm."""
+"""A main program and its services on several hosts: started by hand, by ssh, and by a real Slurm."""
 
 import re
 import signal
@@ -30,7 +30,7 @@ SERVER = """
         def log_message(self, *_):
             pass
 
-    # Its engine has a session of its own, and ignores SIGTERM.
+    # It has a session of its own, and ignores SIGTERM.
     subprocess.Popen(
         [sys.executable, "-c", "import signal, time\\nsignal.signal(15, 1)\\ntime.sleep(1000)"],
         start_new_session=True,
@@ -39,26 +39,26 @@ SERVER = """
     http.server.HTTPServer(("0.0.0.0", int(os.environ["PORT"])), Answers).serve_forever()
 """
 
-ASKS = """
+CALL_SERVER = """
     import os, sys, time, urllib.request
 
-    def asked(path):
+    def responses(path):
         urls = os.environ["CLUSTERRUN_SERVER_URLS"].split(",")
         return [urllib.request.urlopen(url + path, timeout=30).read().decode() for url in urls]
 
     names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-    print("main", *(os.environ[name] for name in names), *asked("/"), flush=True)
+    print("main", *(os.environ[name] for name in names), *responses("/"), flush=True)
 """
 
-DIES = ASKS + '    asked("/die")\n    time.sleep(1000)\n'
+KILL_SERVER = CALL_SERVER + '    responses("/die")\n    time.sleep(1000)\n'
 
-OUTLIVES = (
-    ASKS
+KILL_SERVER_AND_RETRY = (
+    CALL_SERVER
     + """
-    asked("/die")
+    responses("/die")
     for _ in range(300):
         try:
-            print("again", *asked("/"), flush=True)
+            print("restarted", *responses("/"), flush=True)
             sys.exit()
         except OSError:
             time.sleep(0.1)
@@ -66,7 +66,7 @@ OUTLIVES = (
 """
 )
 
-WAITS = ASKS + '    print("waits", flush=True)\n    time.sleep(1000)\n'
+CALL_SERVER_AND_WAIT = CALL_SERVER + '    print("waits", flush=True)\n    time.sleep(1000)\n'
 
 FILE = """\
 script: {folder}/train.py
@@ -75,45 +75,50 @@ services:
   server:
     command: [{python}, {folder}/server.py]
     ready: {{path: /health, timeout: 20}}
-    {place}
-    {result}
+    {more_of_server}
 """
 
 
-def written(
-    folder: Path, script: str, *, more: str = "", place: str = "nnodes: 1", result: str = ""
-) -> str:
-    """Write the two programs and the job file; return its path. ``place`` and ``result`` are the server's."""
+RESTARTS = "nnodes: 1\n    on_failure: restart"
+
+
+def written(folder: Path, script: str, *, more: str = "", more_of_server: str = "nnodes: 1") -> str:
+    """Write the two programs and the job file, with ``more`` lines; return its path."""
     (folder / "train.py").write_text(dedent(script))
     (folder / "server.py").write_text(dedent(SERVER))
     file = folder / "job.yaml"
-    file.write_text(
-        FILE.format(folder=folder, python=sys.executable, more=more, place=place, result=result)
-    )
+    options = {"more": more, "more_of_server": more_of_server}
+    file.write_text(FILE.format(folder=folder, python=sys.executable, **options))
     return str(file)
 
 
 def started(
     clusterrun: Launcher, hosts: Sequence[Host], file: str, *options: str, nodes: int = 2
 ) -> list[Job]:
-    place = ("--nnodes", str(nodes), "--master-addr", hosts[0].address)
+    rendezvous = ("--nnodes", str(nodes), "--master-addr", hosts[0].address)
     return [
         clusterrun.command(
-            "--config", file, *place, "--node-rank", str(rank), *options, around=hosts[rank].around
+            "--config",
+            file,
+            *rendezvous,
+            "--node-rank",
+            str(rank),
+            *options,
+            around=hosts[rank].around,
         )
         for rank in range(nodes)
     ]
 
 
-def said_of_end(end: Ended) -> list[str]:
-    """Return which worker is named as the cause, and the code."""
+def reported_cause(end: Ended) -> list[str]:
+    """Return which worker is named as the cause, and the line with the exit code."""
     cause = re.findall(r"clusterrun: (.* rank \d+ on n\d) failed: exit code", end.err)
     return cause + re.findall(r"clusterrun: (exit code \d+, from .*)\n", end.err)
 
 
 def test_server_on_last_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """The main program has ranks of its own, connects to the server's host, and its end ends the server."""
-    file = written(clusterrun.folder, ASKS, more="node_ranks: 0")
+    file = written(clusterrun.folder, CALL_SERVER, more="node_ranks: 0")
 
     first, second = ended(started(clusterrun, hosts, file, "--nproc-per-node", "2"))
 
@@ -124,7 +129,7 @@ def test_server_on_last_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> N
 
 
 def test_ranks_and_servers_on_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    file = written(clusterrun.folder, ASKS, place="nproc_per_node: 2")
+    file = written(clusterrun.folder, CALL_SERVER, more_of_server="nproc_per_node: 2")
 
     ends = ended(started(clusterrun, hosts, file))
 
@@ -136,25 +141,25 @@ def test_ranks_and_servers_on_all_nodes(hosts: tuple[Host, ...], clusterrun: Lau
 def test_failed_server_ends_job_with_its_code(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    file = written(clusterrun.folder, DIES, more="node_ranks: 0")
+    file = written(clusterrun.folder, KILL_SERVER, more="node_ranks: 0")
 
     ends = ended(started(clusterrun, hosts, file))
 
     assert codes(ends) == [9, 9]
     expected = ["server rank 0 on n1", "exit code 9, from server rank 0"]
-    assert [said_of_end(end) for end in ends] == [expected, expected]
+    assert [reported_cause(end) for end in ends] == [expected, expected]
 
 
 def test_server_restarts_alone_at_same_address(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     more = "node_ranks: 0\nmax_restarts: 2"
-    file = written(clusterrun.folder, OUTLIVES, more=more, result="on_failure: restart")
+    file = written(clusterrun.folder, KILL_SERVER_AND_RETRY, more=more, more_of_server=RESTARTS)
 
     first, second = ended(started(clusterrun, hosts, file))
 
     assert codes([first, second]) == [0, 0]
-    assert "again 0" in first.out
+    assert "restarted 0" in first.out
     assert "server rank 0 ended with exit code 9: restarting it (1 of 2)" in second.err
     ports = re.findall(r"serves at (\d+)", second.out)
     assert len(ports) == 2
@@ -164,7 +169,7 @@ def test_server_restarts_alone_at_same_address(
 def test_killed_agent_of_server_node_ends_job(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    file = written(clusterrun.folder, WAITS, more="node_ranks: 0")
+    file = written(clusterrun.folder, CALL_SERVER_AND_WAIT, more="node_ranks: 0")
     jobs = started(clusterrun, hosts, file)
     jobs[0].wait_for("waits")
 
@@ -177,7 +182,7 @@ def test_killed_agent_of_server_node_ends_job(
 def test_signal_to_server_node_ends_job(
     hosts: tuple[Host, ...], clusterrun: Launcher, number: signal.Signals
 ) -> None:
-    file = written(clusterrun.folder, WAITS, more="node_ranks: 0")
+    file = written(clusterrun.folder, CALL_SERVER_AND_WAIT, more="node_ranks: 0")
     jobs = started(clusterrun, hosts, file)
     jobs[0].wait_for("waits")
 
@@ -187,14 +192,14 @@ def test_signal_to_server_node_ends_job(
 
 
 def test_different_job_files_are_refused(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    one = written(clusterrun.folder, ASKS, more="node_ranks: 0")
+    one = written(clusterrun.folder, CALL_SERVER, more="node_ranks: 0")
     other = clusterrun.folder / "other.yaml"
     other.write_text(Path(one).read_text().replace("/health", "/ready"))
-    place = ("--nnodes", "2", "--master-addr", hosts[0].address, "--rdzv-timeout", "5")
+    rendezvous = ("--nnodes", "2", "--master-addr", hosts[0].address, "--rdzv-timeout", "5")
 
     jobs = [
         clusterrun.command(
-            "--config", file, *place, "--node-rank", str(rank), around=hosts[rank].around
+            "--config", file, *rendezvous, "--node-rank", str(rank), around=hosts[rank].around
         )
         for rank, file in enumerate([one, str(other)])
     ]
@@ -208,10 +213,10 @@ def test_services_without_node_rank_are_refused(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     """Which programs a node runs depends on its rank."""
-    file = written(clusterrun.folder, ASKS)
-    place = ("--nnodes", "2", "--master-addr", hosts[0].address)
+    file = written(clusterrun.folder, CALL_SERVER)
+    rendezvous = ("--nnodes", "2", "--master-addr", hosts[0].address)
 
-    end = clusterrun.command("--config", file, *place, around=hosts[0].around).ended()
+    end = clusterrun.command("--config", file, *rendezvous, around=hosts[0].around).ended()
 
     assert end.code == 2
     assert "this node's services depend on its rank" in end.err
@@ -219,7 +224,7 @@ def test_services_without_node_rank_are_refused(
 
 
 def test_services_over_ssh(ssh: SshHosts, clusterrun: Launcher) -> None:
-    file = written(clusterrun.folder, ASKS, more="node_ranks: 0-1", place="nnodes: 1")
+    file = written(clusterrun.folder, CALL_SERVER, more="node_ranks: 0-1")
 
     end = clusterrun.command(
         *ssh.options(), "--config", file, "--", "--lr", "3", around=ssh.client.around
@@ -234,7 +239,7 @@ ONE_TASK = ("-N2", "--ntasks-per-node=1")
 
 
 def test_services_in_slurm_step(slurm: Slurm, clusterrun: Launcher) -> None:
-    file = written(clusterrun.folder, ASKS, more="node_ranks: 0")
+    file = written(clusterrun.folder, CALL_SERVER, more="node_ranks: 0")
 
     end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
 
@@ -244,7 +249,7 @@ def test_services_in_slurm_step(slurm: Slurm, clusterrun: Launcher) -> None:
 
 
 def test_failed_server_ends_slurm_step(slurm: Slurm, clusterrun: Launcher) -> None:
-    file = written(clusterrun.folder, DIES, more="node_ranks: 0")
+    file = written(clusterrun.folder, KILL_SERVER, more="node_ranks: 0")
 
     end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
 
@@ -254,16 +259,16 @@ def test_failed_server_ends_slurm_step(slurm: Slurm, clusterrun: Launcher) -> No
 
 def test_server_restarts_in_slurm_step(slurm: Slurm, clusterrun: Launcher) -> None:
     more = "node_ranks: 0\nmax_restarts: 1"
-    file = written(clusterrun.folder, OUTLIVES, more=more, result="on_failure: restart")
+    file = written(clusterrun.folder, KILL_SERVER_AND_RETRY, more=more, more_of_server=RESTARTS)
 
     end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
 
     assert end.code == 0, end.err
-    assert "again 0" in end.out
+    assert "restarted 0" in end.out
 
 
 def test_services_with_task_per_gpu_are_refused(slurm: Slurm, clusterrun: Launcher) -> None:
-    file = written(clusterrun.folder, ASKS)
+    file = written(clusterrun.folder, CALL_SERVER)
 
     around = slurm.around("-N1", "--ntasks-per-node=2")
     end = clusterrun.command("--config", file, around=around).ended()

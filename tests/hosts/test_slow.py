@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 # On full CPUs the answer may be that ranks lack them.
 pytestmark = [pytest.mark.long, pytest.mark.needs("py-spy", "import torch")]
 
-TRAINS = """
+TRAIN = """
     import os, sys, time
     import torch
     import torch.distributed as dist
@@ -26,7 +26,7 @@ TRAINS = """
 
     slow = [int(word) for word in sys.argv[1:]]
 
-    def prepares_a_batch(rank):
+    def prepare_batch(rank):
         time.sleep(0.06 if rank in slow else 0.0)
         return torch.randn(8, 64)
 
@@ -35,27 +35,27 @@ TRAINS = """
     model = DistributedDataParallel(torch.nn.Linear(64, 64))
     print("ready", flush=True)
     while True:
-        model(prepares_a_batch(dist.get_rank())).square().mean().backward()
+        model(prepare_batch(dist.get_rank())).square().mean().backward()
 """
 
 
-class TwoHosts:
-    """Four ranks that train; those of ``slow`` are late."""
+class JobOnTwoHosts:
+    """Four ranks that train, of which those in ``slow`` are late."""
 
     def __init__(self, hosts: Sequence[Host], launcher: Launcher, folder: Path, *slow: str) -> None:
         """Start it, and wait until the agent of the second host answers."""
         self._host = hosts[1]
         self._environ = {"XDG_RUNTIME_DIR": str(folder)}
-        nodes = Nodes(launcher, hosts[:2], TRAINS)
+        nodes = Nodes(launcher, hosts[:2], TRAIN)
         self.jobs: list[Job] = nodes.start_all(
             "--run-id=mine", workers=(2, 2), args=slow, environ=self._environ
         )
         for job in self.jobs:
             job.wait_for("ready", times=2)
-        wait_until(partial(_answers, folder))
+        wait_until(partial(_agents_answer, folder))
 
-    def is_slow(self) -> dict[str, Any]:
-        """Return what the command prints on the second host."""
+    def report(self) -> dict[str, Any]:
+        """Return the output of ``clusterrun slow`` on the second host."""
         done = self._host.run(COMMAND, "slow", "--json", "mine", environ=self._environ)
         assert done.code == 0, done
         report: dict[str, Any] = json.loads(done.out)
@@ -67,7 +67,7 @@ class TwoHosts:
         assert codes(ends) == [143] * 2, ends
 
 
-def _answers(folder: Path) -> bool:
+def _agents_answer(folder: Path) -> bool:
     return len(find_jobs([folder / "clusterrun"]).jobs) == 2
 
 
@@ -80,22 +80,22 @@ def runtime(tmp_path: Path) -> Path:
 
 
 def test_slow_host_is_named(hosts: tuple[Host, ...], clusterrun: Launcher, runtime: Path) -> None:
-    job = TwoHosts(hosts, clusterrun, runtime, "2", "3")
-    report = job.is_slow()
+    job = JobOnTwoHosts(hosts, clusterrun, runtime, "2", "3")
+    report = job.report()
     job.stop()
 
     host = hosts[1].name
     assert report["summary"].startswith(f"ranks 2-3, all of {host}, are slow: "), report
-    assert "prepares_a_batch" in report["summary"]
+    assert "prepare_batch" in report["summary"]
     assert report["missing"] == []
 
 
 def test_slow_link_names_no_rank(
     hosts: tuple[Host, ...], clusterrun: Launcher, runtime: Path
 ) -> None:
-    job = TwoHosts(hosts, clusterrun, runtime)
+    job = JobOnTwoHosts(hosts, clusterrun, runtime)
     with slow_link(hosts[1], sends=0.05, gets=0.05):
-        report = job.is_slow()
+        report = job.report()
     job.stop()
 
     assert report["summary"].startswith("all ranks wait "), report

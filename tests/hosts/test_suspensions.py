@@ -1,4 +1,4 @@
-"""Suspensions on three hosts with two ranks each: all six ranks stop at one step, every time."""
+"""Suspensions on three hosts with two ranks each: all six ranks stop at the same step."""
 
 import random
 import re
@@ -12,7 +12,7 @@ import pytest
 
 from tests.contract.launched import Ended, Job, Launcher
 from tests.hosts.host import Host
-from tests.hosts.nodes import Nodes, codes, ended
+from tests.hosts.nodes import Nodes, codes, ended, outputs
 from tests.hosts.stepping_ranks import RANKS_STEP
 from tests.rounds import numbers
 from tests.waiting import wait_until
@@ -21,7 +21,7 @@ REQUESTS = 200
 NODES = 3
 RANKS = 6
 
-STEPS_UNTIL_SUSPENDED = (
+MAKE_STEPS = (
     RANKS_STEP
     + """
     import random
@@ -40,7 +40,7 @@ STEPS_UNTIL_SUSPENDED = (
             print(f"rank {rank} saves step {step} of attempt {attempt}", flush=True)
             time.sleep(dice.choice((0, 0, 0.05)))
             suspend.ready()
-            print(f"rank {rank} goes on")
+            print(f"rank {rank} continues")
 """
 )
 
@@ -48,30 +48,31 @@ SAVED = re.compile(r"rank (\d) saves step (\d+) of attempt (\d)\n")
 
 
 class Round(NamedTuple):
-    """One request, drawn from its number alone.
-
-    ``when``: "joining", "running" or "restarting". ``at``: seconds after that. ``sources``: nodes
-    whose agents get the signal, one after the other. ``words``: the arguments of the script.
-    """
+    """One request for a suspension."""
 
     when: str
-    at: float
-    sources: tuple[int, ...]
+    """"joining", "running" or "restarting"."""
+    after: float
+    """Seconds."""
+    nodes: tuple[int, ...]
+    """The agents of these nodes get the signal, one after the other."""
     number: int
-    words: tuple[str, ...]
+    """Of the signal."""
+    args: tuple[str, ...]
+    """Of the script."""
 
 
-def drawn(number: int) -> Round:
-    dice = random.Random(number)
+def random_round(seed: int) -> Round:
+    dice = random.Random(seed)
     when = dice.choice(("joining", "running", "running", "running", "restarting"))
-    words = [f"seed={number}", f"together={dice.choice(('yes', 'no'))}"]
+    args = [f"seed={seed}", f"together={dice.choice(('yes', 'no'))}"]
     if when == "restarting":
-        words.append(f"{dice.randrange(RANKS)}={dice.randrange(30)}")
+        args.append(f"{dice.randrange(RANKS)}={dice.randrange(30)}")
     # Before the first call, SIGTERM ends a job.
     numbers = (signal.SIGTERM, signal.SIGUSR1) if when == "running" else (signal.SIGUSR1,)
-    sources = tuple(dice.sample(range(NODES), k=dice.choice((1, 1, 2))))
-    at = dice.uniform(0.0, 0.5)
-    return Round(when, at, sources, dice.choice(numbers), tuple(words))
+    nodes = tuple(dice.sample(range(NODES), k=dice.choice((1, 1, 2))))
+    after = dice.uniform(0.0, 0.5)
+    return Round(when, after, nodes, dice.choice(numbers), tuple(args))
 
 
 @pytest.mark.long
@@ -80,27 +81,27 @@ def test_all_ranks_stop_at_same_step(
     number: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     """Signals reach random agents at a random time."""
-    round_ = drawn(number)
-    nodes = Nodes(clusterrun, hosts, STEPS_UNTIL_SUSPENDED)
+    round_ = random_round(number)
+    nodes = Nodes(clusterrun, hosts, MAKE_STEPS)
     options = ("--start-method", "spawn", "--suspend-signal", "USR1", "--max-restarts", "1")
 
-    jobs = nodes.start_all(*options, workers=(2, 2, 2), args=round_.words)
+    jobs = nodes.start_all(*options, workers=(2, 2, 2), args=round_.args)
     _await(round_, jobs)
-    time.sleep(round_.at)
-    for source in round_.sources:
-        jobs[source].signal(round_.number)
+    time.sleep(round_.after)
+    for node in round_.nodes:
+        jobs[node].signal(round_.number)
     ends = ended(jobs)
 
-    said = f"{round_}\n" + "\n".join(f"--- node {i}: {end}" for i, end in enumerate(ends))
-    assert codes(ends) == [75] * NODES, said
-    step = _agreed_step(ends)
-    assert step >= 0, said
-    assert all(f"exit code 75: suspended at step {step}, " in end.err for end in ends), said
-    assert [job.left() for job in jobs] == [[]] * NODES, said
+    context = outputs(round_, ends)
+    assert codes(ends) == [75] * NODES, context
+    step = _common_step(ends)
+    assert step is not None, context
+    assert all(f"exit code 75: suspended at step {step}, " in end.err for end in ends), context
+    assert [job.left() for job in jobs] == [[]] * NODES, context
 
 
 def _await(round_: Round, jobs: Sequence[Job]) -> None:
-    """Wait until a request may come: ranks step, or agents handle signals."""
+    """Wait until a request is possible: ranks make steps, or agents handle signals."""
     if round_.when == "joining":
         # Before it has read its options, an agent ignores SIGUSR1, and handles no SIGXCPU.
         for job in jobs:
@@ -108,12 +109,12 @@ def _await(round_: Round, jobs: Sequence[Job]) -> None:
         return
     if round_.when == "restarting":
         # Others may be stopped before they print.
-        failing = int(round_.words[-1].partition("=")[0])
+        failing = int(round_.args[-1].partition("=")[0])
         jobs[failing // 2].wait_for(f"rank {failing} begins attempt 0")
         return
     for job in jobs:
         job.wait_for(r"rank \d begins attempt 0", times=2)
-    # So that SIGTERM is a request: all agents know that the ranks ask.
+    # SIGTERM is a request once all agents know that the ranks call ``suspend.requested``.
     time.sleep(0.3)
 
 
@@ -123,10 +124,10 @@ def _handles(pid: int, number: int) -> bool:
     return caught is not None and bool(int(caught[1], 16) & (1 << (number - 1)))
 
 
-def _agreed_step(ends: Sequence[Ended]) -> int:
-    """Return the one step at which all ranks of the last attempt saved; -1: there is none."""
+def _common_step(ends: Sequence[Ended]) -> int | None:
+    """Return the step at which all ranks of the last attempt saved, if it is the same one."""
     saved = [tuple(map(int, found)) for end in ends for found in SAVED.findall(end.out)]
     last = max((attempt for _, _, attempt in saved), default=0)
     steps = {step for _, step, attempt in saved if attempt == last}
     ranks = sorted(rank for rank, _, attempt in saved if attempt == last)
-    return steps.pop() if len(steps) == 1 and ranks == list(range(RANKS)) else -1
+    return steps.pop() if len(steps) == 1 and ranks == list(range(RANKS)) else None

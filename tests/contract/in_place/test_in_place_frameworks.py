@@ -10,7 +10,7 @@ from tests.contract.launched import Launcher
 from tests.hosts.test_frameworks import (
     ON_CPUS,
     TRAIN,
-    accelerates,
+    accelerate_scripts,
     expect_success,
     module_of,
     ranks_of,
@@ -22,7 +22,7 @@ each_method = pytest.mark.parametrize("method", START_METHODS)
 
 @pytest.mark.long
 @each_method
-@accelerates
+@accelerate_scripts
 def test_accelerate_passes_its_own_tests(clusterrun: Launcher, name: str, method: str) -> None:
     """With two ranks."""
     words = ("--start-method", method, *module_of(name))
