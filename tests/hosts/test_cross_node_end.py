@@ -1,5 +1,6 @@
 """A job on two hosts ends on both at once, for the same reason, and leaves nothing."""
 
+import json
 import os
 import re
 import signal
@@ -269,3 +270,34 @@ def test_rank_that_exits_a_minute_before_others_is_named_once(
 
     assert codes(ends) == [0, 0]
     assert ends[0].err == "clusterrun: rank 0 exited with code 0 60 s ago; rank 1 still runs\n"
+
+
+def test_events_of_lost_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Its own file ends early. The others name it and their exit code."""
+    jobs = Nodes(clusterrun, hosts, WAIT).start_all("--events=events-%n", workers=(2, 1, 1))
+    for job in jobs:
+        job.wait_for("up")
+
+    jobs[2].signal(signal.SIGKILL)
+    ends = ended(jobs)
+
+    assert codes(ends[:2]) == [5, 5]
+    files = [
+        [
+            json.loads(line)
+            for line in (clusterrun.folder / f"events-{rank}").read_text().splitlines()
+        ]
+        for rank in range(3)
+    ]
+    assert [file[0]["host"] for file in files] == ["n0", "n1", "n2"]
+    assert [event["rank"] for event in files[1] if event["event"] == "started"] == [2]
+    for file in files[:2]:
+        (lost,) = [event for event in file if event["event"] == "lost"]
+        assert (lost["node_rank"], lost["host"], lost["how"]) == (2, "n2", "is gone")
+        assert (file[-1]["event"], file[-1]["code"], file[-1]["reason"]) == (
+            "ended",
+            5,
+            "node lost",
+        )
+    # It may have been killed before it recorded that its worker runs.
+    assert [event["event"] for event in files[2]] in (["joined"], ["joined", "started"])

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
 from clusterrun.clients.doctor import this_machine
@@ -77,11 +78,6 @@ class Doctors:
         assert answer["nodes"] == [host.name for host in self.hosts]
         bad = [finding for finding in answer["findings"] if finding["level"] != "ok"]
         return [end.code for end in ends], bad
-
-    def mount(self, number: int, script: str) -> None:
-        """Run a script on a host before the command, in a file system of its own."""
-        words = ("unshare", "--mount", "sh", "-ec", f'{script}\nexec "$@"', "sh")
-        self.before[number] = words
 
     def _start(self, rank: int) -> Any:
         options = (
@@ -215,11 +211,54 @@ def test_doctor_in_slurm_step_checks_each_node_once(slurm: Slurm, tasks: str) ->
     assert json.loads(done.out)["nodes"] == ["n0", "n1"], done
 
 
-def finding_of(bad: Sequence[Finding], what: str) -> Finding:
-    """Return the finding on ``what``."""
-    found = [finding for finding in bad if finding["what"].startswith(what)]
-    assert found, bad
-    return found[0]
+def finding_of(bad: Sequence[Finding], what: str, found: str = "") -> Finding:
+    """Return the finding on ``what``, with this text if there are several."""
+    findings = [it for it in bad if it["what"].startswith(what) and found in ("", it["found"])]
+    assert findings, bad
+    return findings[0]
+
+
+class Fault(NamedTuple):
+    """A fault of node 1, and what doctor finds; {folder} is the working folder."""
+
+    what: str
+    found: str
+    before: tuple[str, ...] = ()
+    environ: Mapping[str, str] = MappingProxyType({})
+
+
+def after(script: str) -> tuple[str, ...]:
+    """Return the words before a command that run a script first, with their own mounts."""
+    return ("unshare", "--mount", "sh", "-ec", f'{script}\nexec "$@"', "sh")
+
+
+FAULTS_OF_ONE_NODE = {
+    "full disk": Fault(
+        "temporary files",
+        "n1: No space left on device",
+        after("mount -t tmpfs -o size=256k none {folder}/full"),
+        {"TMPDIR": "{folder}/full"},
+    ),
+    "low limit": Fault("open files", "n1: 256", ("prlimit", "--nofile=256:2048")),
+    "working folder is not shared": Fault(
+        "shared folder",
+        "n1 has a different one from n0",
+        after("mount -t tmpfs none {folder}; cd {folder}"),
+    ),
+    "unknown interface": Fault(
+        "GLOO_SOCKET_IFNAME", "n1: nosuch0", environ={"GLOO_SOCKET_IFNAME": "nosuch0"}
+    ),
+    "unreachable interface": Fault(
+        "GLOO_SOCKET_IFNAME",
+        "n1: lo has no address that other nodes know",
+        environ={"GLOO_SOCKET_IFNAME": "lo"},
+    ),
+    "small shared memory": Fault(
+        "shared memory",
+        "n1: 64 MiB, 64 MiB free",
+        after("mount -t tmpfs -o size=64m none /dev/shm"),
+    ),
+}
 
 
 @pytest.mark.long
@@ -271,33 +310,19 @@ class TestPlantedFaults:
         assert finding["nodes"] == ["n1"]
         assert finding["found"].startswith("n1: ")
 
-    def test_full_disk_for_temporary_files(self, doctors: Doctors) -> None:
-        full = doctors.folder / "full"
-        full.mkdir()
-        doctors.mount(1, f"mount -t tmpfs -o size=256k none {full}")
-        doctors.environ[1] = {"TMPDIR": str(full)}
+    @pytest.mark.parametrize("fault", FAULTS_OF_ONE_NODE.values(), ids=FAULTS_OF_ONE_NODE)
+    def test_fault_of_one_node(self, doctors: Doctors, fault: Fault) -> None:
+        folder = doctors.folder
+        (folder / "full").mkdir()
+        doctors.before[1] = tuple(word.format(folder=folder) for word in fault.before)
+        doctors.environ[1] = {
+            name: value.format(folder=folder) for name, value in fault.environ.items()
+        }
 
         codes, bad = doctors.answer()
 
         assert codes == [1, 1, 1]
-        assert finding_of(bad, "temporary files")["found"] == "n1: No space left on device"
-
-    def test_low_limit_of_open_files(self, doctors: Doctors) -> None:
-        doctors.before[1] = ("prlimit", "--nofile=256:2048")
-
-        codes, bad = doctors.answer()
-
-        assert codes == [1, 1, 1]
-        assert "n1: 256" in {finding["found"] for finding in bad}
-
-    def test_working_folder_that_is_not_shared(self, doctors: Doctors) -> None:
-        hidden = f"mount -t tmpfs none {doctors.folder}; cd {doctors.folder}"
-        doctors.mount(1, hidden)
-
-        codes, bad = doctors.answer()
-
-        assert codes == [1, 1, 1]
-        assert finding_of(bad, "shared folder")["found"] == "n1 has a different one from n0"
+        assert finding_of(bad, fault.what, fault.found), bad
 
     def test_wrong_clock_of_node_zero(self, doctors: Doctors) -> None:
         shim = doctors.folder / "shim/sitecustomize.py"
@@ -325,28 +350,6 @@ class TestPlantedFaults:
 
         busy = [finding for finding in bad if finding["what"] == "CPU load"]
         assert any("n1" in finding["nodes"] for finding in busy)
-
-    @pytest.mark.parametrize(
-        ("interface", "found"),
-        [("nosuch0", "n1: nosuch0"), ("lo", "n1: lo has no address that other nodes know")],
-    )
-    def test_wrong_interface(self, doctors: Doctors, interface: str, found: str) -> None:
-        """The first does not exist; the second has no address that other nodes reach."""
-        doctors.environ[1] = {"GLOO_SOCKET_IFNAME": interface}
-
-        codes, bad = doctors.answer()
-
-        assert codes == [1, 1, 1]
-        assert finding_of(bad, "GLOO_SOCKET_IFNAME")["found"] == found
-
-    def test_small_shared_memory(self, doctors: Doctors) -> None:
-        """Docker's default size."""
-        doctors.mount(1, "mount -t tmpfs -o size=64m none /dev/shm")
-
-        codes, bad = doctors.answer()
-
-        assert codes == [1, 1, 1]
-        assert "n1: 64 MiB, 64 MiB free" in {finding["found"] for finding in bad}
 
 
 @contextmanager

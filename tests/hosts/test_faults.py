@@ -17,7 +17,7 @@ from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.slow_link import slow_link
 from tests.hosts.stepping_ranks import RANKS_STEP
-from tests.rounds import numbers
+from tests.rounds import mostly_long
 
 STEPS = f"""{RANKS_STEP}
     fault = faults.get(str(rank))
@@ -89,13 +89,6 @@ def training(hosts: tuple[Host, ...], clusterrun: Launcher) -> TrainingJob:
 
 IS_SILENT = {0: "has been silent for 2.7 s", 1: "has been silent for 3 s"}
 """Node 0, for a member: T + 2 I. A member, for node 0: T + 3 I."""
-
-
-@pytest.mark.parametrize("node", [0, 1])
-def test_killed_agent_is_named_by_all_other_nodes(node: int, training: TrainingJob) -> None:
-    training.jobs[node].signal(signal.SIGKILL)
-
-    training.ends_after_loss(node, "is gone")
 
 
 def test_node_that_is_cut_off_names_node_zero(training: TrainingJob) -> None:
@@ -481,9 +474,7 @@ def test_failed_torch_rank_is_the_cause(hosts: tuple[Host, ...], clusterrun: Lau
     have_same_cause(ends, 1, BAD_BATCH)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("round_", numbers(10))
+@pytest.mark.parametrize("round_", mostly_long(10))
 def test_agent_killed_at_any_time_is_named(
     round_: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:

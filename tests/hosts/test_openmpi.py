@@ -1,14 +1,16 @@
-"""clusterrun as tasks of a real mpirun on two hosts, in both layouts."""
+"""clusterrun as tasks of a real mpirun, on two hosts and in a batch script of Slurm."""
 
+import os
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.contract.launched import Launcher
+from tests.contract.launched import COMMAND, Launcher
 from tests.hosts.host import Host
-from tests.hosts.openmpi import mpirun, without_warnings
-from tests.hosts.test_slurm import FAIL, PRINT_VARIABLES, REDUCE, columns, workers_in
+from tests.hosts.openmpi import AS_ROOT, mpirun, without_warnings
+from tests.hosts.slurm import Slurm
+from tests.hosts.test_slurm import FAIL, PRINT_VARIABLES, REDUCE, columns, script, workers_in
 
 pytestmark = pytest.mark.needs("mpirun")
 
@@ -84,9 +86,9 @@ def test_task_keeps_cores_bound_by_mpirun(
 ) -> None:
     """A task's cores are not divided by the number of tasks on the node."""
     around = mpirun(hosts[:1], tmp_path, "-n", "2", "--map-by", "slot:PE=1", bind_to="core")
-    script = "import os; print('CPUs', *sorted(os.sched_getaffinity(0)), flush=True)"
+    text = "import os; print('CPUs', *sorted(os.sched_getaffinity(0)), flush=True)"
 
-    done = clusterrun.script(script, "--numa-binding=exclusive", around=around).ended()
+    done = clusterrun.script(text, "--numa-binding=exclusive", around=around).ended()
 
     assert done.code == 0
     assert "share" not in done.err
@@ -130,3 +132,24 @@ def test_uneven_tasks_are_refused(
 
     assert done.code == 2
     assert "nodes have different numbers of tasks" in done.err
+
+
+def test_mpirun_in_batch_script_ignores_slurm_procid(slurm: Slurm, tmp_path: Path) -> None:
+    """All tasks of the second node have their daemon's SLURM_PROCID, those of the first the script's."""
+    text = f"""\
+        #!/bin/sh
+        exec mpirun --oversubscribe --bind-to none --map-by ppr:2:node --mca oob_tcp_if_include eth0 \\
+            {COMMAND} {script(tmp_path, PRINT_VARIABLES)}
+        """
+    environ = {**AS_ROOT, "PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""}
+
+    job = slurm.sbatch(text, "-N2", "--ntasks-per-node=1", environ=environ)
+    done = slurm.ended(job)
+
+    assert done.code == 0, done.err
+    assert columns(workers_in(done.out), "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK") == [
+        ("0", "4", "0", "0"),
+        ("1", "4", "1", "0"),
+        ("2", "4", "0", "1"),
+        ("3", "4", "1", "1"),
+    ]

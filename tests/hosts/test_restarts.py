@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.contract.launched import Launcher, await_end
+from tests.contract.launched import Job, Launcher, await_end
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended, nothing_is_left
 
@@ -128,15 +128,21 @@ def test_reason_of_no_restart_is_printed_on_all_nodes(
         assert end.err.endswith(f"  not restarted: {why}\n{last}" if why else last)
 
 
-def test_signal_while_workers_stop_prevents_restart(
-    hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
+def stopping_job(hosts: tuple[Host, ...], clusterrun: Launcher, *options: str) -> list[Job]:
+    """Return a job of three nodes whose rank 1 has failed and whose rank 2 ignores SIGTERM."""
     nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
-    jobs = nodes.start_all("--max-restarts", "3", "--shutdown-timeout", "1", workers=(1, 1, 1))
+    jobs = nodes.start_all("--max-restarts", "3", *options, workers=(1, 1, 1))
     for job in jobs:
         job.wait_for("attempt 0")
     (clusterrun.folder / "go").touch()
     jobs[2].wait_for("got SIGTERM")
+    return jobs
+
+
+def test_signal_while_workers_stop_prevents_restart(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    jobs = stopping_job(hosts, clusterrun, "--shutdown-timeout", "1")
 
     jobs[0].signal(signal.SIGTERM)
     ends = ended(jobs)
@@ -150,12 +156,7 @@ def test_node_lost_while_workers_stop_prevents_restart(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     """The cause stays the same."""
-    nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
-    jobs = nodes.start_all("--max-restarts", "3", workers=(1, 1, 1))
-    for job in jobs:
-        job.wait_for("attempt 0")
-    (clusterrun.folder / "go").touch()
-    jobs[2].wait_for("got SIGTERM")
+    jobs = stopping_job(hosts, clusterrun)
     # Less than a second before the loss, the failure could be its consequence.
     jobs[0].wait_for("rank 1 on n1 failed: stopping 1 worker on this node")
     time.sleep(1.2)
@@ -175,16 +176,10 @@ def test_fork_server_killed_while_workers_stop_ends_job(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     """Its node's worker has already ended."""
-    nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
-    jobs = nodes.start_all("--max-restarts", "3", "--shutdown-timeout", "2", workers=(1, 1, 1))
-    for job in jobs:
-        job.wait_for("attempt 0")
-    server = jobs[0].fork_server
-    (clusterrun.folder / "go").touch()
-    jobs[2].wait_for("got SIGTERM")
+    jobs = stopping_job(hosts, clusterrun, "--shutdown-timeout", "2")
     jobs[0].wait_for("rank 1 on n1 failed: stopping 1 worker on this node")
 
-    os.kill(server, signal.SIGKILL)
+    os.kill(jobs[0].fork_server, signal.SIGKILL)
     ends = ended(jobs)
 
     assert codes(ends) == [137] * 3, ends

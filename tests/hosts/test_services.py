@@ -93,20 +93,15 @@ def written(folder: Path, script: str, *, more: str = "", more_of_server: str = 
 
 
 def started(
-    clusterrun: Launcher, hosts: Sequence[Host], file: str, *options: str, nodes: int = 2
+    clusterrun: Launcher, hosts: Sequence[Host], file: str, *options: str, other: str = ""
 ) -> list[Job]:
-    rendezvous = ("--nnodes", str(nodes), "--master-addr", hosts[0].address)
+    """Start two nodes with the same job file, or node 1 with the ``other`` one."""
+    options = ("--nnodes=2", f"--master-addr={hosts[0].address}", *options)
     return [
         clusterrun.command(
-            "--config",
-            file,
-            *rendezvous,
-            "--node-rank",
-            str(rank),
-            *options,
-            around=hosts[rank].around,
+            "--config", path, f"--node-rank={rank}", *options, around=hosts[rank].around
         )
-        for rank in range(nodes)
+        for rank, path in enumerate((file, other or file))
     ]
 
 
@@ -195,32 +190,11 @@ def test_different_job_files_are_refused(hosts: tuple[Host, ...], clusterrun: La
     one = written(clusterrun.folder, CALL_SERVER, more="node_ranks: 0")
     other = clusterrun.folder / "other.yaml"
     other.write_text(Path(one).read_text().replace("/health", "/ready"))
-    rendezvous = ("--nnodes", "2", "--master-addr", hosts[0].address, "--rdzv-timeout", "5")
 
-    jobs = [
-        clusterrun.command(
-            "--config", file, *rendezvous, "--node-rank", str(rank), around=hosts[rank].around
-        )
-        for rank, file in enumerate([one, str(other)])
-    ]
+    ends = ended(started(clusterrun, hosts, one, "--rdzv-timeout=5", other=str(other)))
 
-    ends = ended(jobs)
     assert 0 not in codes(ends)
     assert "services" in ends[1].err
-
-
-def test_services_without_node_rank_are_refused(
-    hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
-    """Which programs a node runs depends on its rank."""
-    file = written(clusterrun.folder, CALL_SERVER)
-    rendezvous = ("--nnodes", "2", "--master-addr", hosts[0].address)
-
-    end = clusterrun.command("--config", file, *rendezvous, around=hosts[0].around).ended()
-
-    assert end.code == 2
-    assert "this node's services depend on its rank" in end.err
-    assert "give --node-rank" in end.err
 
 
 def test_services_over_ssh(ssh: SshHosts, clusterrun: Launcher) -> None:
@@ -235,44 +209,13 @@ def test_services_over_ssh(ssh: SshHosts, clusterrun: Launcher) -> None:
     assert "[server 0 n2] serves at" in end.out
 
 
-ONE_TASK = ("-N2", "--ntasks-per-node=1")
-
-
 def test_services_in_slurm_step(slurm: Slurm, clusterrun: Launcher) -> None:
     file = written(clusterrun.folder, CALL_SERVER, more="node_ranks: 0")
 
-    end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
+    end = clusterrun.command(
+        "--config", file, around=slurm.around("-N2", "--ntasks-per-node=1")
+    ).ended()
 
     assert end.code == 0, end.err
     assert re.findall(r"main (.*)", end.out) == ["0 1 1 0 1 0"]
     assert "[server 0 n1] serves at" in end.out
-
-
-def test_failed_server_ends_slurm_step(slurm: Slurm, clusterrun: Launcher) -> None:
-    file = written(clusterrun.folder, KILL_SERVER, more="node_ranks: 0")
-
-    end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
-
-    assert end.code == 9
-    assert "clusterrun: server rank 0 on n1 failed: exit code 9" in end.err
-
-
-def test_server_restarts_in_slurm_step(slurm: Slurm, clusterrun: Launcher) -> None:
-    more = "node_ranks: 0\nmax_restarts: 1"
-    file = written(clusterrun.folder, KILL_SERVER_AND_RETRY, more=more, more_of_server=RESTARTS)
-
-    end = clusterrun.command("--config", file, around=slurm.around(*ONE_TASK)).ended()
-
-    assert end.code == 0, end.err
-    assert "restarted 0" in end.out
-
-
-def test_services_with_task_per_gpu_are_refused(slurm: Slurm, clusterrun: Launcher) -> None:
-    file = written(clusterrun.folder, CALL_SERVER)
-
-    around = slurm.around("-N1", "--ntasks-per-node=2")
-    end = clusterrun.command("--config", file, around=around).ended()
-
-    assert end.code == 2
-    assert "services need one agent for each node, but this node has 2 tasks" in end.err
-    assert "srun --ntasks-per-node=1 clusterrun ..." in end.err

@@ -289,62 +289,6 @@ def test_exec_replaces_launcher(slurm: Slurm, clusterrun: Launcher) -> None:
     assert len(set(parents)) == 1
 
 
-def test_exec_with_several_workers_is_refused(slurm: Slurm, clusterrun: Launcher) -> None:
-    done = clusterrun.script(PRINT_VARIABLES, "--exec", around=slurm.around(*PER_NODE)).ended()
-
-    assert (done.code, done.out) == (2, "")
-    wrong = "--exec: one process can't become 2 workers (nproc_per_node: SLURM_GPUS_ON_NODE)"
-    assert done.err.count(wrong) == 2
-    assert "srun --ntasks-per-node=2 clusterrun --exec" in done.err
-
-
-def test_batch_script_on_two_nodes_needs_srun(slurm: Slurm, tmp_path: Path) -> None:
-    """The hint has the CPUs that srun would not request."""
-    path = script(tmp_path, PRINT_VARIABLES)
-
-    done = batch(slurm, f"#!/bin/sh\nexec {COMMAND} {path}\n", "-N2", "--exclusive")
-
-    assert (done.code, done.out) == (2, "")
-    assert (
-        "a batch script runs on the first node only, but the job has 2 nodes (SLURM_JOB_NUM_NODES)"
-        in done.err
-    )
-    assert f"  srun -c 2 clusterrun {path}\n" in done.err
-
-
-def test_batch_script_submitted_by_step_needs_srun(slurm: Slurm, tmp_path: Path) -> None:
-    """It inherits the variables of the step, here of the same sizes."""
-    path = script(tmp_path, PRINT_VARIABLES)
-    (tmp_path / "job.sh").write_text(f"#!/bin/sh\nexec {COMMAND} {path}\n")
-    submit = 'test "$SLURM_PROCID" = 1 || exec sbatch --wait -o job.err -N2 -n2 job.sh'
-
-    done = slurm.srun("-N2", "-n2", "sh", "-c", submit, folder=tmp_path)
-
-    assert done.code == 2, done.err
-    assert "a batch script runs on the first node only" in (tmp_path / "job.err").read_text()
-
-
-def test_batch_script_on_one_node_needs_no_srun(slurm: Slurm, tmp_path: Path) -> None:
-    text = f"#!/bin/sh\nexec {COMMAND} {script(tmp_path, PRINT_VARIABLES)}\n"
-
-    done = batch(slurm, text, "-N1", "--gpus-per-node=2")
-
-    assert done.code == 0, done.err
-    assert columns(workers_in(done.out), "RANK", "WORLD_SIZE") == [("0", "2"), ("1", "2")]
-
-
-@pytest.mark.parametrize("options", ["", "--preserve-env"])
-def test_step_on_one_node_of_allocation(slurm: Slurm, tmp_path: Path, options: str) -> None:
-    """With the option, some variables have the job's two nodes."""
-    text = f"#!/bin/sh\nexec srun {options} -N1 -n1 -w n1 {COMMAND} {script(tmp_path, PRINT_VARIABLES)}\n"
-
-    done = batch(slurm, text, "-N2")
-
-    assert (done.code, done.err) == (0, "")
-    names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "SLURMD_NODENAME", "MASTER_ADDR")
-    assert columns(workers_in(done.out), *names) == [("0", "1", "0", "n1", "127.0.0.1")]
-
-
 def test_concurrent_steps_use_different_ports(slurm: Slurm, tmp_path: Path) -> None:
     path = script(tmp_path, f"{PRINT_VARIABLES}\nimport time; time.sleep(2)")
     step = f"srun -N2 -n2 --overlap {COMMAND} {path}"
@@ -355,43 +299,6 @@ def test_concurrent_steps_use_different_ports(slurm: Slurm, tmp_path: Path) -> N
     by_port = sorted(workers_in(done.out), key=lambda worker: worker["MASTER_PORT"])
     assert columns(by_port, "RANK", "WORLD_SIZE") == [("0", "2"), ("1", "2")] * 2
     assert len(set(columns(by_port, "MASTER_PORT"))) == 2
-
-
-def test_launch_inside_worker_is_separate_job(
-    slurm: Slurm, clusterrun: Launcher, tmp_path: Path
-) -> None:
-    inner = script(tmp_path, PRINT_VARIABLES)
-    outer = f"""
-    import os, subprocess, sys
-    if os.environ["RANK"] == "1":
-        sys.exit(subprocess.call([{COMMAND!r}, "--nproc-per-node", "2", {inner!r}]))
-    """
-
-    done = clusterrun.script(outer, around=slurm.around("-N2", "--ntasks-per-node=1")).ended()
-
-    assert done.code == 0, done.err
-    names = ("RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR")
-    assert columns(workers_in(done.out), *names) == [
-        ("0", "2", "1", "127.0.0.1"),
-        ("1", "2", "1", "127.0.0.1"),
-    ]
-    assert "started inside a worker of another job" in done.err
-
-
-@both_layouts
-def test_exported_master_addr_is_used(
-    slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
-) -> None:
-    """Batch scripts export MASTER_ADDR and MASTER_PORT for torchrun."""
-    exported = {"MASTER_ADDR": slurm.nodes[0].address, "MASTER_PORT": "29777"}
-
-    done = clusterrun.script(
-        PRINT_VARIABLES, around=slurm.around(*layout), environ=exported
-    ).ended()
-
-    assert done.code == 0, done.err
-    where = columns(workers_in(done.out), "MASTER_ADDR", "MASTER_PORT")
-    assert where == [(slurm.nodes[0].address, "29777")] * 4
 
 
 def test_arbitrary_distribution(slurm: Slurm, tmp_path: Path) -> None:
@@ -459,22 +366,6 @@ def test_missing_tasks_are_named(
 
     assert (done.code, done.out) == (4, "")
     assert [text for text in errors if text not in done.err] == []
-
-
-@pytest.mark.parametrize("option", [("--standalone",), ("--cluster", "none")])
-def test_whole_job_in_each_task_is_a_warning(
-    slurm: Slurm, clusterrun: Launcher, option: tuple[str, ...]
-) -> None:
-    around = slurm.around("-N2", "--ntasks-per-node=2")
-
-    done = clusterrun.script(PRINT_VARIABLES, *option, around=around).ended()
-
-    assert columns(workers_in(done.out), "RANK", "WORLD_SIZE") == [("0", "1")] * 4
-    assert done.code == 0
-    assert done.err == (
-        "clusterrun: 4 whole jobs run, one in each task of slurm (SLURM_STEP_TASKS_PER_NODE): for"
-        f" one job, remove {option[0]}\n"
-    )
 
 
 @pytest.mark.parametrize("option", [("--standalone",), ("--nnodes", "1")])

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.contract.launched import Job, Launcher
+from tests.contract.launched import Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.resilient_job import ResilientJob
@@ -164,7 +164,7 @@ def test_spare_exits_with_0_after_success(job: ResilientJob) -> None:
     )
 
 
-STEPS_UNTIL_SUSPENDED = """
+MAKE_STEPS_UNTIL_SUSPENDED = """
     import os, pathlib, sys, time
     from clusterrun import suspend
     rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -178,27 +178,23 @@ STEPS_UNTIL_SUSPENDED = """
 """
 
 
-class TestSuspensions:
-    """Suspension of a job with spares."""
+@pytest.mark.parametrize("node", [0, 1, 2])
+def test_sigterm_to_any_agent_suspends_job(
+    node: int, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """One agent has replaced a lost node, another one is a spare."""
+    nodes = Nodes(clusterrun, hosts, MAKE_STEPS_UNTIL_SUSPENDED)
+    first, lost, *others = [nodes.join(rank, "--nnodes", "2", "--spares", "2") for rank in range(4)]
+    jobs = [first, *others]
+    lost.wait_for("rank 1 steps in attempt 0")
+    lost.signal(signal.SIGKILL)
+    jobs[0].wait_for("rank 0 steps in attempt 1")
+    jobs[1].wait_for("rank 1 steps in attempt 1")
 
-    @pytest.fixture
-    def jobs(self, hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
-        """Return a job of two nodes and a spare, after the loss of a node."""
-        nodes = Nodes(clusterrun, hosts, STEPS_UNTIL_SUSPENDED)
-        jobs = [nodes.join(rank, "--nnodes", "2", "--spares", "2") for rank in range(4)]
-        jobs[1].wait_for("rank 1 steps in attempt 0")
-        jobs[1].signal(signal.SIGKILL)
-        jobs[0].wait_for("rank 0 steps in attempt 1")
-        jobs[2].wait_for("rank 1 steps in attempt 1")
-        return [jobs[0], jobs[2], jobs[3]]
+    jobs[node].signal(signal.SIGTERM)
 
-    @pytest.mark.parametrize("source", [0, 1, 2])
-    def test_sigterm_to_any_agent_suspends_job(self, source: int, jobs: list[Job]) -> None:
-        """One has replaced a lost node, another one is a spare."""
-        jobs[source].signal(signal.SIGTERM)
-
-        ends = ended(jobs)
-        assert codes(ends) == [75, 75, 75], ends
-        saved = {line for end in ends for line in end.out.splitlines() if "saves step" in line}
-        steps = {line.rpartition(" ")[2] for line in saved}
-        assert (len(saved), len(steps)) == (2, 1)
+    ends = ended(jobs)
+    assert codes(ends) == [75, 75, 75], ends
+    saved = {line for end in ends for line in end.out.splitlines() if "saves step" in line}
+    steps = {line.rpartition(" ")[2] for line in saved}
+    assert (len(saved), len(steps)) == (2, 1)

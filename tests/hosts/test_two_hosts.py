@@ -1,7 +1,6 @@
 """One job on several hosts: ranks, MASTER_ADDR, and users' scripts."""
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,19 +21,6 @@ PRINT_RANK = """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
              "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     print("worker", *(os.environ[name] for name in names))
-"""
-
-SEND_HTTP_REQUEST = """
-import socket, sys, time
-deadline = time.monotonic() + 20
-while time.monotonic() < deadline:
-    try:
-        call = socket.create_connection((sys.argv[1], 29500))
-        break
-    except ConnectionRefusedError:
-        pass
-call.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
-print(call.recv(100))
 """
 
 ALL_REDUCE = """
@@ -256,34 +242,3 @@ def test_name_that_resolves_late(hosts: tuple[Host, ...], clusterrun: Launcher) 
     hosts[1].set_hosts_file(HOSTS_BY_NAME)
 
     assert [(end.code, end.out, end.err) for end in ended(jobs)] == [(0, "done\n", "")] * 2
-
-
-def test_name_with_unreachable_address(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """All addresses of a name are tried, and workers get one that answered."""
-    hosts[1].set_hosts_file("127.0.0.1 localhost\n10.77.0.99 n0\n" + HOSTS_BY_NAME)
-    nodes = Nodes(clusterrun, hosts, SUM_OF_RANKS)
-    words = ("--nnodes", "2", "--master-addr", "n0")
-    jobs = [nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)]
-
-    ends = ended(jobs)
-
-    assert codes(ends) == [0, 0], ends
-    assert ends[0].out == "sum 1\n"
-
-
-def test_port_scanner_is_refused_and_gets_no_data(
-    hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
-    nodes = Nodes(clusterrun, hosts, "print('done')")
-    words = ("--nnodes", "2", "--master-addr", "n0")
-    first = nodes.start(0, *words)
-    client = hosts[2].run(sys.executable, "-c", SEND_HTTP_REQUEST, hosts[0].address)
-    first.wait_for("refused 10.77.0.4")
-    ends = ended([first, nodes.start(1, *words)])
-
-    assert client.out == "b''\n", client.err
-    assert [(end.code, end.out) for end in ends] == [(0, "done\n")] * 2
-    assert [end.err for end in ends] == [
-        "clusterrun: refused 10.77.0.4: it does not speak clusterrun's protocol\n",
-        "",
-    ]
