@@ -219,7 +219,7 @@ def send_to_first(job: Job, kind: str, number: int) -> list[psutil.Process]:
 
 
 def resume(frozen: Iterable[psutil.Process]) -> None:
-    """Continue stopped processes: those themselves, as others of their kind may have started."""
+    """Continue stopped processes. Newer processes of the same kind may have started."""
     for process in frozen:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGCONT)

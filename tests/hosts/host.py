@@ -137,7 +137,7 @@ class Host:
 
     def set_hosts_file(self, text: str) -> None:
         """Change /etc/hosts, also for running processes."""
-        # Written in place: a bind mount shows an inode, not a name.
+        # The file is not replaced: a bind mount shows an inode, not a name.
         (self._folder / "hosts").write_text(text)
 
     def end_all(self) -> None:

@@ -47,7 +47,7 @@ while True:
 
 
 class SlowLink:
-    """The link of a host, each direction with a delay of its own."""
+    """The link of a host; each direction has its own delay."""
 
     def __init__(
         self, host: Host, *, sends: float = 0.0, gets: float = 0.0, loss: float = 0.0

@@ -12,9 +12,9 @@ from tests.hosts.host import Host
 
 GPUS_PER_NODE = 4
 CPUS_PER_NODE = 2
-"""No more than the machine has: Slurm would then bind no task to CPUs of its own.
+"""Not more than the machine has: otherwise Slurm does not bind tasks to separate CPUs.
 
-For more tasks than CPUs ``srun --overcommit`` is enough.
+For more tasks than CPUs, use ``srun --overcommit``.
 """
 
 # AuthInfo: this machine may run another munged with another key.

@@ -1,4 +1,4 @@
-"""Hosts with a real sshd, and a user on another host who reaches them."""
+"""Hosts with a real sshd, and another host with their user's ssh client."""
 
 import os
 import subprocess
@@ -103,7 +103,7 @@ class SshHosts:
         others = [it for it in Path("/etc/passwd").read_text().splitlines() if it[:5] != "root:"]
         root = f"root:x:0:0:root:{self.folder(host)}:{shell}"
         other = f"{OTHER_USER}:x:{OTHER_ID}:{OTHER_ID}::/:{shell}"
-        # Written in place: a bind mount shows an inode, not a name.
+        # The file is not replaced: a bind mount shows an inode, not a name.
         (self.folder(host) / "passwd").write_text("\n".join([root, other, *others, ""]))
 
     def set_start_file(self, host: Host, name: str, text: str) -> None:
@@ -173,7 +173,7 @@ class SshHosts:
         (self.folder(host) / "authorized_keys").write_text("")
 
     def hide(self, host: Host, folder: Path) -> None:
-        """Show an empty folder in place of ``folder`` on a host."""
+        """Hide ``folder`` on a host by an empty one."""
         inside = self._inside(host)
         subprocess.run([*inside, "mount", "-t", "tmpfs", "none", folder.parent], check=True)
         self._hidden.append([*inside, "umount", str(folder.parent)])

@@ -18,7 +18,7 @@ WAIT = """
     print("up", flush=True)
     signal.pause()
 """
-"""Each worker has a child in a session of its own."""
+"""Each worker has a child in another session."""
 
 FAIL = """
     import os, signal, subprocess, sys

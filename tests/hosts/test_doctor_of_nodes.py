@@ -97,7 +97,7 @@ def doctors(hosts: tuple[Host, ...], tmp_path: Path) -> Doctors:
 
 
 def test_healthy_hosts_have_no_finding(doctors: Doctors) -> None:
-    """Apart from those of the machine that they share. No file is left."""
+    """Findings about the machine that they share do not count. No file is left."""
     _, bad = doctors.answer()
 
     planted = [each for each in bad if not each["what"].startswith(DEPENDS_ON_THE_MACHINE)]

@@ -226,7 +226,7 @@ def reports(ends: Sequence[Ended]) -> list[str]:
 
 
 def have_same_cause(ends: Sequence[Ended], code: int, headline: str) -> None:
-    """Check that all nodes report the same cause in the same words and exit with its code."""
+    """Check that all nodes report the same cause with the same text and exit with its code."""
     found = reports(ends)
 
     assert codes(ends) == [code] * len(ends), ends

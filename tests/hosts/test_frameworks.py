@@ -50,7 +50,7 @@ accelerate_scripts = pytest.mark.parametrize("name", ["test_script", "test_sync"
 
 
 def module_of(name: str) -> tuple[str, str]:
-    """Return the words that run one of accelerate's own test scripts."""
+    """Return the arguments that run one of accelerate's own test scripts."""
     return "-m", f"accelerate.test_utils.scripts.{name}"
 
 

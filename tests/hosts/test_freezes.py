@@ -46,7 +46,7 @@ QUICK = {
     ("node 0", 2, 2.0),
     ("fork server", 5, 2.0),
 }
-"""One case for each outcome, but for the same nodes in the next attempt: that has a test of its own."""
+"""One case for each outcome except SAME_NODES, which has its own test."""
 
 TOLERANCE = 0.25
 """Seconds by which a signal or a message may be late on a busy machine."""
@@ -114,7 +114,7 @@ def correct_outcomes(kind: str, timeout: int, seconds: float) -> set[Outcome]:
 
 
 class RecordedJob(ResilientJob):
-    """Two nodes, and a spare unless there is to be none; the ranks record their steps."""
+    """A job of two nodes, by default with a spare; the ranks record their steps."""
 
     def __init__(
         self, hosts: Sequence[Host], launcher: Launcher, *options: str, spares: int = 1

@@ -135,7 +135,7 @@ def test_uneven_tasks_are_refused(
 
 
 def test_mpirun_in_batch_script_ignores_slurm_procid(slurm: Slurm, tmp_path: Path) -> None:
-    """All tasks of the second node have their daemon's SLURM_PROCID, those of the first the script's."""
+    """Tasks inherit SLURM_PROCID from the script on the first node, and from the daemon on the other."""
     text = f"""\
         #!/bin/sh
         exec mpirun --oversubscribe --bind-to none --map-by ppr:2:node --mca oob_tcp_if_include eth0 \\

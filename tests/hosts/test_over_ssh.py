@@ -151,7 +151,7 @@ def test_everywhere_job_file_locally_and_on_two_hosts(ssh: SshHosts) -> None:
 
 
 def test_variables_reach_hosts_but_no_command_line(ssh: SshHosts, clusterrun: Launcher) -> None:
-    """They are those of the client; those of the session are the host's own."""
+    """Workers get the client's variables; variables of the ssh session are the host's."""
     environ = {"FIRST": SECRET, "SPECIAL": "a 'b' \"c\"\n\\ $HOME \udce9", "HOME": "/elsewhere"}
     options = (*ssh.options("n1"), "--env", f"SECOND={SECRET}")
 

@@ -83,9 +83,16 @@ def test_rdzv_endpoint_gives_each_attempt_a_new_port(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     nodes = Nodes(clusterrun, hosts, FAILS_ONCE)
-    words = ("--nnodes", "2", "--rdzv-endpoint", f"{hosts[0].address}:29400", "--max-restarts", "1")
+    options = (
+        "--nnodes",
+        "2",
+        "--rdzv-endpoint",
+        f"{hosts[0].address}:29400",
+        "--max-restarts",
+        "1",
+    )
 
-    ends = ended([nodes.start(number, *words, "--node-rank", str(number)) for number in (0, 1)])
+    ends = ended([nodes.start(number, *options, "--node-rank", str(number)) for number in (0, 1)])
 
     first, second = (
         {port for end in ends for port in re.findall(rf"attempt {attempt} port (\d+)", end.out)}
@@ -96,7 +103,7 @@ def test_rdzv_endpoint_gives_each_attempt_a_new_port(
 
 
 @pytest.mark.parametrize(
-    ("words", "attempts", "why"),
+    ("options", "attempts", "why"),
     [
         (
             ["--no-restart-exit-codes", "1-3"],
@@ -113,10 +120,10 @@ def test_rdzv_endpoint_gives_each_attempt_a_new_port(
     ids=["a final exit code", "the same failure twice", "the same failure four times"],
 )
 def test_reason_of_no_restart_is_printed_on_all_nodes(
-    words: list[str], attempts: int, why: str, hosts: tuple[Host, ...], clusterrun: Launcher
+    options: list[str], attempts: int, why: str, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     nodes = Nodes(clusterrun, hosts, FAILS_AGAIN)
-    jobs = nodes.start_all("--max-restarts", "3", *words)
+    jobs = nodes.start_all("--max-restarts", "3", *options)
 
     ends = ended(jobs)
 

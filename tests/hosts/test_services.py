@@ -112,7 +112,7 @@ def reported_cause(end: Ended) -> list[str]:
 
 
 def test_server_on_last_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """The main program has ranks of its own, connects to the server's host, and its end ends the server."""
+    """Ranks of the main program begin with 0. When it ends, the server is stopped."""
     file = written(clusterrun.folder, CALL_SERVER, more="node_ranks: 0")
 
     first, second = ended(started(clusterrun, hosts, file, "--nproc-per-node", "2"))

@@ -40,7 +40,7 @@ TRAIN = """
 
 
 class JobOnTwoHosts:
-    """Four ranks that train, of which those in ``slow`` are late."""
+    """Four ranks that train; the ranks in ``slow`` are late."""
 
     def __init__(self, hosts: Sequence[Host], launcher: Launcher, folder: Path, *slow: str) -> None:
         """Start it, and wait until the agent of the second host answers."""

@@ -71,11 +71,11 @@ def test_nodes_without_rank_get_remaining_ranks(
 ) -> None:
     """Node 0 is the one with the address."""
     nodes = Nodes(clusterrun, hosts, PRINT_RANK)
-    place = ("--nnodes", "3", "--master-addr", hosts[0].address)
+    options = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [
-        nodes.start(2, *place),
-        nodes.start(1, *place, "--node-rank", "2"),
-        nodes.start(0, *place, workers=2),
+        nodes.start(2, *options),
+        nodes.start(1, *options, "--node-rank", "2"),
+        nodes.start(0, *options, workers=2),
     ]
 
     ends = ended(jobs)
@@ -91,8 +91,8 @@ def test_nodes_without_rank_get_remaining_ranks(
 @pytest.mark.parametrize("address", ["10.77.0.2", "fd77::2", "n0"])
 def test_forms_of_master_addr(hosts: tuple[Host, ...], clusterrun: Launcher, address: str) -> None:
     nodes = Nodes(clusterrun, hosts, SUM_OF_RANKS)
-    words = ("--nnodes", "2", "--master-addr", address, "--master-port", "23456")
-    jobs = [nodes.start(1, *words), nodes.start(0, *words, workers=2)]
+    options = ("--nnodes", "2", "--master-addr", address, "--master-port", "23456")
+    jobs = [nodes.start(1, *options), nodes.start(0, *options, workers=2)]
 
     ends = ended(jobs)
 
@@ -125,8 +125,15 @@ def test_master_port_beside_endpoint_is_kept_in_all_attempts(
     sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
     """
     nodes = Nodes(clusterrun, hosts, PRINT_RANK + SUM_OF_RANKS + fails_once)
-    words = ("--rdzv-endpoint", "10.77.0.2:23456", "--master-port", "23457", "--max-restarts", "1")
-    jobs = [nodes.start(number, "--nnodes", "2", *words) for number in (0, 1)]
+    options = (
+        "--rdzv-endpoint",
+        "10.77.0.2:23456",
+        "--master-port",
+        "23457",
+        "--max-restarts",
+        "1",
+    )
+    jobs = [nodes.start(number, "--nnodes", "2", *options) for number in (0, 1)]
 
     ends = ended(jobs)
 
@@ -151,9 +158,9 @@ def test_concurrent_jobs_with_different_ports(
 def test_two_nodes_job_file(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """The script on the command line replaces its own."""
     nodes = Nodes(clusterrun, hosts, PRINT_RANK)
-    words = ("--config", str(ROOT / "configs/two_nodes.yaml"), "--master-addr", "n0")
+    options = ("--config", str(ROOT / "configs/two_nodes.yaml"), "--master-addr", "n0")
 
-    ends = ended([nodes.start(number, *words) for number in (0, 1)])
+    ends = ended([nodes.start(number, *options) for number in (0, 1)])
 
     assert codes(ends) == [0, 0], ends
     first, second = workers_of(ends)
@@ -168,11 +175,11 @@ def test_commands_of_torchrun_tutorial(
     hosts: tuple[Host, ...], clusterrun: Launcher, init_method: str
 ) -> None:
     nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
-    words = ("--nnodes=2", "--master-addr=10.77.0.2", "--master-port=29500")
+    options = ("--nnodes=2", "--master-addr=10.77.0.2", "--master-port=29500")
     args = ("--init-method", init_method)
     jobs = [
-        nodes.start(0, *words, "--node-rank=0", workers=2, args=args),
-        nodes.start(1, *words, "--node-rank=1", args=args),
+        nodes.start(0, *options, "--node-rank=0", workers=2, args=args),
+        nodes.start(1, *options, "--node-rank=1", args=args),
     ]
 
     ends = ended(jobs, seconds=90)
@@ -202,9 +209,9 @@ def test_gloo_with_own_name_of_other_address(
     for host, text, own in zip(hosts, names, own_names, strict=False):
         host.set_hosts_file(text.format(own))
     nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
-    words = ("--nnodes", "2", "--master-addr", master_addr)
+    options = ("--nnodes", "2", "--master-addr", master_addr)
 
-    ends = ended([nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)], 90)
+    ends = ended([nodes.start(rank, *options, "--node-rank", str(rank)) for rank in (0, 1)], 90)
 
     assert codes(ends) == [0, 0], ends
     assert [end.out for end in ends] == ["local rank 0 mean 0.5\n"] * 2
@@ -213,9 +220,9 @@ def test_gloo_with_own_name_of_other_address(
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_two_nodes_job_file_trains_to_95_percent(hosts: tuple[Host, ...]) -> None:
-    words = ("--config", "configs/two_nodes.yaml", "--master-addr", hosts[0].address)
+    options = ("--config", "configs/two_nodes.yaml", "--master-addr", hosts[0].address)
     jobs = [
-        host.start(COMMAND, *words, "--nproc-per-node", workers, folder=ROOT)
+        host.start(COMMAND, *options, "--nproc-per-node", workers, folder=ROOT)
         for host, workers in zip(hosts, "21", strict=False)
     ]
 
@@ -230,8 +237,8 @@ def test_name_that_resolves_late(hosts: tuple[Host, ...], clusterrun: Launcher) 
     """Pods get their names late: a node prints a notice and tries again."""
     hosts[1].set_hosts_file("127.0.0.1 localhost\n")
     nodes = Nodes(clusterrun, hosts, "print('done')")
-    words = ("--nnodes", "2", "--master-addr", "n0")
-    jobs = [nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)]
+    options = ("--nnodes", "2", "--master-addr", "n0")
+    jobs = [nodes.start(rank, *options, "--node-rank", str(rank)) for rank in (0, 1)]
     jobs[1].wait_for(
         r"clusterrun: n0 \(--master-addr\) does not resolve yet: name or service not known \(\d+ s of 600 s\)\n"
     )
