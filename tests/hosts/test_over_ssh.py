@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import dedent
+from typing import NamedTuple
 
 import clusterrun as clusterrun_package
 import pytest
@@ -12,6 +13,7 @@ from clusterrun.clients.ssh import hosts as over_ssh
 
 from tests.contract.changed_times import command_with
 from tests.contract.launched import COMMAND, Launcher
+from tests.hosts.host import Host
 from tests.hosts.ssh_hosts import OTHER_ID, OTHER_USER, SshHosts
 from tests.hosts.stepping_ranks import SUM_OF_RANKS
 from tests.rounds import mostly_long
@@ -204,62 +206,55 @@ def test_missing_interpreter_for_workers_is_reported_by_hosts(
     ), end.err
 
 
-FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
-    "host down": (
-        lambda ssh: ssh.servers[1].cut(),
-        "n0,n1,n2",
-        4,
-        "  n1: it does not answer\n",
+class NotReady(NamedTuple):
+    """Why a host is not ready, the line about it, and the exit code."""
+
+    cause: Callable[[SshHosts, Host], None]
+    """Applied to n1."""
+    text: str
+    code: int = 4
+    hosts: str = "n0,n1"
+
+
+def nothing(_ssh: SshHosts, _n1: Host) -> None:
+    """Change nothing."""
+
+
+FAULTS = {
+    "host down": NotReady(lambda _, n1: n1.cut(), "  n1: it does not answer\n", hosts="n0,n1,n2"),
+    "no server": NotReady(nothing, "  n3: no ssh server listens there\n", hosts="n0,n3"),
+    "no such name": NotReady(nothing, "  n9: its name does not resolve\n", hosts="n0,n9"),
+    "wrong host key": NotReady(
+        SshHosts.change_known_key, "  n1: its host key is not the one that is known\n"
     ),
-    "no server": (lambda _: None, "n0,n3", 4, "  n3: no ssh server listens there\n"),
-    "no such name": (lambda _: None, "n0,n9", 4, "  n9: its name does not resolve\n"),
-    "wrong host key": (
-        lambda ssh: ssh.change_known_key(ssh.servers[1]),
-        "n0,n1",
-        4,
-        "  n1: its host key differs from the one in known_hosts\n",
-    ),
-    "unknown host key": (
-        lambda ssh: ssh.forget_key(ssh.servers[1]),
-        "n0,n1",
-        4,
+    "unknown host key": NotReady(
+        SshHosts.forget_key,
         "  n1: its host key is not known\n    connect once by hand, and compare the key:\n",
     ),
-    "password required": (
-        lambda ssh: ssh.refuse_key(ssh.servers[1]),
-        "n0,n1",
-        4,
+    "password required": NotReady(
+        SshHosts.refuse_key,
         "  n1: it accepts none of your keys, and asks for a password\n    give it your key:\n",
     ),
-    "no shell": (
-        lambda ssh: ssh.set_shell(ssh.servers[1], "/usr/sbin/nologin"),
-        "n0,n1",
-        4,
+    "no shell": NotReady(
+        lambda ssh, n1: ssh.set_shell(n1, "/usr/sbin/nologin"),
         "  n1: its login shell ended with 1 instead of running our command; it printed:\n",
     ),
-    "no interpreter": (
-        lambda ssh: ssh.hide(ssh.servers[1], Path(COMMAND)),
-        "n0,n1",
-        2,
+    "no interpreter": NotReady(
+        lambda ssh, n1: ssh.hide(n1, Path(COMMAND)),
         f"  n1: there is no interpreter {Path(COMMAND).parent}/python",
+        code=2,
     ),
-    "no clusterrun": (
-        lambda ssh: ssh.hide(ssh.servers[1], Path(clusterrun_package.__file__).parent),
-        "n0,n1",
-        2,
+    "no clusterrun": NotReady(
+        lambda ssh, n1: ssh.hide(n1, Path(clusterrun_package.__file__).parent),
         " has no clusterrun there\n    install it there:\n",
+        code=2,
     ),
-    "another user's home": (
-        lambda ssh: ssh.log_in_as_other(ssh.servers[1]),
-        "n0,n1",
-        2,
-        # Only the user who runs the test can enter its folder.
-        f"  n1: {OTHER_USER} can't enter /",
+    # Only the user who runs the test can enter its folder.
+    "another user's home": NotReady(
+        SshHosts.log_in_as_other, f"  n1: {OTHER_USER} can't enter /", code=2
     ),
-    "a shell that never ends": (
-        lambda ssh: ssh.set_start_file(ssh.servers[1], ".bashrc", "cat > /dev/null\n"),
-        "n0,n1",
-        4,
+    "a shell that never ends": NotReady(
+        lambda ssh, n1: ssh.set_start_file(n1, ".bashrc", "cat > /dev/null\n"),
         "  n1: it does not answer\n",
     ),
 }
@@ -271,8 +266,8 @@ def test_host_that_is_not_ready_is_named(
     fault: str, _number: int, ssh: SshHosts, clusterrun: Launcher
 ) -> None:
     """Nothing starts on any host. The same fault has the same result in each round."""
-    cause, hosts, code, text = FAULTS[fault]
-    cause(ssh)
+    cause, text, code, hosts = FAULTS[fault]
+    cause(ssh, ssh.servers[1])
     # Otherwise a slow host must not become a second fault.
     seconds = 10.0 if "does not answer" in text else 60.0
     clusterrun.program = command_with(clusterrun.folder, over_ssh, "SECONDS_TO_BE_READY", seconds)
