@@ -182,6 +182,12 @@ def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
 
 
 @pytest.fixture
+def runtime(tmp_path: Path) -> dict[str, str]:
+    """Return the variable that gives the jobs of the test a new folder for sockets."""
+    return {"XDG_RUNTIME_DIR": str(tmp_path)}
+
+
+@pytest.fixture
 def no_child_left() -> Iterator[None]:
     """Fail if the test leaves a child, dead or alive."""
     before = set(psutil.Process().children())

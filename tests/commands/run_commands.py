@@ -35,11 +35,17 @@ def start_job(clusterrun: Launcher, runtime: Mapping[str, str], script: str, *op
     return job
 
 
-PY_SPY = """#!/bin/sh
-echo "asked for $@"
+def assert_runs_until_stopped(job: Job, runtime: Mapping[str, str]) -> None:
+    """Stop the run "mine"; assert that it had not ended before."""
+    run_command(runtime, "stop", "--now", "mine")
+    assert job.ended().code == 143
+
+
+FAKE_PY_SPY = """#!/bin/sh
+echo "arguments: $@"
 """
 
-REFUSED = """#!/bin/sh
+REFUSED_PY_SPY = """#!/bin/sh
 echo "Error: Permission denied" >&2
 exit 1
 """

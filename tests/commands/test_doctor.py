@@ -8,15 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from free_ports import free_port
 
 from tests.commands.run_commands import run_command
-from tests.contract.launched import Ended, Launcher
+from tests.contract.launched import Ended, Launcher, node_options
 
 DEPENDS_ON_THE_MACHINE = (
     *("host name", "CPU load", "memory", "CPU quota", "CPU governor", "GPU", "torch", "link"),
@@ -44,11 +43,6 @@ def doctor(*around: str, **variables: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, {finding["what"]: finding for finding in findings}
 
 
-def in_namespace(script: str) -> tuple[str, ...]:
-    """Return a prefix that runs ``script`` in a mount namespace before a command."""
-    return ("unshare", "--mount", "--uts", "sh", "-ec", f'{script}\nexec "$@"', "sh")
-
-
 def test_healthy_machine_has_no_findings(tmp_path: Path) -> None:
     """Findings that depend on the machine of the tests are ignored. No file is left behind."""
     _, found = doctor(TMPDIR=str(tmp_path))
@@ -63,69 +57,58 @@ def test_healthy_machine_has_no_findings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"), [("NCCL_SOCKET_IFNAME", "nosuch"), ("GLOO_SOCKET_IFNAME", "nosuch0")]
+    ("what", "advice", "around", "variables"),
+    [
+        ("NCCL_SOCKET_IFNAME", "give one of lo", (), {"NCCL_SOCKET_IFNAME": "nosuch"}),
+        ("GLOO_SOCKET_IFNAME", "give one of lo", (), {"GLOO_SOCKET_IFNAME": "nosuch0"}),
+        pytest.param(
+            *("open files", "ulimit -n 2048", ("prlimit", "--nofile=256:2048"), {}),
+            marks=pytest.mark.needs("prlimit"),
+        ),
+    ],
 )
-def test_interface_that_does_not_exist(variable: str, value: str) -> None:
-    """The advice names the interfaces that exist."""
-    code, found = doctor(**{variable: value})
+def test_failure_has_advice(
+    what: str, advice: str, around: Sequence[str], variables: dict[str, str]
+) -> None:
+    code, found = doctor(*around, **variables)
 
-    assert code == 1
-    assert found[variable]["level"] == "failure"
-    assert "give one of lo" in found[variable]["advice"]
+    assert (code, found[what]["level"]) == (1, "failure")
+    assert advice in found[what]["advice"]
 
 
-@pytest.mark.needs("prlimit")
-def test_low_limit_of_open_files() -> None:
-    """The advice has the command."""
-    code, found = doctor("prlimit", "--nofile=256:2048")
-
-    assert code == 1
-    assert found["open files"]["level"] == "failure"
-    assert "ulimit -n 2048" in found["open files"]["advice"]
+HOSTS = "echo 10.254.9.9 node7 >FOLDER/hosts; mount --bind FOLDER/hosts /etc/hosts; hostname node7"
 
 
 @pytest.mark.needs("root", "unshare")
-def test_small_shared_memory() -> None:
-    """Docker's default is 64 MiB."""
-    code, found = doctor(*in_namespace("mount -t tmpfs -o size=64m none /dev/shm"))
+@pytest.mark.parametrize(
+    ("what", "text", "namespace", "script"),
+    [
+        (
+            *("shared memory (/dev/shm)", "64 MiB, 64 MiB free"),
+            *("--mount", "mount -t tmpfs -o size=64m none /dev/shm"),
+        ),
+        (
+            *("temporary files (FOLDER)", "No space left on device"),
+            *("--mount", "mount -t tmpfs -o size=256k none FOLDER"),
+        ),
+        ("host name (node7)", "10.254.9.9", "--uts", HOSTS),
+        (
+            "loopback",
+            "this machine can't reach itself at 127.0.0.1: Network is unreachable",
+            *("--net", ""),
+        ),
+    ],
+)
+def test_failure_in_a_namespace(
+    what: str, text: str, namespace: str, script: str, tmp_path: Path
+) -> None:
+    """The script changes the namespace before the command. FOLDER is TMPDIR."""
+    folder = str(tmp_path)
+    around = ("unshare", "--mount", namespace, "sh", "-ec", f'{script}\nexec "$@"', "sh")
+    code, found = doctor(*(word.replace("FOLDER", folder) for word in around), TMPDIR=folder)
 
-    finding = found["shared memory (/dev/shm)"]
-    assert code == 1
-    assert finding["level"] == "failure"
-    assert finding["found"] == "64 MiB, 64 MiB free"
-
-
-@pytest.mark.needs("root", "unshare")
-def test_full_disk_for_temporary_files(tmp_path: Path) -> None:
-    mount = f"mount -t tmpfs -o size=256k none {tmp_path}"
-    code, found = doctor(*in_namespace(mount), TMPDIR=str(tmp_path))
-
-    finding = found[f"temporary files ({tmp_path})"]
-    assert code == 1
-    assert (finding["level"], finding["found"]) == ("failure", "No space left on device")
-
-
-@pytest.mark.needs("root", "unshare")
-def test_host_name_with_foreign_address(tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts"
-    hosts.write_text("10.254.9.9 node7\n")
-    rename = f"mount --bind {hosts} /etc/hosts; hostname node7"
-    code, found = doctor(*in_namespace(rename))
-
-    finding = found["host name (node7)"]
-    assert code == 1
-    assert (finding["level"], finding["found"]) == ("failure", "10.254.9.9")
-
-
-@pytest.mark.needs("root", "unshare")
-def test_loopback_is_down() -> None:
-    """A network namespace begins without its loopback interface."""
-    code, found = doctor("unshare", "--net")
-
-    assert code == 1
-    assert found["loopback"]["found"] == (
-        "this machine can't reach itself at 127.0.0.1: Network is unreachable"
-    )
+    finding = found[what.replace("FOLDER", folder)]
+    assert (code, finding["level"], finding["found"]) == (1, "failure", text)
 
 
 @pytest.mark.long
@@ -152,8 +135,7 @@ def test_busy_cpus() -> None:
 @pytest.mark.long
 def test_ctrl_c_ends_check_of_nodes(clusterrun: Launcher) -> None:
     """No process of the check is left."""
-    address = ("--master-addr=127.0.0.1", f"--master-port={free_port()}")
-    job = clusterrun.command("doctor", "--nnodes=2", "--node-rank=0", *address)
+    job = clusterrun.command("doctor", *node_options()[0])
     job.wait_for("1 of 2 nodes have joined")
 
     job.signal(signal.SIGINT)
@@ -175,17 +157,14 @@ def test_table_ends_with_advice() -> None:
 
 
 def two_nodes(clusterrun: Launcher, second: Mapping[str, str]) -> tuple[Ended, Ended]:
-    """Check two nodes on this machine; ``second`` are variables of node 1."""
-    where = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}")
-    # It runs doctor, which must not run itself.
+    """Check two nodes, which are this machine; ``second`` are variables of node 1 only."""
+    # The command of --check runs doctor, which must not run itself.
     checks = {"CLUSTERRUN_CHECK": "clusterrun doctor"}
     jobs = [
         clusterrun.command(
-            *("doctor", *where, f"--node-rank={rank}", "--json"),
-            workers=None,
-            environ={**checks, **(second if rank else {})},
+            "doctor", *options, "--json", environ={**checks, **(second if rank else {})}
         )
-        for rank in range(2)
+        for rank, options in enumerate(node_options())
     ]
     first, other = (job.ended(SECONDS_FOR_NODES) for job in jobs)
     assert [job.left() for job in jobs] == [[], []]

@@ -8,15 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from clusterrun.cli.commands import COMMANDS_BY_WORD
 from clusterrun.cli.main import run_command_line
-from free_ports import free_port
 
 from tests.as_another_user import run_as_another_user
-from tests.commands.run_commands import run_command, start_job
-from tests.contract.launched import COMMAND, Launcher, await_status
+from tests.commands.run_commands import assert_runs_until_stopped, run_command, start_job
+from tests.contract.launched import COMMAND, Launcher, node_options, stop_process
 from tests.contract.shell import Shell
 from tests.imports import imports
 from tests.waiting import wait_until
@@ -29,13 +27,6 @@ for step in range(100000):
     # At once: a command may ask between two writes.
     print(f"step {step} of rank {rank}", flush=True)
     time.sleep(0.05)
-"""
-
-IGNORES_TERM = """
-import os, signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("begun", os.getpid(), flush=True)
-time.sleep(600)
 """
 
 BOUND = 2.0
@@ -79,8 +70,7 @@ def test_status_with_frozen_rank_and_relay(clusterrun: Launcher, runtime: dict[s
     """Without the relay, only the last lines are missing."""
     job = start_job(clusterrun, runtime, PRINTS)
     frozen = job.numbers("begun", 2)[0]
-    os.kill(frozen, signal.SIGSTOP)
-    await_status(frozen, psutil.STATUS_STOPPED)
+    stop_process(frozen)
     os.kill(job.relay, signal.SIGSTOP)
 
     began = time.monotonic()
@@ -97,35 +87,20 @@ def test_status_with_frozen_rank_and_relay(clusterrun: Launcher, runtime: dict[s
     assert job.ended().code == 143
 
 
-def test_stop_now_ends_workers_that_ignore_sigterm(
-    clusterrun: Launcher, runtime: dict[str, str]
-) -> None:
-    """Even in the grace period of an earlier stop."""
-    job = start_job(clusterrun, runtime, IGNORES_TERM, "--shutdown-timeout=600")
-    run_command(runtime, "stop", "mine")
-    job.wait_for("stopping 2 workers")
-
-    run_command(runtime, "stop", "--now", "mine")
-
-    assert job.ended().code == 143
-
-
 def test_stopped_agent_is_named(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """The commands do not wait for it, and name the command that continues it."""
     job = start_job(clusterrun, runtime, PRINTS)
-    os.kill(job.agent, signal.SIGSTOP)
-    await_status(job.agent, psutil.STATUS_STOPPED)
+    stop_process(job.agent)
 
     listed, shown = run_command(runtime, "ps"), run_command(runtime, "status", "mine")
     os.kill(job.agent, signal.SIGCONT)
-    run_command(runtime, "stop", "--now", "mine")
 
     advice = f"pid {job.agent} is stopped; kill -CONT {job.agent} continues it"
     assert listed.returncode == 0
     assert f"no answer: {advice}" in listed.stdout
     assert shown.returncode == 1
     assert advice in shown.stderr
-    assert job.ended().code == 143
+    assert_runs_until_stopped(job, runtime)
 
 
 def test_wrong_run_name_suggests_the_right_one(
@@ -135,14 +110,13 @@ def test_wrong_run_name_suggests_the_right_one(
     job = start_job(clusterrun, runtime, PRINTS)
 
     wrong = [run_command(runtime, word, "mien") for word in ("status", "stop", "suspend")]
-    run_command(runtime, "stop", "--now", "mine")
 
     for done, word in zip(wrong, ("status", "stop", "suspend"), strict=True):
         assert done.returncode == 2
         assert "you have no run called 'mien' on this host" in done.stderr
         assert "did you mean mine?" in done.stderr
         assert f"\n    clusterrun {word} mine    # " in done.stderr
-    assert job.ended().code == 143
+    assert_runs_until_stopped(job, runtime)
 
 
 @pytest.mark.parametrize("word", ["stop", "suspend"])
@@ -182,22 +156,19 @@ def test_shell_completion_of_run_names(clusterrun: Launcher, runtime: dict[str, 
     offered = [
         run_command({**asks, "COMP_WORDS": f"clusterrun {word} mi"}).stdout for word in RUN_COMMANDS
     ]
-    os.kill(job.agent, signal.SIGSTOP)
-    await_status(job.agent, psutil.STATUS_STOPPED)
+    stop_process(job.agent)
     stopped = run_command({**asks, "COMP_WORDS": "clusterrun status mi"})
     os.kill(job.agent, signal.SIGCONT)
-    run_command(runtime, "stop", "--now", "mine")
 
     assert offered == ["plain,mine\n"] * len(RUN_COMMANDS)
     assert stopped.stdout == "\n"
-    assert job.ended().code == 143
+    assert_runs_until_stopped(job, runtime)
 
 
 def test_commands_while_nodes_join(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """The job is listed and can be stopped. The other commands report that it still waits."""
-    place = ("--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--run-id=mine")
-    port = f"--master-port={free_port()}"
-    job = clusterrun.script(PRINTS, *place, port, workers=2, environ=runtime)
+    options = (*node_options()[0], "--run-id=mine")
+    job = clusterrun.script(PRINTS, *options, workers=2, environ=runtime)
     listed = wait_until(lambda: listed_agents(runtime), "the agent is listed")
 
     refused = [run_command(runtime, word, "mine") for word in ("status", "suspend")]
@@ -253,7 +224,6 @@ def test_other_user_cannot_see_or_stop_a_job(
 
     done = run_as_another_user(AS_ANOTHER_USER)
     still = run_command(runtime, "ps")
-    run_command(runtime, "stop", "--now", "mine")
 
     first, second, *others = done.stdout.splitlines()
     assert (first, second) == ("you have no clusterrun job on this host", "0"), done.stderr
@@ -262,7 +232,7 @@ def test_other_user_cannot_see_or_stop_a_job(
     assert done.stderr.count("you have no clusterrun job on this host\n") == len(others)
     assert str(job.agent) not in done.stdout + done.stderr
     assert "mine" in still.stdout
-    assert job.ended().code == 143
+    assert_runs_until_stopped(job, runtime)
 
 
 @pytest.mark.long
@@ -272,5 +242,4 @@ def test_commands_with_closed_output(clusterrun: Launcher, runtime: dict[str, st
     for command in ("ps", "status mine", "stacks mine"):
         done = run_command(runtime, *command.split(), around=("sh", "-c", 'exec "$@" >&-', "sh"))
         assert "Traceback" not in done.stderr
-    run_command(runtime, "stop", "--now", "mine")
-    assert job.ended().code == 143
+    assert_runs_until_stopped(job, runtime)

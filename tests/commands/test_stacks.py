@@ -1,17 +1,22 @@
 """``clusterrun stacks`` on a job of one node, through the installed command."""
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.commands.run_commands import PY_SPY, REFUSED, run_command, start_job, with_py_spy
+from tests.commands.run_commands import (
+    FAKE_PY_SPY,
+    REFUSED_PY_SPY,
+    assert_runs_until_stopped,
+    run_command,
+    start_job,
+    with_py_spy,
+)
 from tests.contract.launched import Launcher, await_status
 
-APART = """
+TWO_FUNCTIONS = """
 import os, select
 
 def waits_here():
@@ -28,7 +33,7 @@ waits_there() if os.environ["RANK"] == "1" else waits_here()
 
 def test_stacks_compare_ranks(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """For all ranks or one rank; nothing is printed on the job's terminal."""
-    job = start_job(clusterrun, runtime, APART)
+    job = start_job(clusterrun, runtime, TWO_FUNCTIONS)
     for pid in job.numbers("begun", 2):
         await_status(pid, psutil.STATUS_SLEEPING)
 
@@ -49,64 +54,47 @@ def test_stacks_compare_ranks(clusterrun: Launcher, runtime: dict[str, str]) -> 
     assert "waits_here" not in done.err
 
 
-def test_frozen_rank_has_no_stack(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """The other rank has a stack."""
-    job = start_job(clusterrun, runtime, APART)
-    frozen = job.numbers("begun", 2)[0]
-    os.kill(frozen, signal.SIGSTOP)
-    await_status(frozen, psutil.STATUS_STOPPED)
-
-    stacks = json.loads(run_command(runtime, "stacks", "--json").stdout)
-    run_command(runtime, "stop", "--now", "mine")
-
-    assert [group["found"] for group in stacks["groups"]] == [True, False]
-    assert stacks["groups"][1]["text"].startswith("no Python stack within")
-    assert stacks["missing"] == []
-    assert job.ended().code == 143
-
-
 def test_native_stacks_come_from_py_spy(
     clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
 ) -> None:
     """The agent runs py-spy, so the PATH of the command does not matter."""
-    job = start_job(clusterrun, with_py_spy(runtime, tmp_path / "bin", PY_SPY), APART)
+    job = start_job(clusterrun, with_py_spy(runtime, tmp_path / "bin", FAKE_PY_SPY), TWO_FUNCTIONS)
     native = run_command(runtime, "stacks", "--native", "--rank=1")
     both = json.loads(run_command(runtime, "stacks", "--native", "--json").stdout)
-    run_command(runtime, "stop", "--now", "mine")
 
     [heading, line] = native.stdout.splitlines()
     assert heading == "  rank 1:"
-    assert line.startswith("    asked for dump --native --locals --pid ")
+    assert line.startswith("    arguments: dump --native --locals --pid ")
     pids = job.numbers("begun", 2)
     assert int(line.split()[-1]) in pids
     assert [group["ranks"] for group in both["groups"]] == [[0], [1]]
     assert sorted(int(group["text"].split()[-1]) for group in both["groups"]) == sorted(pids)
-    assert job.ended().code == 143
+    assert_runs_until_stopped(job, runtime)
 
 
 def test_native_stacks_show_error_of_py_spy(
     clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
 ) -> None:
     """The error also names what py-spy needs."""
-    job = start_job(clusterrun, with_py_spy(runtime, tmp_path / "bin", REFUSED), APART)
+    job = start_job(
+        clusterrun, with_py_spy(runtime, tmp_path / "bin", REFUSED_PY_SPY), TWO_FUNCTIONS
+    )
     refused = run_command(runtime, "stacks", "--native", "--rank=0")
-    run_command(runtime, "stop", "--now", "mine")
 
     assert refused.returncode == 3
     assert "no rank can be shown" in refused.stderr
     assert "Error: Permission denied" in refused.stderr
     assert "ptrace_scope" in refused.stderr
-    assert job.ended().code == 143
+    assert_runs_until_stopped(job, runtime)
 
 
 @pytest.mark.long
 @pytest.mark.needs("py-spy")
 def test_native_stacks_with_real_py_spy(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """py-spy shows the script's functions if the kernel allows it."""
-    job = start_job(clusterrun, runtime, APART)
+    job = start_job(clusterrun, runtime, TWO_FUNCTIONS)
     native = run_command(runtime, "stacks", "--native")
-    run_command(runtime, "stop", "--now", "mine")
 
     assert native.returncode in {0, 3}, native.stderr
     assert native.returncode == 3 or "waits_there" in native.stdout
-    assert job.ended().code == 143
+    assert_runs_until_stopped(job, runtime)

@@ -10,7 +10,7 @@ import pytest
 from clusterrun.run import launch
 
 from tests.contract.changed_times import command_with
-from tests.contract.launched import COMMAND, OF_ALL_JOBS, Launcher
+from tests.contract.launched import COMMAND, COMMON_VARIABLES, Launcher
 from tests.contract.shell import Shell
 from tests.workers.interpreters import OTHER_VERSIONS, environment_without_pth, lacking, python_of
 
@@ -30,32 +30,32 @@ def workers_python(
     environment_of: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Make workers run this Python, unless a test sets another."""
+    """Set the Python of the workers, unless the test sets another."""
     version = getattr(request, "param", None)
     if version is None:
         return
     python, text = environment_of(version), inspect.getsource(request.function)
     if lacks := [each for each in lacking(python) if re.search(rf"\b{each}\b", text)]:
         pytest.skip(f"Python {version} lacks {', '.join(lacks)} here")
-    monkeypatch.setitem(OF_ALL_JOBS, "CLUSTERRUN_PYTHON", python)
+    monkeypatch.setitem(COMMON_VARIABLES, "CLUSTERRUN_PYTHON", python)
 
 
 @pytest.fixture(scope="session")
 def environment_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Return a function: the version of a Python -> an interpreter, whose environment is new."""
+    """Return a function from the version of a Python to an interpreter in a new environment."""
 
     @functools.cache
-    def made(version: str) -> str:
+    def environment(version: str) -> str:
         python = python_of(version)
-        assert python, f"--workers-python: there is no Python {version} here"
+        assert python, f"--workers-python: Python {version} is not installed"
         return environment_without_pth(python, tmp_path_factory.mktemp("python") / version)
 
-    return made
+    return environment
 
 
 @pytest.fixture
 def impatient(clusterrun: Launcher) -> Launcher:
-    """Return a launcher that, at its end, soon gives up output that nothing takes."""
+    """Return a launcher that waits only 0.3 s at its end for readers of its output."""
     clusterrun.program = command_with(clusterrun.folder, launch, "SECONDS_TO_PRINT", 0.3)
     return clusterrun
 

@@ -1,13 +1,15 @@
-"""The command as a user starts it: what it prints, how it exits, which processes it leaves.
+"""The command as a user starts it: its output, its exit code, the processes that it leaves.
 
-All processes of a job are found by a mark in their environment, even without their parents.
+Each process of a job is found by a variable in its environment, even without its parents.
 """
 
 import itertools
+import json
 import os
 import re
 import select
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -15,9 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from textwrap import dedent
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import psutil
+from free_ports import free_port
 
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
@@ -25,13 +28,13 @@ COMMAND = str(Path(sys.executable).with_name("clusterrun"))
 
 MARK = "MARK_OF_A_TESTED_JOB"
 
-OF_ALL_JOBS: dict[str, str] = {}
+COMMON_VARIABLES: dict[str, str] = {}
 """Variables of each job that a test starts."""
 
 SECONDS_TO_VANISH = 5.0
 """This long after a job's end, none of its processes may be left, on a very busy machine."""
 
-OUTER_LAUNCH = re.compile(
+WORKER_VARIABLE = re.compile(
     r"(CLUSTERRUN|PET|TORCHELASTIC|SLURM)_|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD)"
 )
 
@@ -85,15 +88,15 @@ class Job:
 
     def wait_for(self, pattern: str, times: int = 1, seconds: float = SECONDS_TO_ACT) -> list[str]:
         """Wait until ``pattern`` was printed ``times`` times; return what ``re.findall`` finds."""
-        wanted = f"{times} times {pattern!r}"
-        self._read_until(lambda: len(self._found(pattern)) >= times, wanted, seconds)
+        what = f"{times} times {pattern!r}"
+        self._read_until(lambda: len(self._found(pattern)) >= times, what, seconds)
         return self._found(pattern)
 
     def numbers(self, name: str, times: int = 1) -> list[int]:
         """Wait until workers have printed ``name 123`` ``times`` times; return these numbers."""
         pattern = re.compile(rf"\b{name} (\d+)\n")
-        wanted = f"{times} times {name!r} and a number"
-        self._read_until(lambda: len(pattern.findall(self.out)) >= times, wanted)
+        what = f"{times} times {name!r} and a number"
+        self._read_until(lambda: len(pattern.findall(self.out)) >= times, what)
         return [int(number) for number in pattern.findall(self.out)]
 
     def signal(self, number: int) -> None:
@@ -130,12 +133,12 @@ class Job:
         return [found for text in (self.out, self.err) for found in re.findall(pattern, text)]
 
     def _read_until(
-        self, is_found: Callable[[], bool], wanted: str, seconds: float = SECONDS_TO_ACT
+        self, is_found: Callable[[], bool], what: str, seconds: float = SECONDS_TO_ACT
     ) -> None:
         deadline = time.monotonic() + seconds
         while not is_found():
-            assert self._selector.get_map(), f"ended without {wanted}:\n{self._printed_so_far()}"
-            assert self._read(deadline), f"not in time: {wanted}:\n{self._printed_so_far()}"
+            assert self._selector.get_map(), f"ended without {what}:\n{self._printed_so_far()}"
+            assert self._read(deadline), f"not in time: {what}:\n{self._printed_so_far()}"
 
     def _read(self, deadline: float) -> bool:
         """Read for at most until ``deadline``; return False if that has passed."""
@@ -154,7 +157,7 @@ class Job:
 
 
 class Launcher:
-    """Starts the command in a folder of its own, and ends what it has started."""
+    """Starts the command in a folder, and ends what it has started."""
 
     def __init__(self, folder: Path, program: str = COMMAND) -> None:
         """Take the folder for scripts, in which ``program``, the command, runs."""
@@ -206,7 +209,7 @@ class Launcher:
         process = subprocess.Popen(
             [*around, self.program, *count, *words],
             cwd=self.folder,
-            env={**plain_environment(), **OF_ALL_JOBS, MARK: mark, **(environ or {})},
+            env={**plain_environment(), **COMMON_VARIABLES, MARK: mark, **(environ or {})},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -225,10 +228,32 @@ class Launcher:
 
 def plain_environment() -> dict[str, str]:
     """Return our environment without GPUs, variables of launchers and an active environment."""
-    mine = {name: value for name, value in os.environ.items() if not OUTER_LAUNCH.match(name)}
+    mine = {name: value for name, value in os.environ.items() if not WORKER_VARIABLE.match(name)}
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         mine.pop(name, None)
     return {**mine, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def node_options(nodes: int = 2) -> list[tuple[str, ...]]:
+    """Return the options of each node of a job whose nodes are all on this machine."""
+    address = ("--master-addr=127.0.0.1", f"--master-port={free_port()}")
+    return [(f"--nnodes={nodes}", f"--node-rank={rank}", *address) for rank in range(nodes)]
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a file, whose last line is complete."""
+    text = path.read_text()
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+PROCESSES: dict[str, Callable[[int, int], int]] = {
+    "agent": lambda agent, _worker: agent,
+    "fork server": lambda agent, _worker: fork_server_of(agent),
+    "relay": lambda agent, _worker: relay_of(agent),
+    "worker": lambda _agent, worker: worker,
+}
+"""Functions that return the pid of each process of a job, by its agent and a worker."""
 
 
 def fork_server_of(agent: int) -> int:
@@ -261,31 +286,37 @@ def remaining_processes(mark: str, seconds: float, besides: int = 0) -> list[str
     """Return what still runs after ``seconds``, without ``besides``; at once if nothing does."""
     deadline = time.monotonic() + seconds
     while living := [process for process in marked(mark) if process.pid != besides]:
-        if not _await_an_end([it.pid for it in living], deadline - time.monotonic()):
+        if not _await_any_end([it.pid for it in living], deadline - time.monotonic()):
             return [_describe(process) for process in living]
     return []
 
 
 def kill_marked(mark: str) -> None:
-    """Send SIGKILL to all of them, also to those that they start meanwhile."""
+    """Send SIGKILL to all processes with this mark, also to those that they start meanwhile."""
     deadline = time.monotonic() + SECONDS_TO_ACT
     while (living := marked(mark)) and time.monotonic() < deadline:
         for process in living:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        _await_an_end([process.pid for process in living], SECONDS_TO_ACT)
+        _await_any_end([process.pid for process in living], SECONDS_TO_ACT)
 
 
 def await_end(pid: int, seconds: float = SECONDS_TO_ACT) -> None:
-    assert _await_an_end([pid], seconds), f"pid {pid} is still alive"
+    assert _await_any_end([pid], seconds), f"pid {pid} is still alive"
 
 
-def await_status(pid: int, *wanted: str) -> None:
-    """Wait until ``pid`` is in one of these states, ``psutil.STATUS_STOPPED`` for instance."""
+def await_status(pid: int, *statuses: str) -> None:
+    """Wait until ``pid`` has one of these statuses, such as ``psutil.STATUS_STOPPED``."""
     # The kernel reports only to the parent that a process stops.
     wait_until(
-        lambda: psutil.Process(pid).status() in wanted, f"pid {pid} is {' or '.join(wanted)}"
+        lambda: psutil.Process(pid).status() in statuses, f"pid {pid} is {' or '.join(statuses)}"
     )
+
+
+def stop_process(pid: int) -> None:
+    """Send SIGSTOP, and wait until the process has stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    await_status(pid, psutil.STATUS_STOPPED)
 
 
 def await_text(path: Path, text: str, times: int = 1) -> None:
@@ -296,7 +327,7 @@ def await_text(path: Path, text: str, times: int = 1) -> None:
     )
 
 
-def _await_an_end(pids: Iterable[int], seconds: float) -> bool:
+def _await_any_end(pids: Iterable[int], seconds: float) -> bool:
     """Wait until one of these has ended; return False if none has. Their parents may reap them."""
     ends = select.poll()
     with ExitStack() as opened:
@@ -320,4 +351,4 @@ def variable_of(process: psutil.Process, name: str) -> str:
 def _describe(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return f"pid {process.pid}, child of {process.ppid()}: {' '.join(process.cmdline())}"
-    return f"pid {process.pid}: gone meanwhile"
+    return f"pid {process.pid}: has ended since"

@@ -1,4 +1,4 @@
-"""A debugger, a profiler or a coverage tool that runs the launcher: ``python -m debugpy ... -m clusterrun``."""
+"""The launcher below a debugger, a profiler or a coverage tool: ``python -m debugpy ... -m clusterrun``."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from textwrap import indent
 import pytest
 
 from tests.contract.debugger import Debugger, first_session, with_endpoints
-from tests.contract.launched import OF_ALL_JOBS, Launcher
+from tests.contract.launched import COMMON_VARIABLES, Launcher
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -29,16 +29,16 @@ for step in range(2):
 print("rank", os.environ["RANK"], "total", total, __name__)
 """
 
-PLACE = SUMS.splitlines().index("    total += step") + 1
+LINE = SUMS.splitlines().index("    total += step") + 1
 
 needs_debugpy = pytest.mark.needs("import debugpy")
 
 
 @pytest.fixture
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
-    """Return what starts Python with our launcher's packages."""
+    """Return a launcher of Python with clusterrun's packages."""
     (tmp_path / "sums.py").write_text(SUMS)
-    monkeypatch.setitem(OF_ALL_JOBS, *with_endpoints(tmp_path).popitem())
+    monkeypatch.setitem(COMMON_VARIABLES, *with_endpoints(tmp_path).popitem())
     launcher = Launcher(tmp_path, sys.executable)
 
     yield launcher
@@ -52,14 +52,16 @@ DEBUGPY = (
 )
 
 
-def stops_of_two_ranks(launcher: Debugger, script: Path, place: int) -> list[str]:
-    """Debug both ranks from a breakpoint at line ``place`` to their end; return rank and ``step`` of each stop."""
+def stops_of_two_ranks(launcher: Debugger, script: Path, breakpoint_line: int) -> list[str]:
+    """Debug both ranks to their end; return rank and ``step`` of each stop."""
     stops = []
     with ExitStack() as sessions:
-        ranks = [sessions.enter_context(launcher.child({script: [place]})) for _ in range(2)]
+        ranks = [
+            sessions.enter_context(launcher.child({script: [breakpoint_line]})) for _ in range(2)
+        ]
         for rank in ranks * 2:
             thread, _, line = rank.stopped()
-            assert line == place
+            assert line == breakpoint_line
             stops.append(rank.value(thread, "f'rank {os.environ[\"RANK\"]} step {step}'"))
             rank.resume(thread)
     return sorted(stops)
@@ -79,13 +81,13 @@ STOPS = ["'rank 0 step 0'", "'rank 0 step 1'", "'rank 1 step 0'", "'rank 1 step 
         pytest.param("--start-method fork -m sums", FOLLOWED, marks=pytest.mark.long),
     ],
 )
-def test_a_breakpoint_is_hit_in_each_rank(python: Launcher, words: str, notice: str) -> None:
-    """No time-out of ours counts meanwhile."""
+def test_breakpoint_is_hit_in_each_rank(python: Launcher, words: str, notice: str) -> None:
+    """Time at a breakpoint does not count as a hang."""
     job = python.command(*DEBUGPY, *TWO_RANKS, "--hang-timeout", "0.2", *words.split())
 
     with first_session(python.folder) as launcher:
         launcher.attach({})
-        stops = stops_of_two_ranks(launcher, python.folder / "sums.py", PLACE)
+        stops = stops_of_two_ranks(launcher, python.folder / "sums.py", LINE)
         launcher.event("terminated")
 
     ended = job.ended()
@@ -110,8 +112,8 @@ if __name__ == "__main__":
 
 @needs_debugpy
 @pytest.mark.long
-def test_a_breakpoint_in_a_function_of_a_program(python: Launcher) -> None:
-    """The debugger follows from the program into the agent, and from there into the ranks."""
+def test_breakpoint_in_a_launched_function(python: Launcher) -> None:
+    """The debugger follows from the program to the agent and to the ranks."""
     script = python.folder / "calls.py"
     script.write_text(CALLS)
     job = python.command(*DEBUGPY, str(script))
@@ -131,17 +133,17 @@ def test_a_breakpoint_in_a_function_of_a_program(python: Launcher) -> None:
 
 @needs_debugpy
 @pytest.mark.long
-def test_a_breakpoint_in_a_rank_that_replaces_the_launcher(python: Launcher) -> None:
-    """With ``--exec`` it is the same process, and a child session of the launcher's."""
-    places = {python.folder / "sums.py": [PLACE]}
+def test_breakpoint_in_rank_with_exec(python: Launcher) -> None:
+    """It is the same process, and a child session of the launcher's."""
+    breakpoints = {python.folder / "sums.py": [LINE]}
     job = python.command(*DEBUGPY, "-m", "clusterrun", "--exec", "sums.py")
 
     with first_session(python.folder) as launcher:
         launcher.attach({})
-        with launcher.child(places) as rank:
+        with launcher.child(breakpoints) as rank:
             for _ in range(2):
                 thread, _, line = rank.stopped()
-                assert line == PLACE
+                assert line == LINE
                 rank.resume(thread)
             rank.event("terminated")
 
@@ -150,17 +152,16 @@ def test_a_breakpoint_in_a_rank_that_replaces_the_launcher(python: Launcher) -> 
 
 
 @needs_debugpy
-def test_the_stop_button_leaves_nothing_behind(python: Launcher) -> None:
-    """Neither ranks that have stopped at a breakpoint, nor the helpers of the launcher."""
+def test_stop_button_leaves_no_process(python: Launcher) -> None:
     script = python.folder / "waits.py"
     script.write_text(f"{SUMS}\nimport time\ntime.sleep(600)")
-    places = {script: [PLACE]}
+    breakpoints = {script: [LINE]}
     job = python.command(*DEBUGPY, *TWO_RANKS, "waits.py")
 
     with first_session(python.folder) as launcher, ExitStack() as sessions:
         launcher.attach({})
         for _ in range(2):
-            sessions.enter_context(launcher.child(places)).stopped()
+            sessions.enter_context(launcher.child(breakpoints)).stopped()
         launcher.stop()
         launcher.event("terminated")
 
@@ -169,8 +170,7 @@ def test_the_stop_button_leaves_nothing_behind(python: Launcher) -> None:
 
 
 @needs_debugpy
-def test_the_launch_json_of_the_page(python: Launcher) -> None:
-    """Each rank stops at a breakpoint, prints no warning, and the exit code is the job's."""
+def test_launch_json_of_the_page(python: Launcher) -> None:
     page = (ROOT / "docs" / "looking_inside.md").read_text()
     samples = [
         json.loads(text) for text in re.findall(r"^    \{\n(?:    .*\n)+", page, re.MULTILINE)
@@ -181,7 +181,7 @@ def test_the_launch_json_of_the_page(python: Launcher) -> None:
         for configuration in sample["configurations"]
         if configuration["request"] == "launch"
     )
-    # What VS Code adds; but it would open a terminal.
+    # VS Code adds these, but opens a terminal.
     request |= {"cwd": str(python.folder), "python": [sys.executable], "console": "internalConsole"}
     script = python.folder / "train.py"
     script.write_text(f"{SUMS}\nraise SystemExit(3)")
@@ -189,7 +189,7 @@ def test_the_launch_json_of_the_page(python: Launcher) -> None:
 
     with first_session(python.folder) as launcher:
         launcher.launch({}, **request)
-        stops = stops_of_two_ranks(launcher, script, PLACE)
+        stops = stops_of_two_ranks(launcher, script, LINE)
         code = launcher.event("exited")["body"]["exitCode"]
         launcher.event("terminated")
 
@@ -212,8 +212,10 @@ def test_the_launch_json_of_the_page(python: Launcher) -> None:
     ],
     ids=lambda tool: tool[1],
 )
-def test_a_tool_writes_what_it_has_found(python: Launcher, tool: list[str], code: int) -> None:
-    """And the exit code is the job's: cProfile, profile and trace catch SystemExit."""
+def test_tool_writes_its_file_and_exit_code_is_that_of_the_job(
+    python: Launcher, tool: list[str], code: int
+) -> None:
+    """cProfile, profile and trace catch SystemExit."""
     (python.folder / "ends.py").write_text(f"raise SystemExit({code})")
 
     ended = python.command(*tool, *TWO_RANKS[1:], "ends.py").ended()
@@ -223,8 +225,7 @@ def test_a_tool_writes_what_it_has_found(python: Launcher, tool: list[str], code
     assert list(written.iterdir()) if written.is_dir() else written.stat().st_size > 1000
 
 
-def test_the_report_of_a_profiler_of_a_job_that_fails(python: Launcher) -> None:
-    """It is printed to standard output, which is a pipe."""
+def test_profiler_prints_its_report_of_failed_job(python: Launcher) -> None:
     (python.folder / "ends.py").write_text("raise SystemExit(3)")
 
     ended = python.command("-m", "cProfile", *TWO_RANKS, "ends.py").ended()
@@ -233,7 +234,7 @@ def test_the_report_of_a_profiler_of_a_job_that_fails(python: Launcher) -> None:
     assert ended.code == 3
 
 
-PRETENDS = """
+FAKE_DEBUGGER = """
 import os, runpy, sys, types
 
 def new_fork(*_):
@@ -245,47 +246,40 @@ monkey = sys.modules["_pydev_bundle.pydev_monkey"] = types.ModuleType("pydev_mon
 monkey.__dict__.update({functions})
 runpy.run_module("clusterrun", run_name="__main__", alter_sys=True)
 """
-"""Runs the launcher as a pydevd does that has these functions."""
+"""Runs the launcher as pydevd does, with these functions."""
 
 PATCHES = "{'patch_args': lambda words: [*words[:2], 'wrapper.py', *words[2:]]}"
 
 
-def pretend(functions: str) -> str:
-    return PRETENDS.replace("{functions}", functions)
-
-
-def test_a_debugger_that_has_changed(python: Launcher) -> None:
-    """Ranks run as without the debugger, and one line says why."""
-    (python.folder / "pretends.py").write_text(pretend("{'patch_args': lambda words: None}"))
-
-    ended = python.command("pretends.py", "--nproc-per-node", "2", "sums.py").ended()
-
-    why = "patch_args of pydevd returns None"
-    assert sorted(ended.out.splitlines()) == [
-        f"[rank {rank}] rank {rank} total 1 __main__" for rank in range(2)
-    ]
-    assert ended.code == 0
-    assert ended.err == f"clusterrun: the debugger does not follow the workers: {why}\n"
+def fake_debugger(functions: str) -> str:
+    return FAKE_DEBUGGER.replace("{functions}", functions)
 
 
 @pytest.mark.parametrize(
-    ("options", "notice"),
+    ("workers", "options", "patch_args", "notice"),
     [
-        (("--nproc-per-node", "2"), FOLLOWED),
-        (("--nproc-per-node", "2", "--start-method", "fork"), FOLLOWED),
-        (("--nproc-per-node", "2", "--start-method", "spawn"), ""),
-        (("--nproc-per-node", "1"), ""),
+        (2, (), PATCHES, FOLLOWED),
+        (2, ("--start-method", "fork"), PATCHES, FOLLOWED),
+        (2, ("--start-method", "spawn"), PATCHES, ""),
+        (1, (), PATCHES, ""),
+        (
+            *(2, (), "{'patch_args': lambda words: None}"),
+            "clusterrun: the debugger does not follow the workers: patch_args of pydevd returns None\n",
+        ),
     ],
 )
-def test_the_command_of_a_rank_is_the_debuggers(
-    python: Launcher, options: tuple[str, ...], notice: str
+def test_command_of_a_rank_is_edited_by_the_debugger(
+    python: Launcher, workers: int, options: tuple[str, ...], patch_args: str, notice: str
 ) -> None:
-    """Each rank runs what ``patch_args`` returns, and no helper is followed."""
-    (python.folder / "pretends.py").write_text(pretend(PATCHES))
+    """The debugger follows no helper process. With an unknown debugger, ranks run without it."""
+    (python.folder / "debugger.py").write_text(fake_debugger(patch_args))
     (python.folder / "wrapper.py").write_text("import sys; print(*sys.argv)")
+    (python.folder / "sums.py").write_text("import sys; print('script', *sys.argv)")
 
-    ended = python.command("pretends.py", *options, "sums.py", "--lr", "1").ended()
+    words = (f"--nproc-per-node={workers}", *options, "sums.py", "--lr", "1")
+    ended = python.command("debugger.py", *words).ended()
 
     lines = [line.partition("] ")[2] or line for line in ended.out.splitlines()]
-    assert lines == ["wrapper.py sums.py --lr 1"] * int(options[1])
+    program = "wrapper.py" if patch_args == PATCHES else "script"
+    assert lines == [f"{program} sums.py --lr 1"] * workers
     assert (ended.code, ended.err) == (0, notice)

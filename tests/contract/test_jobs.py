@@ -1,4 +1,4 @@
-"""What workers get from each source of options; jobs at the same time stay apart."""
+"""What workers get from each source of options, and jobs that run at the same time."""
 
 import json
 import os
@@ -21,31 +21,31 @@ from tests.contract.worker_scripts import RANKS_RENDEZVOUS
 PLAIN_LOCALE = {"LC_ALL": "C.UTF-8"}
 """In other locales Python may set LC_CTYPE for the processes that it starts."""
 
-WRITES_START = """
+WRITES_ENVIRONMENT = """
     import json, os, sys
     start = {"argv": sys.argv, "python": sys.executable, "environ": dict(os.environ)}
     with open(f"{sys.argv[1]}-{os.environ['RANK']}.json", "w") as file:
         json.dump(start, file)
 """
 
-MEETS = f"""{RANKS_RENDEZVOUS}
+RENDEZVOUS = f"""{RANKS_RENDEZVOUS}
     (other,) = calls
-    me = os.environ["TORCHELASTIC_RUN_ID"].encode()
-    other.sendall(me)
+    own_id = os.environ["TORCHELASTIC_RUN_ID"].encode()
+    other.sendall(own_id)
     other.shutdown(socket.SHUT_WR)
-    met = b"".join(iter(lambda: other.recv(100), b""))
-    assert met == me, f"{{me}} met {{met}}"
-    print("port", where[1], flush=True)
+    peer_id = b"".join(iter(lambda: other.recv(100), b""))
+    assert peer_id == own_id, f"{{own_id}} connected to {{peer_id}}"
+    print("port", address[1], flush=True)
 """
 
-MEETS_BY_TORCH = """
+RENDEZVOUS_BY_TORCH = """
     import os
     import torch
     import torch.distributed as dist
     dist.init_process_group("gloo")
-    met = [None] * dist.get_world_size()
-    dist.all_gather_object(met, os.environ["TORCHELASTIC_RUN_ID"])
-    assert set(met) == {os.environ["TORCHELASTIC_RUN_ID"]}, met
+    ids = [None] * dist.get_world_size()
+    dist.all_gather_object(ids, os.environ["TORCHELASTIC_RUN_ID"])
+    assert set(ids) == {os.environ["TORCHELASTIC_RUN_ID"]}, ids
     print("port", os.environ["MASTER_PORT"], flush=True)
     dist.destroy_process_group()
 """
@@ -53,9 +53,10 @@ MEETS_BY_TORCH = """
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "python3.13", "python3.12", "python3.11")
 
 
-@pytest.mark.parametrize("script", [MEETS, pytest.param(MEETS_BY_TORCH, marks=pytest.mark.long)])
-def test_ten_jobs_at_once_do_not_mix(clusterrun: Launcher, script: str) -> None:
-    """Each job has its own port, at which its two ranks find each other."""
+@pytest.mark.parametrize(
+    "script", [RENDEZVOUS, pytest.param(RENDEZVOUS_BY_TORCH, marks=pytest.mark.long)]
+)
+def test_ten_jobs_at_once_have_their_own_ports(clusterrun: Launcher, script: str) -> None:
     jobs = [clusterrun.script(script, f"--run-id=job{number}", workers=2) for number in range(10)]
 
     codes = [job.ended(100).code for job in jobs]
@@ -67,11 +68,11 @@ def test_ten_jobs_at_once_do_not_mix(clusterrun: Launcher, script: str) -> None:
 
 
 def test_port_in_use_is_an_error(clusterrun: Launcher) -> None:
-    """Exit code 4 and a hint, before any worker starts."""
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        port = stranger.getsockname()[1]
+    """No worker starts, and no file is created."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         job = clusterrun.script(
-            WRITES_START, f"--master-port={port}", "--log-dir=logs", args=["worker"]
+            WRITES_ENVIRONMENT, f"--master-port={port}", "--log-dir=logs", args=["worker"]
         )
         ended = job.ended()
 
@@ -85,10 +86,10 @@ def test_port_in_use_is_an_error(clusterrun: Launcher) -> None:
     assert [path.name for path in clusterrun.folder.iterdir()] == ["script0.py"]
 
 
-def test_workers_get_every_variable_of_the_contract(clusterrun: Launcher) -> None:
-    """Rank 1 of two, each value; inherited variables are passed on, and no others are added."""
+def test_worker_gets_exactly_the_documented_variables(clusterrun: Launcher) -> None:
+    """Inherited variables are passed on."""
     job = clusterrun.script(
-        WRITES_START,
+        WRITES_ENVIRONMENT,
         "--run-id=digits",
         "--max-restarts=3",
         workers=2,
@@ -131,9 +132,9 @@ def test_workers_get_every_variable_of_the_contract(clusterrun: Launcher) -> Non
     assert re.fullmatch(r"/.+/attempt-0/rank-1/error\.json", error_file)
 
 
-def test_torchrun_gives_the_same_variables(clusterrun: Launcher) -> None:
-    """Some variables more here; equal values except those that each run chooses."""
-    job = clusterrun.script(WRITES_START, workers=2, args=["ours"], environ=PLAIN_LOCALE)
+def test_variables_are_those_of_torchrun(clusterrun: Launcher) -> None:
+    """There are some more. Values differ only where each run chooses them."""
+    job = clusterrun.script(WRITES_ENVIRONMENT, workers=2, args=["ours"], environ=PLAIN_LOCALE)
     code = job.ended().code
     subprocess.run(
         [Path(sys.executable).with_name("torchrun"), "--nproc-per-node=2", "script0.py", "theirs"],
@@ -159,9 +160,8 @@ def test_torchrun_gives_the_same_variables(clusterrun: Launcher) -> None:
     }
 
 
-def test_flags_beat_variables_beat_the_job_file(clusterrun: Launcher) -> None:
-    """Each source sets what the stronger ones leave open."""
-    (clusterrun.folder / "writes_start.py").write_text(dedent(WRITES_START))
+def test_flags_override_variables_and_variables_the_job_file(clusterrun: Launcher) -> None:
+    (clusterrun.folder / "writes_start.py").write_text(dedent(WRITES_ENVIRONMENT))
     (clusterrun.folder / "job.yaml").write_text(
         dedent("""
             script: writes_start.py
@@ -202,11 +202,13 @@ def test_flags_beat_variables_beat_the_job_file(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize("set_by", ["--python", "PYTHON_EXEC"])
 def test_workers_run_on_the_chosen_interpreter(clusterrun: Launcher, set_by: str) -> None:
-    """They import its modules, and need and see nothing of the launcher's interpreter."""
+    """Nothing of the launcher's interpreter is needed."""
     python = another_python()
     options = ["--python", python] if set_by == "--python" else []
     environ = {set_by: python} if set_by == "PYTHON_EXEC" else {}
-    job = clusterrun.script(WRITES_START, *options, workers=2, args=["worker"], environ=environ)
+    job = clusterrun.script(
+        WRITES_ENVIRONMENT, *options, workers=2, args=["worker"], environ=environ
+    )
 
     code = job.ended().code
 
@@ -214,21 +216,8 @@ def test_workers_run_on_the_chosen_interpreter(clusterrun: Launcher, set_by: str
     assert start_of(clusterrun, "worker-1")["python"] == python
 
 
-def test_a_module_runs_as_by_python_m(clusterrun: Launcher) -> None:
-    """The current folder is on the path; the exit code is the module's."""
-    (clusterrun.folder / "package").mkdir()
-    (clusterrun.folder / "package/train.py").write_text(
-        "import sys; print(__name__, __package__, sys.argv[1:]); sys.exit(5)"
-    )
-
-    ended = clusterrun.command("-m", "package.train", "--lr", "0.1", workers=1).ended()
-
-    assert (ended.code, ended.out) == (5, "__main__ package ['--lr', '0.1']\n")
-
-
-def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> None:
-    """One line reports it; the inner workers get none of the outer job's variables."""
-    (clusterrun.folder / "inner.py").write_text(dedent(WRITES_START))
+def test_launch_inside_a_worker_is_a_separate_job(clusterrun: Launcher) -> None:
+    (clusterrun.folder / "inner.py").write_text(dedent(WRITES_ENVIRONMENT))
     ended = clusterrun.script(
         """
         import os, subprocess, sys
@@ -258,8 +247,7 @@ def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> N
 
 
 @pytest.mark.needs("root", "unshare")
-def test_a_machine_that_cannot_reach_itself(clusterrun: Launcher) -> None:
-    """Without its loopback interface, ranks would try to meet until their own time is over."""
+def test_missing_loopback_interface_is_a_warning(clusterrun: Launcher) -> None:
     ended = clusterrun.script("print('alone')", around=("unshare", "--net")).ended()
 
     assert (ended.code, ended.out) == (0, "alone\n")
@@ -270,13 +258,13 @@ def test_a_machine_that_cannot_reach_itself(clusterrun: Launcher) -> None:
 
 
 def start_of(clusterrun: Launcher, worker: str) -> dict[str, Any]:
-    """Return what a worker of the script ``WRITES_START`` has written."""
+    """Return what a worker of ``WRITES_ENVIRONMENT`` has written."""
     found: dict[str, Any] = json.loads((clusterrun.folder / f"{worker}.json").read_text())
     return found
 
 
 def added_to(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what a worker's environment has in addition to its launcher's."""
+    """Return the variables that a worker has in addition to its launcher."""
     base = {**plain_environment(), **PLAIN_LOCALE, MARK: environ.get(MARK)}
     return {name: value for name, value in environ.items() if base.get(name) != value}
 
@@ -291,7 +279,7 @@ def another_python() -> str:
 
 
 def runs_elsewhere(python: str) -> bool:
-    """Return whether ``python`` runs and has modules of its own."""
-    tell = [python, "-c", "import sys; print(sys.prefix, sys.executable)"]
-    done = subprocess.run(tell, capture_output=True, text=True, timeout=60, check=False)
+    """Return whether ``python`` runs and has its own modules."""
+    command = [python, "-c", "import sys; print(sys.prefix, sys.executable)"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode == 0 and done.stdout.split() != [sys.prefix, python]

@@ -1,4 +1,4 @@
-"""As the first process of a container, which is the parent of all orphans there."""
+"""The launcher as the first process of a container, which is the parent of all orphans there."""
 
 import os
 import signal
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.needs("root", "unshare")
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")
 
 
-def launcher_in(job: Job) -> psutil.Process:
-    """Return the launcher's process in this PID namespace: the only child of ``unshare``."""
+def launcher_of(job: Job) -> psutil.Process:
+    """Return the launcher, which is the only child of ``unshare``."""
     (child,) = psutil.Process(job.process.pid).children()
     return child
 
@@ -29,30 +29,29 @@ def launcher_in(job: Job) -> psutil.Process:
         ("import os; os.kill(os.getpid(), 11)", 139),
     ],
 )
-def test_exit_codes_pass(clusterrun: Launcher, script: str, code: int) -> None:
+def test_exit_code_is_that_of_the_job(clusterrun: Launcher, script: str, code: int) -> None:
     job = clusterrun.script(script, around=CONTAINER, workers=2)
 
     assert job.ended().code == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_end_it(clusterrun: Launcher, number: signal.Signals) -> None:
-    """The kernel drops signals for which PID 1 has no handler; the launcher has handlers."""
+def test_signal_ends_the_job(clusterrun: Launcher, number: signal.Signals) -> None:
+    """The kernel drops signals to PID 1 that have no handler."""
     job = clusterrun.script(WAITS, around=CONTAINER, workers=2)
     job.numbers("ready", 2)
 
-    launcher_in(job).send_signal(number)
+    launcher_of(job).send_signal(number)
 
     assert job.ended().code == 128 + number
 
 
 def test_orphans_are_reaped(clusterrun: Launcher) -> None:
-    """A process that loses its parent in the container becomes the launcher's child."""
     os.mkfifo(clusterrun.folder / "go")
     around = (*CONTAINER, "sh", "-c", '(sh -c "read line <go; exit 3" &); exec "$0" "$@"')
     job = clusterrun.script(WAITS, around=around, workers=2)
     job.numbers("ready", 2)
-    launcher = launcher_in(job)
+    launcher = launcher_of(job)
     (orphan,) = [child for child in launcher.children() if child.name() == "sh"]
 
     (clusterrun.folder / "go").write_text("")
@@ -66,22 +65,13 @@ def test_orphans_are_reaped(clusterrun: Launcher) -> None:
     assert job.ended().code == 143
 
 
-def test_sigkill(clusterrun: Launcher) -> None:
-    """The kernel ends the container with its first process."""
-    job = clusterrun.script(WAITS, around=CONTAINER, workers=2)
-    job.numbers("ready", 2)
-
-    launcher_in(job).kill()
-
-    assert job.left() == []
-
-
-def test_sigkill_of_agent_and_fork_server_at_once(clusterrun: Launcher) -> None:
-    """Outside of a container, children of the workers may be left."""
+@pytest.mark.parametrize("fork_server_too", [False, True])
+def test_sigkill_ends_the_container(clusterrun: Launcher, *, fork_server_too: bool) -> None:
+    """Outside a container, children of workers remain if the fork server is killed at the same time."""
     job = clusterrun.script(FAMILY, around=CONTAINER, workers=2, args=["stay"])
     job.numbers("ready", 2)
-    launcher = launcher_in(job).pid
+    launcher = launcher_of(job).pid
 
-    kill_at_once(launcher, fork_server_of(launcher))
+    kill_at_once(launcher, *([fork_server_of(launcher)] if fork_server_too else []))
 
     assert job.left() == []

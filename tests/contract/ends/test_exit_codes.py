@@ -5,47 +5,43 @@ import os
 import re
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from free_ports import free_port
 
-from tests.contract.launched import Ended, Launcher, await_text
+from tests.contract.launched import Ended, Launcher, await_text, node_options
 
 HOST = os.uname().nodename
-
-SECONDS_APART = 0.5
-"""Of an exit that is named beside a failure after it."""
 
 DATE = re.compile(r"at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 DURATION = re.compile(r"\d+\.\d+ s after")
 
 
 def report(ended: Ended) -> str:
-    """Return the launcher's own lines, with T and N in place of times."""
+    """Return the launcher's own lines, with T and N for times."""
     lines = ended.err[ended.err.index("clusterrun: ") :]
     return DURATION.sub("N s after", DATE.sub("at T", lines))
 
 
-def test_all_workers_end_well(clusterrun: Launcher) -> None:
-    """Exit code 0, and no line of the launcher's."""
+def test_successful_job_prints_nothing(clusterrun: Launcher) -> None:
     job = clusterrun.script("", workers=2)
 
     assert job.ended() == (0, "", "")
 
 
-# The end of rank 1 beside what the report says of it: its headline, what is known, the code.
+# How rank 1 ends, and the report that follows.
 ENDS = {
     "sys.exit(7)": """\
 failed: exit code 7
-  {place}
+  {worker}
   rank 0: stopped by clusterrun
 clusterrun: exit code 7, from rank 1
 """,
     "sys.exit('no data in /data')": """\
 failed: exit code 1
-  {place}
+  {worker}
 
     no data in /data
 
@@ -54,7 +50,7 @@ clusterrun: exit code 1, from rank 1
 """,
     "raise ValueError('boom')": """\
 failed: ValueError: boom
-  exit code 1, {place}
+  exit code 1, {worker}
 
     Traceback (most recent call last):
       File "{script}", line 5, in <module>
@@ -66,7 +62,7 @@ clusterrun: exit code 1, from rank 1
 """,
     "signal.raise_signal(signal.SIGKILL)": """\
 was killed by SIGKILL
-  {place}
+  {worker}
   clusterrun did not send it; \
 the kernel (out of memory), the scheduler (at a limit) or a person did
   rank 0: stopped by clusterrun
@@ -74,7 +70,7 @@ clusterrun: exit code 137, from rank 1: 128 + 9 for SIGKILL
 """,
     "signal.raise_signal(signal.SIGSEGV)": """\
 was killed by SIGSEGV (segmentation fault)
-  {place}
+  {worker}
   usually a bug in native code or a stack overflow; \
 --env PYTHONFAULTHANDLER=1 prints the Python stack
   rank 0: stopped by clusterrun
@@ -82,7 +78,7 @@ clusterrun: exit code 139, from rank 1: 128 + 11 for SIGSEGV
 """,
     "signal.raise_signal(signal.SIGTERM)": """\
 was killed by SIGTERM
-  {place}
+  {worker}
   clusterrun did not send it; the scheduler or a person did
   rank 0: stopped by clusterrun
 clusterrun: exit code 143, from rank 1: 128 + 15 for SIGTERM
@@ -91,8 +87,7 @@ clusterrun: exit code 143, from rank 1: 128 + 15 for SIGTERM
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_worker_ends_badly(clusterrun: Launcher, end: str) -> None:
-    """The launcher exits with its code; the report has the reason, and who else was stopped."""
+def test_report_and_exit_code_of_failed_worker(clusterrun: Launcher, end: str) -> None:
     job = clusterrun.script(
         f"""
         import os, signal, sys, time
@@ -106,29 +101,14 @@ def test_a_worker_ends_badly(clusterrun: Launcher, end: str) -> None:
     ended = job.ended()
 
     (pid,) = job.numbers("pid")
-    place = f"local rank 1, pid {pid}, at T, N s after its start"
-    expected = ENDS[end].format(place=place, script=clusterrun.folder / "script0.py")
+    worker = f"local rank 1, pid {pid}, at T, N s after its start"
+    expected = ENDS[end].format(worker=worker, script=clusterrun.folder / "script0.py")
     assert report(ended) == f"clusterrun: rank 1 on {HOST} {expected}"
     assert f"clusterrun: exit code {ended.code}, " in expected
     assert "no data" not in end or "[rank 1] no data in /data\n" in ended.err
 
 
-def test_node_zero_may_not_have_enough_connections(clusterrun: Launcher) -> None:
-    """Node 0 raises its soft limit, and exits at once if the hard limit admits too few nodes."""
-    place = ("--node-rank", "0", "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
-    words = ("--nnodes", "100", *place, "--no-python", "true")
-
-    ended = clusterrun.command(*words, around=("prlimit", "--nofile=60:120")).ended()
-
-    assert ended.code == 3
-    assert ended.err == dedent("""\
-        clusterrun: error: node 0 keeps connections to 100 nodes and needs 164 open files, its hard limit is 120
-          raise it on node 0: as root ulimit -n 164, for a service LimitNOFILE=164
-        """)
-
-
-def test_one_worker_s_exception_is_printed_once(clusterrun: Launcher) -> None:
-    """The report does not repeat a traceback that the worker has printed to our standard error."""
+def test_traceback_of_single_worker_is_printed_once(clusterrun: Launcher) -> None:
     ended = clusterrun.script('raise ValueError("boom")').ended()
 
     assert ended.code == 1
@@ -141,8 +121,8 @@ def test_one_worker_s_exception_is_printed_once(clusterrun: Launcher) -> None:
     )
 
 
-def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
-    """Code 126, as in a shell; the report names the step that failed. No attempt follows."""
+def test_program_that_can_not_be_executed(clusterrun: Launcher) -> None:
+    """The exit code is 126, as in a shell. No restart follows."""
     program = clusterrun.folder / "program"
     program.write_bytes(b"neither ELF nor #!")
     program.chmod(0o755)
@@ -173,10 +153,10 @@ def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
     ],
 )
 @pytest.mark.parametrize("is_on_path", [False, True])
-def test_why_a_script_cannot_be_executed(
+def test_reason_why_script_can_not_be_executed(
     clusterrun: Launcher, content: str, why: str, *, is_on_path: bool
 ) -> None:
-    """The kernel calls its missing interpreter a missing file."""
+    """The kernel says "No such file" if the interpreter in the first line is missing."""
     program = clusterrun.folder / "train.sh"
     program.write_bytes(content.encode())
     program.chmod(0o755)
@@ -189,8 +169,8 @@ def test_why_a_script_cannot_be_executed(
     assert f": {why.format(program)}\n" in report(ended)
 
 
-def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:
-    """The report lists those that fail when they are stopped, and one that had exited with 0."""
+def test_first_of_four_failed_ranks_is_the_cause(clusterrun: Launcher) -> None:
+    """The report lists ranks that fail when they are stopped, and a rank that had exited with 0."""
     go = clusterrun.folder / "go"
     os.mkfifo(go)
     job = clusterrun.script(
@@ -211,8 +191,8 @@ def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:
     )
     job.numbers(r"pid-of-\d", 4)
     await_text(clusterrun.folder / "events", '"exited"')
-    # Else both might have ended together by chance.
-    time.sleep(SECONDS_APART)
+    # Ends within half a second of each other are taken for chance.
+    time.sleep(0.5)
 
     go.write_text("")
     ended = job.ended()
@@ -225,8 +205,8 @@ def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:
     assert ended.err.endswith("clusterrun: exit code 5, from rank 2\n")
 
 
-def test_a_consequence_is_not_the_cause(clusterrun: Launcher) -> None:
-    """The rank that lost its peer exits first; the peer then fails with the cause."""
+def test_rank_that_lost_its_peer_is_not_the_cause(clusterrun: Launcher) -> None:
+    """The peer fails later, with the cause."""
     job = clusterrun.script(
         """
         import os, signal, sys
@@ -254,8 +234,8 @@ def test_a_consequence_is_not_the_cause(clusterrun: Launcher) -> None:
     assert ended.err.endswith("clusterrun: exit code 1, from rank 1\n")
 
 
-def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
-    """Torch's @record writes TORCHELASTIC_ERROR_FILE, which an outer launcher may have set."""
+def test_error_file_is_read_and_copied_to_that_of_the_outer_launcher(clusterrun: Launcher) -> None:
+    """Torch's @record writes TORCHELASTIC_ERROR_FILE."""
     parents_file = clusterrun.folder / "error.json"
     ended = clusterrun.script(
         """
@@ -264,7 +244,7 @@ def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
 
         @record
         def main():
-            # As if standard error were lost: only the file has the reason.
+            # Only the file has the reason.
             sys.stderr = open(os.devnull, "w")
             raise ValueError("boom")
 
@@ -280,8 +260,8 @@ def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
     assert json.loads(parents_file.read_text())["message"]["message"] == "ValueError: boom"
 
 
-def test_an_error_file_that_can_not_be_written(clusterrun: Launcher) -> None:
-    """An outer launcher's variable must not suppress the report."""
+def test_unwritable_error_file_of_outer_launcher(clusterrun: Launcher) -> None:
+    """The report is printed all the same."""
     ended = clusterrun.script(
         """
         import json, os, sys
@@ -299,8 +279,7 @@ def test_an_error_file_that_can_not_be_written(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_program_that_is_not_an_interpreter(clusterrun: Launcher, method: str) -> None:
-    """The launcher finds this usage error when it starts the program."""
+def test_interpreter_that_is_not_python_is_usage_error(clusterrun: Launcher, method: str) -> None:
     job = clusterrun.script("", "--python", "/bin/true", "--start-method", method)
 
     problem = "/bin/true exited with code 0 before it was ready to start workers"
@@ -308,8 +287,8 @@ def test_a_program_that_is_not_an_interpreter(clusterrun: Launcher, method: str)
     assert job.ended() == (2, "", f"clusterrun: error: {problem}\n  {hint}\n")
 
 
-def test_a_failure_whose_exit_is_delayed(clusterrun: Launcher) -> None:
-    """The time of the exception counts; another rank has failed before the exit."""
+def test_earliest_exception_is_the_cause(clusterrun: Launcher) -> None:
+    """A rank may exit long after its exception, because of an exit handler."""
     ended = clusterrun.script(
         """
         import atexit, os, sys, time
@@ -334,8 +313,7 @@ def test_a_failure_whose_exit_is_delayed(clusterrun: Launcher) -> None:
     assert "\n  rank 1: failed too, exit code 9\n" in ended.err
 
 
-def test_a_failing_rank_prints_its_traceback_to_the_end(clusterrun: Launcher) -> None:
-    """The next failure does not stop it, however long its excepthook takes."""
+def test_traceback_is_complete_if_another_rank_fails_meanwhile(clusterrun: Launcher) -> None:
     ended = clusterrun.script(
         """
         import os, pathlib, sys, time
@@ -364,23 +342,42 @@ def test_a_failing_rank_prints_its_traceback_to_the_end(clusterrun: Launcher) ->
 
 
 @pytest.mark.needs("prlimit")
-def test_too_few_open_files_for_all_workers(clusterrun: Launcher) -> None:
-    """The job ends before a worker has started, and says what to type."""
-    words = ("--nproc-per-node", "64", "--no-python", "echo", "runs")
+@pytest.mark.parametrize(
+    ("options", "limits", "error", "hint"),
+    [
+        (
+            ["--nproc-per-node=64"],
+            "287",
+            "64 workers on this node need 288 open files, but the hard limit is 287 (ulimit -Hn)",
+            "raise it: ulimit -n 288 as root; Docker has --ulimit nofile=288, systemd LimitNOFILE=288",
+        ),
+        (
+            node_options(100)[0],
+            "60:120",
+            (
+                "node 0 keeps connections to 100 nodes and needs 164 open files,"
+                " but its hard limit is 120"
+            ),
+            "raise it on node 0: as root ulimit -n 164, for a service LimitNOFILE=164",
+        ),
+    ],
+    ids=["workers", "nodes"],
+)
+def test_too_few_open_files(
+    clusterrun: Launcher, options: Sequence[str], limits: str, error: str, hint: str
+) -> None:
+    """The job ends before any worker starts. Node 0 has raised its soft limit."""
+    words = (*options, "--no-python", "echo", "runs")
 
-    ended = clusterrun.command(*words, around=("prlimit", "--nofile=287")).ended()
+    ended = clusterrun.command(*words, around=("prlimit", f"--nofile={limits}")).ended()
 
-    assert (ended.code, ended.out) == (3, "")
-    assert ended.err == dedent("""\
-        clusterrun: error: 64 workers on this node need 288 open files, but the hard limit is 287 (ulimit -Hn)
-          raise it: ulimit -n 288 as root; Docker has --ulimit nofile=288, systemd LimitNOFILE=288
-        """)
+    assert ended == (3, "", f"clusterrun: error: {error}\n  {hint}\n")
 
 
 @pytest.mark.needs("prlimit")
 @pytest.mark.parametrize("soft", [64, 288])
 def test_just_enough_open_files_for_all_workers(clusterrun: Launcher, soft: int) -> None:
-    """The soft limit does not matter; workers have both limits as the launcher has them."""
+    """The soft limit does not matter. Workers get both limits of the launcher."""
     words = ("--nproc-per-node", "64", "--no-python", "sh", "-c", "ulimit -Sn; ulimit -Hn")
 
     ended = clusterrun.command(*words, around=("prlimit", f"--nofile={soft}:288")).ended()
@@ -391,8 +388,8 @@ def test_just_enough_open_files_for_all_workers(clusterrun: Launcher, soft: int)
 
 
 @pytest.mark.needs("root", "setpriv", "prlimit")
-def test_the_soft_limit_of_a_user_does_not_matter(clusterrun: Launcher) -> None:
-    """The kernel counts the descriptors that are on their way to helper processes, except root's."""
+def test_soft_limit_of_unprivileged_user_is_raised(clusterrun: Launcher) -> None:
+    """The kernel counts descriptors that are being sent to helper processes, except for root."""
     rights = "+dac_read_search,+dac_override"
     user = ("setpriv", "--reuid=54321", "--clear-groups", f"--inh-caps={rights}")
     around = (*user, f"--ambient-caps={rights}", "prlimit", "--nofile=64:4096")
@@ -405,8 +402,7 @@ def test_the_soft_limit_of_a_user_does_not_matter(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.needs("prlimit")
-def test_a_script_that_is_forked_has_the_launcher_s_limits(clusterrun: Launcher) -> None:
-    """As one that is executed."""
+def test_forked_worker_has_limits_of_the_launcher(clusterrun: Launcher) -> None:
     script = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
 
     ended = clusterrun.script(
@@ -417,8 +413,8 @@ def test_a_script_that_is_forked_has_the_launcher_s_limits(clusterrun: Launcher)
     assert sorted(ended.out.splitlines()) == ["[rank 0] (64, 200)", "[rank 1] (64, 200)"]
 
 
-def test_the_files_of_the_flight_recorder_are_named(clusterrun: Launcher) -> None:
-    """As torch writes them before NCCL's watchdog aborts; there is no NCCL here."""
+def test_report_names_files_of_flight_recorder(clusterrun: Launcher) -> None:
+    """There is no NCCL here; torch writes such files before NCCL's watchdog aborts."""
     ended = clusterrun.script(
         """
         import os
@@ -441,7 +437,7 @@ UNPRIVILEGED = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_te
 
 ORDINARY_USER = (
     *("setpriv", "--reuid=54321", "--clear-groups"),
-    # It may read the interpreter and the script, wherever they lie.
+    # It may read the interpreter and the script in any folder.
     *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
 )
 
@@ -457,10 +453,10 @@ ORDINARY_USER = (
         (("--nnodes=2", "--rdzv-endpoint=127.0.0.1:80"), {}, "--rdzv-endpoint"),
     ],
 )
-def test_a_port_that_is_for_root(
+def test_privileged_port_is_an_error(
     words: tuple[str, ...], environ: dict[str, str], origin: str, clusterrun: Launcher
 ) -> None:
-    """At once: no other node is waited for, and no worker starts."""
+    """No node is waited for, and no worker starts."""
     ended = clusterrun.script("print(1)", *words, environ=environ, around=ORDINARY_USER).ended()
 
     option = "--rdzv-endpoint" if "rdzv" in origin else "--master-port"
@@ -483,10 +479,9 @@ IN_A_DELETED_FOLDER = ("sh", "-c", 'mkdir gone; cd gone; rmdir ../gone; exec "$@
         (("bench", "--nproc=1"), "clusterrun-bench can't be written: No such file or directory"),
     ],
 )
-def test_a_current_folder_that_has_been_deleted(
+def test_command_that_needs_deleted_current_folder(
     words: tuple[str, ...], message: str, clusterrun: Launcher
 ) -> None:
-    """It is named, whatever needed it."""
     program = ("--no-python", "true") if words[0] != "doctor" else ()
     ended = clusterrun.command(*words, *program, around=IN_A_DELETED_FOLDER).ended()
 
@@ -495,9 +490,36 @@ def test_a_current_folder_that_has_been_deleted(
     assert "the current folder has been deleted" in ended.err
 
 
-def test_a_script_that_needs_no_current_folder(clusterrun: Launcher) -> None:
-    """It runs, as it does without a launcher; a line says what is slower, and why."""
+def test_script_runs_in_deleted_current_folder(clusterrun: Launcher) -> None:
+    """A notice says what is slower, and why."""
     ended = clusterrun.script("print('here')", workers=2, around=IN_A_DELETED_FOLDER).ended()
 
     assert (ended.code, ended.out.count("here")) == (0, 2)
     assert "clusterrun: workers are spawned: the current folder has been deleted" in ended.err
+
+
+def test_rank_that_exited_with_0_is_named_if_its_peers_fail_in_a_collective(
+    clusterrun: Launcher,
+) -> None:
+    """The peers may fail before the agent notices the exit."""
+    ended = clusterrun.script(
+        """
+        import os
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        dist.barrier()
+        if dist.get_rank() == 1:
+            os._exit(0)
+        dist.barrier()
+        """,
+        workers=3,
+    ).ended(90)
+
+    assert ended.code == 1
+    assert re.search(
+        r"^clusterrun: rank [02] on \S+ failed: .*"
+        r" \(rank 1 had exited with code 0 \d\.\d\d s before\)$",
+        ended.err,
+        re.MULTILINE,
+    ), ended.err

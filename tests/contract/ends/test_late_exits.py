@@ -1,4 +1,4 @@
-"""A rank whose script has failed and that does not exit: an exit handler or a thread holds it."""
+"""A rank whose script has failed but whose process does not exit, because of an exit handler or a thread."""
 
 import re
 import signal
@@ -41,8 +41,10 @@ GRACE = ("--shutdown-timeout", "1")
         pytest.param(THREAD, r'File "\S+", line \d+ in _shutdown', id="thread"),
     ],
 )
-def test_it_is_the_cause(clusterrun: Launcher, method: str, script: str, frame: str) -> None:
-    """All ranks end; the report has its traceback, and the stack in which it hung."""
+def test_failed_rank_that_does_not_exit_is_the_cause(
+    clusterrun: Launcher, method: str, script: str, frame: str
+) -> None:
+    """The report has its traceback and the stack in which it hung."""
     ended = clusterrun.script(script, *GRACE, "--start-method", method, workers=2).ended()
 
     _, _, report = ended.err.rpartition("clusterrun: rank 1 on ")
@@ -60,8 +62,9 @@ def test_it_is_the_cause(clusterrun: Launcher, method: str, script: str, frame: 
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_it_counts_as_a_restart(clusterrun: Launcher, method: str) -> None:
-    """The next attempt begins when it has been killed."""
+def test_restart_begins_after_rank_that_does_not_exit_is_killed(
+    clusterrun: Launcher, method: str
+) -> None:
     options = (*GRACE, "--max-restarts", "1", "--start-method", method)
 
     ended = clusterrun.script(EXIT_HANDLER, *options, workers=2).ended()
@@ -70,25 +73,10 @@ def test_it_counts_as_a_restart(clusterrun: Launcher, method: str) -> None:
     assert "clusterrun: restarting all workers (restart 1 of 1)" in ended.err
 
 
-def test_one_that_exits_in_time_is_left_alone(clusterrun: Launcher) -> None:
-    """It has what --shutdown-timeout gives it, whatever its handlers do."""
-    script = """
-        import atexit, os, time
-        if os.environ["RANK"] == "1":
-            atexit.register(lambda: (time.sleep(1), print("uploaded", flush=True)))
-            raise ValueError("loss is nan")
-        time.sleep(600)
-    """
-
-    ended = clusterrun.script(script, workers=2).ended()
-
-    assert (ended.code, ended.out.count("uploaded")) == (1, 1), ended
-    assert "has not exited" not in ended.err
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_single_worker_is_only_named(clusterrun: Launcher, method: str) -> None:
-    """No other rank waits for it."""
+def test_single_worker_that_does_not_exit_is_named_and_not_killed(
+    clusterrun: Launcher, method: str
+) -> None:
     script = EXIT_HANDLER.replace('== "1" and', '== "0" and')
 
     job = clusterrun.script(script, *GRACE, "--start-method", method, workers=1)
@@ -101,34 +89,36 @@ def test_a_single_worker_is_only_named(clusterrun: Launcher, method: str) -> Non
     assert job.ended().code == 130
 
 
-FLOODS = """
+FLOOD = """
 import socket, sys, time
 from pathlib import Path
 
 names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-places = ["\\0" + name[1:] for name in names if name.startswith("@")]
+addresses = ["\\0" + name[1:] for name in names if name.startswith("@")]
 flood = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-full = time.monotonic() + 3
-while time.monotonic() < full:
-    for place in places:
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    for address in addresses:
         try:
-            flood.sendto(b"?", place)
+            flood.sendto(b"?", address)
         except OSError:
             time.sleep(0.0001)
 """
 
 
 @pytest.mark.needs("root", "setpriv")
-def test_another_user_does_not_hold_it(clusterrun: Launcher, tmp_path: Path) -> None:
-    """Whatever sockets without a file another user floods: the failure is learned of."""
-    gate = tmp_path / "fails"
+def test_socket_flood_of_another_user_does_not_hide_failure(
+    clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """Another user can send to any socket that has no file."""
+    go_file = tmp_path / "fails"
     script = THREAD.replace(
-        "raise", f"while not os.path.exists({str(gate)!r}): time.sleep(.1)\n        raise"
+        "raise", f"while not os.path.exists({str(go_file)!r}): time.sleep(.1)\n        raise"
     )
     job = clusterrun.script(script, *GRACE, "--events=events", "--start-method=spawn", workers=2)
     await_text(clusterrun.folder / "events", '"started"')
-    flood = run_as_another_user(FLOODS)
-    gate.touch()
+    flood = run_as_another_user(FLOOD)
+    go_file.touch()
 
     ended = job.ended()
 
@@ -137,39 +127,43 @@ def test_another_user_does_not_hold_it(clusterrun: Launcher, tmp_path: Path) -> 
     assert "rank 1 did not exit within 1 s (--shutdown-timeout) of its failure" in ended.err
 
 
-BETWEEN = {
+WRAPPERS = {
     "bash": '"$python" "$@"\nexit $?',
     "exec": 'exec "$python" "$@"',
     "unshare": 'exec unshare --fork --pid --kill-child "$python" "$@"',
     "uv": 'exec uv run --quiet --offline --no-project --python "$python" python "$@"',
 }
-"""What stands between the launcher and the interpreter that it was given."""
+"""Scripts that run the interpreter, by name."""
 
 
 @pytest.mark.parametrize(
-    "between",
+    "name",
     [
+        "",
         "bash",
         "exec",
         pytest.param("unshare", marks=pytest.mark.needs("root", "unshare")),
         pytest.param("uv", marks=pytest.mark.needs("uv")),
     ],
 )
-def test_a_program_around_python(clusterrun: Launcher, tmp_path: Path, between: str) -> None:
-    """It is told nothing that would end it, and has the time to clean up."""
+def test_failed_rank_that_exits_in_time_is_not_killed(
+    clusterrun: Launcher, tmp_path: Path, name: str
+) -> None:
+    """Its exit handlers have the time of --shutdown-timeout, also below a wrapper of Python."""
     wrapper = tmp_path / "python"
-    wrapper.write_text(f"#!/bin/bash\npython={sys.executable}\n{BETWEEN[between]}\n")
+    wrapper.write_text(f"#!/bin/bash\npython={sys.executable}\n{WRAPPERS.get(name)}\n")
     wrapper.chmod(0o755)
     script = """
         import atexit, os, time
         if os.environ["RANK"] == "1":
-            atexit.register(lambda: (time.sleep(0.5), print("uploaded", flush=True)))
+            atexit.register(lambda: (time.sleep(1), print("uploaded", flush=True)))
             raise ValueError("loss is nan")
         time.sleep(600)
     """
 
-    options = ("--shutdown-timeout=5", f"--python={wrapper}", "--start-method=spawn")
+    options = (f"--python={wrapper}", "--start-method=spawn") if name else ()
     ended = clusterrun.script(script, *options, workers=2).ended()
 
     assert (ended.code, ended.out.count("uploaded")) == (1, 1), ended
+    assert "has not exited" not in ended.err
     assert "failed: ValueError: loss is nan\n" in ended.err

@@ -1,13 +1,11 @@
-"""What ranks have left running when they end: after success it may end by itself, else it is killed."""
+"""Processes that ranks leave running: after success they may end by themselves, after a failure they are killed."""
 
 import re
 import signal
-from pathlib import Path
 
 import pytest
-from free_ports import free_port
 
-from tests.contract.launched import Launcher
+from tests.contract.launched import Launcher, node_options
 
 UPLOAD = """
     import os, subprocess
@@ -21,52 +19,32 @@ UPLOAD = """
         subprocess.Popen(["sh", "-c", UPLOADS])
     print("rank", os.environ["RANK"], "ends", flush=True)
 """
-"""Rank 0 leaves a process that prints, once a file is there."""
+"""Rank 0 leaves a process that prints when the file ``go`` exists."""
 
-SERVER = """
-    import os, subprocess, sys, time
-    SERVES = "import signal, time\\n"
-    SERVES += "signal.signal(signal.SIGTERM, lambda *_: exit('closes'))\\n"
-    SERVES += "open('serves', 'w'); time.sleep(1000)"
-    if os.environ["RANK"] == "0":
-        subprocess.Popen([sys.executable, "-c", SERVES])
-        while not os.path.exists("serves"):
-            time.sleep(0.05)
-"""
-"""Rank 0 leaves a server that ends in order on SIGTERM."""
-
-NAMED = r"the ranks have ended; still running: sh \(pid (\d+), of rank 0\); waiting up to 25 s"
+STILL_RUNNING = (
+    r"the ranks have ended; still running: sh \(pid (\d+), of rank 0\); waiting up to 25 s"
+)
 
 
-def test_an_upload_ends_after_its_rank(clusterrun: Launcher) -> None:
-    """All that it prints is shown, and its work is whole."""
-    job = clusterrun.script(UPLOAD, workers=2)
-    job.wait_for(NAMED)
+def test_leftover_process_ends_by_itself(clusterrun: Launcher) -> None:
+    """All that it prints is shown, and is in the log of its rank."""
+    job = clusterrun.script(UPLOAD, "--log-dir=logs", "--tee=3", workers=2)
+    job.wait_for(STILL_RUNNING)
 
     (clusterrun.folder / "go").touch()
     ended = job.ended()
 
+    lines = [str(number) for number in range(1, 20_001)]
+    [log] = clusterrun.folder.glob("logs/latest/*/*/rank-0.out")
     assert ended.code == 0
-    lines = re.findall(r"(?m)^\[rank 0\] (\d+)$", ended.out)
-    assert lines == [str(number) for number in range(1, 20_001)]
+    assert re.findall(r"(?m)^\[rank 0\] (\d+)$", ended.out) == lines
     assert "[rank 0] at the end\n" in ended.err
+    assert log.read_text().splitlines() == ["rank 0 ends", *lines]
     assert (clusterrun.folder / "uploaded").read_text() == "all\n"
 
 
-def test_its_lines_are_in_the_log_too(clusterrun: Launcher, tmp_path: Path) -> None:
-    """Behind those of its rank."""
-    job = clusterrun.script(UPLOAD, f"--log-dir={tmp_path}", "--run-id=r", workers=2)
-    job.wait_for(NAMED)
-
-    (clusterrun.folder / "go").touch()
-
-    assert job.ended().code == 0
-    log = next(path for path in tmp_path.rglob("*rank-0*") if path.suffix == ".out")
-    assert log.read_text().splitlines() == ["rank 0 ends", *map(str, range(1, 20_001))]
-
-
-def test_it_lives_while_other_ranks_run(clusterrun: Launcher) -> None:
-    """It is in the process group of a rank that has ended."""
+def test_child_of_ended_rank_runs_while_other_ranks_run(clusterrun: Launcher) -> None:
+    """It is in the process group of the rank that has ended."""
     script = """
         import os, subprocess, time
         if os.environ["RANK"] == "0":
@@ -84,45 +62,58 @@ def test_it_lives_while_other_ranks_run(clusterrun: Launcher) -> None:
     assert job.ended() == (0, "[rank 1] runs\n", "")
 
 
-def test_a_server_is_named_and_asked_to_end(clusterrun: Launcher) -> None:
-    """Its exit code is that of the ranks."""
-    ended = clusterrun.script(SERVER, "--shutdown-timeout=2", workers=2).ended()
-
-    assert ended.code == 0
-    name = r"python\S* \(pid (\d+), of rank 0\)"
-    assert re.fullmatch(
-        rf"clusterrun: the ranks have ended; still running: {name};"
-        r" waiting up to 2 s \(--shutdown-timeout; Ctrl-C ends them\)\n"
-        rf"clusterrun: {name} did not end within 2 s: sending SIGTERM\n"
-        r"\[rank 0\] closes\n",
-        ended.err,
-    )
+SERVER = "trap 'echo closes >&2; exit' TERM; touch serves; while :; do sleep 0.1; done"
+IGNORES_TERM = "trap '' TERM; touch serves; sleep 1000; sleep 1000"
+PROCESS = r"sh \(pid \d+, of rank 0\)"
 
 
-def test_one_that_ignores_sigterm_is_killed(clusterrun: Launcher) -> None:
-    """It is named once more."""
-    script = """
-        import subprocess
-        subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 1000; sleep 1000"])
+@pytest.mark.parametrize(
+    ("program", "seconds", "lines"),
+    [
+        (
+            SERVER,
+            2,
+            (
+                rf"clusterrun: the ranks have ended; still running: {PROCESS};"
+                r" waiting up to 2 s \(--shutdown-timeout; Ctrl-C ends them\)\n"
+                rf"clusterrun: {PROCESS} did not end within 2 s: sending SIGTERM\n"
+                r"\[rank 0\] closes\n"
+            ),
+        ),
+        (
+            IGNORES_TERM,
+            0.5,
+            (
+                rf"clusterrun: {PROCESS} did not end within 0\.5 s: sending SIGTERM\n"
+                rf"clusterrun: {PROCESS} did not end within 5 s of SIGTERM: sending SIGKILL\n"
+            ),
+        ),
+    ],
+    ids=["server", "ignores SIGTERM"],
+)
+def test_leftover_process_is_ended_after_the_timeout(
+    clusterrun: Launcher, program: str, seconds: float, lines: str
+) -> None:
+    """The exit code is that of the ranks."""
+    script = f"""
+        import os, subprocess, time
+        if os.environ["RANK"] == "0":
+            subprocess.Popen(["sh", "-c", {program!r}])
+            while not os.path.exists("serves"):
+                time.sleep(0.05)
     """
-    ended = clusterrun.script(script, "--shutdown-timeout=0.5", workers=1).ended()
+    ended = clusterrun.script(script, f"--shutdown-timeout={seconds}", workers=2).ended()
 
     assert ended.code == 0
-    name = r"sh \(pid (\d+), of rank 0\)"
-    assert re.fullmatch(
-        rf"clusterrun: {name} did not end within 0\.5 s: sending SIGTERM\n"
-        rf"clusterrun: {name} did not end within 5 s of SIGTERM: sending SIGKILL\n",
-        ended.err,
-    )
+    assert re.fullmatch(lines, ended.err)
 
 
-@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_and_the_job_has_succeeded(clusterrun: Launcher, way: int) -> None:
-    """Its time would be longer than a test's."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_leftover_process_and_job_succeeds(clusterrun: Launcher, number: int) -> None:
     job = clusterrun.script(UPLOAD, "--shutdown-timeout=1000", workers=2)
     job.wait_for("the ranks have ended")
 
-    job.signal(way)
+    job.signal(number)
 
     ended = job.ended()
     assert ended.code == 0
@@ -131,8 +122,10 @@ def test_a_signal_ends_it_and_the_job_has_succeeded(clusterrun: Launcher, way: i
 
 
 @pytest.mark.parametrize("fails", [0, 1])
-def test_after_a_failure_it_is_killed_at_once(clusterrun: Launcher, fails: int) -> None:
-    """Of the rank that has failed, and of one that has succeeded before; its time is not waited for."""
+def test_leftover_process_is_killed_at_once_after_a_failure(
+    clusterrun: Launcher, fails: int
+) -> None:
+    """Its rank has failed, or has succeeded before another one failed."""
     script = f"""
         import os, subprocess, time
         rank = int(os.environ["RANK"])
@@ -152,36 +145,16 @@ def test_after_a_failure_it_is_killed_at_once(clusterrun: Launcher, fails: int) 
     assert job.left() == []
 
 
-def test_the_next_attempt_begins_without_it(clusterrun: Launcher) -> None:
-    """What the first one has left is killed, what the second one has left may end."""
-    script = """
-        import os, subprocess
-        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        subprocess.Popen(["sh", "-c", f"while [ ! -e go ]; do sleep 0.1; done; echo {attempt} >> uploaded"])
-        raise SystemExit(0 if attempt == "1" else 3)
-    """
-    job = clusterrun.script(script, "--max-restarts=1", workers=1)
-    job.wait_for(NAMED)
-
-    (clusterrun.folder / "go").touch()
-
-    assert job.ended().code == 0
-    assert (clusterrun.folder / "uploaded").read_text() == "1\n"
-
-
-def test_a_node_does_not_wait_for_what_is_left_on_another(clusterrun: Launcher) -> None:
-    """It ends when all ranks have; a signal then ends what is left, and the job has succeeded."""
-    meeting = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}")
+def test_node_does_not_wait_for_leftover_process_of_another_node(clusterrun: Launcher) -> None:
+    """A signal then ends the process, and the job has succeeded."""
     script = """
         import os, subprocess
         if os.environ["RANK"] == "1":
             subprocess.Popen(["sh", "-c", "sleep 1000; sleep 1000"])
     """
     first, second = (
-        clusterrun.script(
-            script, *meeting, f"--node-rank={node}", "--shutdown-timeout=1000", workers=1
-        )
-        for node in range(2)
+        clusterrun.script(script, *options, "--shutdown-timeout=1000", workers=1)
+        for options in node_options()
     )
 
     ended = first.ended()

@@ -1,4 +1,4 @@
-"""A real memory limit: the kernel kills, and the report names the limit."""
+"""Real memory limits: the kernel kills a process, and the report names the limit."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 from tests.contract.launched import Launcher
 from tests.waiting import SECONDS_TO_ACT
 
-# The kernel counts a kill for the whole machine, too: jobs beside it would report it.
+# The kernel also counts kills of the whole machine, which other jobs would report.
 pytestmark = pytest.mark.alone
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -20,13 +20,13 @@ MIB = 1 << 20
 
 
 class MemoryGroup:
-    """A control group with a limit for the processes inside it."""
+    """A control group with a memory limit."""
 
     def __init__(self) -> None:
-        """Create the group; version 1 of control groups has a tree of its own for memory.
+        """Create the group; version 1 of control groups has a separate tree for memory.
 
         Raises:
-            OSError: this machine doesn't let us.
+            OSError: this user can't create control groups.
 
         """
         version_1 = CGROUPS / "memory"
@@ -47,7 +47,7 @@ class MemoryGroup:
         return ("sh", "-c", f'echo $$ >{self.path}/cgroup.procs; exec "$@"', "sh")
 
     def remove(self) -> None:
-        """Remove the group, and kill what a failed test left in it."""
+        """Remove the group, and kill the processes that a failed test left in it."""
         for pid in (self.path / "cgroup.procs").read_text().split():
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(pid))
@@ -71,8 +71,9 @@ def memory_group() -> Iterator[MemoryGroup]:
     group.remove()
 
 
-def test_a_rank_that_uses_too_much_memory(clusterrun: Launcher, memory_group: MemoryGroup) -> None:
-    """The report says "out of memory", and shows the kernel's count, the limit, and its group."""
+def test_report_of_rank_killed_for_memory_has_limit_and_cgroup(
+    clusterrun: Launcher, memory_group: MemoryGroup
+) -> None:
     ended = clusterrun.script(
         """
         import os, time
@@ -97,10 +98,10 @@ def test_a_rank_that_uses_too_much_memory(clusterrun: Launcher, memory_group: Me
 
 
 @pytest.mark.long
-def test_a_data_loader_that_uses_too_much_memory(
+def test_report_of_data_loader_killed_for_memory(
     clusterrun: Launcher, memory_group: MemoryGroup
 ) -> None:
-    """The rank only loses a child: its exception is shown, and the true cause."""
+    """The rank only loses a child. The report has its exception and the kernel's count of kills."""
     ended = clusterrun.script(
         """
         from torch.utils.data import DataLoader, Dataset
@@ -126,18 +127,3 @@ def test_a_data_loader_that_uses_too_much_memory(
         f" (limit 1200 MiB, {memory_group.path})\n"
     ) in ended.err
     assert ended.err.endswith("clusterrun: exit code 1, from rank 0\n")
-
-
-def test_a_sigkill_alone_is_not_out_of_memory(
-    clusterrun: Launcher, memory_group: MemoryGroup
-) -> None:
-    """The group is below its limit; the report says what usually sends SIGKILL."""
-    ended = clusterrun.script(
-        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-        workers=1,
-        around=memory_group.limited(300),
-    ).ended()
-
-    assert ended.code == 137
-    assert re.search(r"clusterrun: rank 0 on \S+ was killed by SIGKILL\n", ended.err)
-    assert "clusterrun did not send it" in ended.err

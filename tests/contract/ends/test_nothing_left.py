@@ -1,4 +1,4 @@
-"""However a job ends, none of its processes is left, and no other process was signalled."""
+"""No process of a job outlives it, and no other process is signalled."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from textwrap import dedent
 
@@ -16,6 +16,7 @@ import pytest
 from tests.contract.launched import (
     COMMAND,
     MARK,
+    PROCESSES,
     SECONDS_TO_VANISH,
     Job,
     Launcher,
@@ -26,7 +27,7 @@ from tests.rounds import in_all_rounds, numbers
 from tests.waiting import wait_until
 
 TIMES = [1, pytest.param(20, marks=pytest.mark.long)]
-"""Some races appear only in some rounds."""
+"""Some races appear only in some runs."""
 
 FAMILY = """
     import os, subprocess, sys, time
@@ -45,50 +46,36 @@ FAMILY = """
     print("ready", os.getpid(), flush=True)
     if "stay" in sys.argv:
         time.sleep(100)
-    # Not even a child that it forgot to wait for keeps a worker from its end.
+    # A worker may exit without waiting for its child.
     os._exit(0)
 """
 """A worker with a child, a child in another session, and a daemon that has left both."""
 
-VICTIMS: dict[str, Callable[[Job], int]] = {
-    "agent": lambda job: job.agent,
-    "fork server": lambda job: job.fork_server,
-    "relay": lambda job: job.relay,
-    "worker": lambda job: job.numbers("ready", 2)[0],
-}
 
-LAST_LINES = {
-    "agent": "",
-    "fork server": "clusterrun: exit code 137, from the fork server: 128 . 9 for SIGKILL\n",
-    "relay": "clusterrun: exit code 137, from the relay: 128 . 9 for SIGKILL\n",
-    "worker": r"clusterrun: exit code 137, from rank [01]: 128 . 9 for SIGKILL\n",
-}
+class OtherProcesses:
+    """Processes that are not part of a job.
 
-
-class Bystanders:
-    """Processes near the launcher that are not part of its job.
-
-    One in another session, a child that the launcher has before it starts, one in its own group.
+    One is in another session, one is a child of the launcher's process, one is in its process group.
     """
 
-    BESIDE = f"""
+    SCRIPT = f"""
         env -u {MARK} sleep 100 >/dev/null 2>&1 &
-        echo bystander $!
-        (env -u {MARK} sleep 100 >/dev/null 2>&1 & echo bystander $!)
+        echo other $!
+        (env -u {MARK} sleep 100 >/dev/null 2>&1 & echo other $!)
         exec "$0" "$@"
     """
-    around = ("sh", "-c", BESIDE)
+    around = ("sh", "-c", SCRIPT)
 
     def __init__(self) -> None:
         self.far = subprocess.Popen(["sleep", "100"], env=plain_environment())
         self.near: list[int] = []
 
     def find(self, job: Job) -> None:
-        """Find the two that were started around ``job``."""
-        self.near += job.numbers("bystander", 2)
+        """Find the two that were started with ``job``."""
+        self.near += job.numbers("other", 2)
 
     def disturbed(self) -> list[int]:
-        """Return those that no longer sleep: they ended or stopped."""
+        """Return the processes that have ended or stopped."""
         return [pid for pid in (self.far.pid, *self.near) if not _sleeps(pid)]
 
     def end(self) -> None:
@@ -106,36 +93,43 @@ def _sleeps(pid: int) -> bool:
 
 
 @pytest.fixture
-def bystanders() -> Iterator[Bystanders]:
+def others() -> Iterator[OtherProcesses]:
     """Return processes that a job must not signal."""
-    them = Bystanders()
+    processes = OtherProcesses()
 
-    yield them
+    yield processes
 
-    them.end()
+    processes.end()
 
 
 @pytest.mark.timeout(in_all_rounds(120))
 @pytest.mark.parametrize("times", TIMES)
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_sigkill(clusterrun: Launcher, victim: str, bystanders: Bystanders, times: int) -> None:
-    """SIGKILL of any process of a job ends the whole job, and no other process."""
+@pytest.mark.parametrize("process", PROCESSES)
+def test_sigkill_of_any_process_ends_the_job(
+    clusterrun: Launcher, process: str, others: OtherProcesses, times: int
+) -> None:
     scratch = clusterrun.folder / "tmp"
     scratch.mkdir()
     environ = {"TMPDIR": str(scratch)}
     for _ in numbers(times):
         job = clusterrun.script(
-            FAMILY, workers=2, args=["stay"], around=bystanders.around, environ=environ
+            FAMILY, workers=2, args=["stay"], around=others.around, environ=environ
         )
-        bystanders.find(job)
-        job.numbers("ready", 2)
+        others.find(job)
+        worker = job.numbers("ready", 2)[0]
 
-        os.kill(VICTIMS[victim](job), signal.SIGKILL)
+        os.kill(PROCESSES[process](job.agent, worker), signal.SIGKILL)
 
         assert job.left() == []
-        assert bystanders.disturbed() == []
-        assert job.ended().code == (-signal.SIGKILL if victim == "agent" else 128 + signal.SIGKILL)
-        assert re.search(f"{LAST_LINES[victim]}$", job.err)
+        assert others.disturbed() == []
+        code = job.ended().code
+        if process == "agent":
+            assert code == -signal.SIGKILL
+        else:
+            source = "rank [01]" if process == "worker" else f"the {process}"
+            last_line = rf"clusterrun: exit code 137, from {source}: 128 \+ 9 for SIGKILL\n$"
+            assert code == 128 + signal.SIGKILL
+            assert re.search(last_line, job.err)
         assert list(scratch.iterdir()) == []
 
 
@@ -149,7 +143,7 @@ def kill_at_once(*pids: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_agent_and_fork_server_at_once(clusterrun: Launcher) -> None:
+def test_sigkill_of_agent_and_fork_server_ends_workers(clusterrun: Launcher) -> None:
     """The kernel ends the workers; no process is left that knows their children."""
     job = clusterrun.script(FAMILY, workers=2, args=["stay"])
     workers = job.numbers("ready", 2)
@@ -160,18 +154,18 @@ def test_agent_and_fork_server_at_once(clusterrun: Launcher) -> None:
         await_end(pid, SECONDS_TO_VANISH)
 
 
-def test_the_next_launch_removes_what_a_killed_one_has_left(clusterrun: Launcher) -> None:
+def test_next_launch_removes_folder_and_socket_of_killed_job(clusterrun: Launcher) -> None:
     """Slurm kills a step like this. A job that still runs keeps its folder."""
     scratch = clusterrun.folder / "tmp"
     scratch.mkdir()
-    # Where the agents' sockets are: those of killed agents are removed, too.
+    # The folder of the agents' sockets.
     runtime = clusterrun.folder / "run"
     runtime.mkdir()
     environ = {"TMPDIR": str(scratch), "XDG_RUNTIME_DIR": str(runtime)}
     script = 'import os, time; print("of", os.environ["TORCHELASTIC_ERROR_FILE"]); time.sleep(60)'
     killed = clusterrun.script(script, workers=1, environ=environ)
     (left,) = killed.wait_for(rf"of {scratch}/(\S+?)/")
-    # As if all were killed at once: none has the time to clean up after another.
+    # All processes seem to be killed at once: none can clean up after another.
     killed.signal(signal.SIGSTOP)
     for process in killed.processes():
         if process.pid != killed.agent:
@@ -191,16 +185,15 @@ def test_the_next_launch_removes_what_a_killed_one_has_left(clusterrun: Launcher
     assert str(living.agent) in sockets
 
 
-@pytest.mark.parametrize("victim", ["agent", "fork server"])
-def test_a_launch_within_a_launch(clusterrun: Launcher, victim: str) -> None:
-    """The end of the outer job ends the inner jobs, and all that they started."""
+@pytest.mark.parametrize("process", ["agent", "fork server"])
+def test_sigkill_ends_nested_job(clusterrun: Launcher, process: str) -> None:
     inner = clusterrun.folder / "inner.py"
     inner.write_text(dedent(FAMILY))
     words = ("--no-python", COMMAND, "--nproc-per-node", "2", str(inner), "stay")
     job = clusterrun.command(*words, workers=2)
     job.numbers("ready", 4)
 
-    os.kill(VICTIMS[victim](job), signal.SIGKILL)
+    os.kill(PROCESSES[process](job.agent, 0), signal.SIGKILL)
 
     assert job.left() == []
     job.ended()
@@ -217,11 +210,13 @@ def is_closed_by_all(pipe: int) -> bool:
 
 @pytest.mark.timeout(in_all_rounds(120))
 @pytest.mark.parametrize("times", TIMES)
-@pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
-def test_daemons_that_fork_all_the_time(clusterrun: Launcher, victim: str, times: int) -> None:
-    """Each lives for a moment, and has forked the next one by then, in a session of its own.
+@pytest.mark.parametrize("process", ["agent", "fork server", "worker"])
+def test_sigkill_ends_daemons_that_keep_forking(
+    clusterrun: Launcher, process: str, times: int
+) -> None:
+    """Each forks the next one in a new session and exits, so a list of processes may lack it.
 
-    No process list shows them; each holds a pipe. The launcher would miss one at a rare moment.
+    Each holds a pipe.
     """
     pipe = clusterrun.folder / "held"
     os.mkfifo(pipe)
@@ -246,16 +241,16 @@ def test_daemons_that_fork_all_the_time(clusterrun: Launcher, victim: str, times
             """,
             workers=2,
         )
-        job.numbers("ready", 2)
+        worker = job.numbers("ready", 2)[0]
 
-        os.kill(VICTIMS[victim](job), signal.SIGKILL)
+        os.kill(PROCESSES[process](job.agent, worker), signal.SIGKILL)
 
         assert is_closed_by_all(held)
         job.ended()
 
 
-def test_workers_that_end_well_leave_daemons(clusterrun: Launcher) -> None:
-    """They hold the workers' output open, and don't delay the end where they are not to be waited for."""
+def test_daemons_of_successful_workers_are_killed(clusterrun: Launcher) -> None:
+    """With --shutdown-timeout=0 they don't delay the end, although they hold the workers' output open."""
     job = clusterrun.script(FAMILY, "--shutdown-timeout=0", workers=2)
 
     ended = job.ended()
@@ -264,66 +259,55 @@ def test_workers_that_end_well_leave_daemons(clusterrun: Launcher) -> None:
     assert job.left(0) == []
 
 
-@pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
-def test_orphans_of_other_processes(
-    clusterrun: Launcher, victim: str, bystanders: Bystanders
+@pytest.mark.parametrize("process", ["agent", "fork server", "worker"])
+def test_adopted_orphans_of_other_processes_are_not_signalled(
+    clusterrun: Launcher, process: str, others: OtherProcesses
 ) -> None:
-    """An orphan of an older child becomes the launcher's child, too, but is not signalled."""
+    """The launcher becomes the parent of orphans of processes that its process had started before."""
     os.mkfifo(clusterrun.folder / "go")
     parent = f"""
         env -u {MARK} sleep 100 >/dev/null 2>&1 &
         echo parent $$
-        echo bystander $!
+        echo other $!
         read line <go
     """
     around = ("sh", "-c", f'sh -c \'{parent}\' & exec "$0" "$@"')
     job = clusterrun.script(FAMILY, workers=2, args=["stay"], around=around)
-    job.numbers("ready", 2)
-    bystanders.near += job.numbers("bystander")
+    worker = job.numbers("ready", 2)[0]
+    others.near += job.numbers("other")
 
     (clusterrun.folder / "go").write_text("")
     await_end(*job.numbers("parent"))
     # The answer to a later signal shows that the agent has seen this.
     job.signal(signal.SIGUSR1)
     job.wait_for("SIGUSR1 was not passed on")
-    os.kill(VICTIMS[victim](job), signal.SIGTERM if victim == "agent" else signal.SIGKILL)
+    number = signal.SIGTERM if process == "agent" else signal.SIGKILL
+    os.kill(PROCESSES[process](job.agent, worker), number)
 
     assert job.left() == []
-    assert bystanders.disturbed() == []
+    assert others.disturbed() == []
     job.ended()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(in_all_rounds(120))
-def test_sigkill_of_the_agent_while_starting(clusterrun: Launcher) -> None:
-    """All processes that exist by then end, at any time."""
+@pytest.mark.parametrize("process", ["agent", "fork server"])
+def test_sigkill_while_starting_ends_all_processes(clusterrun: Launcher, process: str) -> None:
+    """The fork server is killed when the first worker runs and others are being started."""
     for number in numbers(50):
         job = clusterrun.script(FAMILY, workers=4, args=["stay"])
+        if process == "fork server":
+            job.numbers("ready")
 
-        time.sleep(number % 50 / 100)
-        job.signal(signal.SIGKILL)
-
-        assert job.left() == []
-        job.ended()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(in_all_rounds(120))
-def test_sigkill_of_the_fork_server_while_starting(clusterrun: Launcher) -> None:
-    """As above; the first worker runs, and others are being started."""
-    for number in numbers(50):
-        job = clusterrun.script(FAMILY, workers=4, args=["stay"])
-        job.numbers("ready")
-
-        time.sleep(number % 50 / 1000)
-        os.kill(job.fork_server, signal.SIGKILL)
+        time.sleep(number % 50 / (100 if process == "agent" else 1000))
+        os.kill(PROCESSES[process](job.agent, 0), signal.SIGKILL)
 
         assert job.left() == []
-        assert job.ended().code == 128 + signal.SIGKILL
+        code = job.ended().code
+        assert process == "agent" or code == 128 + signal.SIGKILL
 
 
-def test_workers_inherit_three_descriptors(clusterrun: Launcher) -> None:
-    """None of the launcher's descriptors, and none that its parent left open."""
+def test_workers_do_not_inherit_descriptors_of_the_launchers_parent(clusterrun: Launcher) -> None:
     around = ("sh", "-c", 'exec 7</dev/null; exec "$0" "$@"')
 
     ended = clusterrun.command("--no-python", "ls", "/proc/self/fd", around=around).ended()

@@ -1,4 +1,4 @@
-"""What each signal to the launcher does to the launcher and to its workers."""
+"""The effect of each signal to the launcher on the launcher and on its workers."""
 
 import os
 import select
@@ -19,7 +19,7 @@ from tests.contract.worker_scripts import WAITS
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 SECONDS_AT_ONCE = 20.0
-"""Less than the grace period, and enough for a busy machine."""
+"""Less than the grace period, and long enough for a busy machine."""
 
 ENDS_WELL = """
     import os, signal, sys, time
@@ -50,8 +50,8 @@ def await_handler(pid: int, number: int) -> None:
 
 @pytest.mark.parametrize("script", [WAITS, ENDS_WELL], ids=["default", "exit 0"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_ends_the_job(clusterrun: Launcher, number: signal.Signals, script: str) -> None:
-    """At once; the exit code is the signal's, even if the workers exit with 0."""
+def test_signal_ends_the_job(clusterrun: Launcher, number: signal.Signals, script: str) -> None:
+    """The exit code is the signal's, even if the workers exit with 0."""
     job = clusterrun.script(script, workers=2)
     job.numbers("ready", 2)
 
@@ -75,10 +75,10 @@ BLOCKS = (
 
 @pytest.mark.parametrize("options", [(), ("--exec",)])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_started_with_it_blocked(
+def test_inherited_block_of_signal_has_no_effect(
     clusterrun: Launcher, number: signal.Signals, options: tuple[str, ...]
 ) -> None:
-    """It ends the job all the same; workers find only the others blocked."""
+    """Workers find only the other signals blocked."""
     script = """
         import os, signal, time
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -97,10 +97,9 @@ def test_started_with_it_blocked(
     assert ended.out.startswith("SIGCHLD SIGUSR1\n")
 
 
-def test_sigterm_before_any_worker_ends_a_launcher_whose_output_is_full(
+def test_sigterm_ends_launcher_that_can_not_print_its_help(
     clusterrun: Launcher,
 ) -> None:
-    """The process that should read its output does not."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(BlockingIOError):
@@ -121,8 +120,8 @@ def test_sigterm_before_any_worker_ends_a_launcher_whose_output_is_full(
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_worker_signals_its_parent(clusterrun: Launcher, method: str) -> None:
-    """Under torchrun the parent is the agent. The job ends as after a signal to the agent."""
+def test_signal_of_worker_to_its_parent_ends_the_job(clusterrun: Launcher, method: str) -> None:
+    """Under torchrun the parent is the agent."""
     ended = clusterrun.script(
         """
         import os, signal, sys, time
@@ -141,13 +140,12 @@ def test_a_worker_signals_its_parent(clusterrun: Launcher, method: str) -> None:
     assert "clusterrun: SIGTERM to the workers' parent process: stopping 2 workers (" in ended.err
 
 
-def test_ctrl_c_on_eight_ranks(clusterrun: Launcher) -> None:
-    """The person who pressed it knows why the job ends: one line, and once where the ranks were."""
+def test_ctrl_c_on_eight_ranks_prints_one_line_and_one_traceback(clusterrun: Launcher) -> None:
     job = clusterrun.script(WAITS, workers=8)
     job.numbers("ready", 8)
 
     job.signal(signal.SIGINT)
-    # The remark on few CPUs comes before.
+    # A warning about few CPUs may come before.
     _, interrupted, printed = job.ended().err.rpartition("clusterrun: interrupted")
     first, *lines = (interrupted + printed).splitlines()
 
@@ -168,13 +166,12 @@ def test_ctrl_c_on_eight_ranks(clusterrun: Launcher) -> None:
         (signal.SIGTERM, "SIGTERM before any worker was started; exit code 143"),
     ],
 )
-def test_a_signal_while_nodes_are_awaited_is_one_line(
+def test_signal_while_waiting_for_nodes_prints_one_line(
     clusterrun: Launcher, number: signal.Signals, line: str
 ) -> None:
-    """The node that receives the signal prints no other line either."""
     with socket.create_server(("127.0.0.1", 0)) as node_zero:
-        place = ("--master-addr", "127.0.0.1", "--master-port", str(node_zero.getsockname()[1]))
-        job = clusterrun.command("--nnodes", "2", "--node-rank", "1", *place, "--no-python", "true")
+        address = ("--master-addr=127.0.0.1", f"--master-port={node_zero.getsockname()[1]}")
+        job = clusterrun.command("--nnodes=2", "--node-rank=1", *address, "--no-python", "true")
         node_zero.settimeout(SECONDS_TO_ACT)
         with node_zero.accept()[0]:
             job.signal(number)
@@ -183,8 +180,8 @@ def test_a_signal_while_nodes_are_awaited_is_one_line(
     assert (ended.code, ended.err) == (128 + number, f"clusterrun: {line}\n")
 
 
-def test_a_second_ctrl_c_kills_at_once(clusterrun: Launcher) -> None:
-    """It ends the grace period; two signals that arrive at the same time count as one."""
+def test_second_ctrl_c_kills_at_once(clusterrun: Launcher) -> None:
+    """Two signals at the same time count as one."""
     job = clusterrun.script(KEEPS_RUNNING, workers=2)
     job.numbers("ready", 2)
     job.signal(signal.SIGINT)
@@ -201,10 +198,9 @@ def test_a_second_ctrl_c_kills_at_once(clusterrun: Launcher) -> None:
     assert "ranks 0-1 needed SIGKILL" in ended.err
 
 
-def test_workers_that_ignore_sigterm_are_killed_after_the_grace_period(
+def test_workers_that_ignore_sigterm_are_killed_after_shutdown_timeout(
     clusterrun: Launcher,
 ) -> None:
-    """--shutdown-timeout sets its length."""
     job = clusterrun.script(KEEPS_RUNNING, "--shutdown-timeout", "1", workers=2)
     job.numbers("ready", 2)
 
@@ -217,8 +213,7 @@ def test_workers_that_ignore_sigterm_are_killed_after_the_grace_period(
     assert "clusterrun: 2 workers did not exit within 1 s: sending SIGKILL\n" in ended.err
 
 
-def test_nohup(clusterrun: Launcher) -> None:
-    """A signal ignored by the launcher's parent is ignored by the launcher and by the workers."""
+def test_signal_that_nohup_ignores_has_no_effect(clusterrun: Launcher) -> None:
     job = clusterrun.script(WAITS, workers=2, around=("nohup",))
     workers = job.numbers("ready", 2)
 
@@ -232,8 +227,8 @@ def test_nohup(clusterrun: Launcher) -> None:
     assert "rank" not in job.err
 
 
-def test_started_by_a_shell_in_the_background(clusterrun: Launcher) -> None:
-    """With a script's ``&``, SIGINT is ignored: Ctrl-C is for the script. SIGQUIT prints stacks."""
+def test_background_job_of_a_shell_ignores_sigint(clusterrun: Launcher) -> None:
+    """A script's ``&`` sets SIGINT to be ignored. SIGQUIT prints stacks."""
     around = ("sh", "-c", '"$0" "$@" & echo agent $!; wait $!')
     job = clusterrun.script(WAITS, workers=2, around=around)
     workers = job.numbers("ready", 2)
@@ -251,8 +246,8 @@ def test_started_by_a_shell_in_the_background(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN + 1])
-def test_forwarded_to_those_that_handle_it(clusterrun: Launcher, number: int) -> None:
-    """A worker that it would kill does not get it, and is named; no worker exits."""
+def test_signal_is_forwarded_to_workers_with_a_handler(clusterrun: Launcher, number: int) -> None:
+    """A worker that it would kill does not get it, and a line names that worker."""
     job = clusterrun.script(
         """
         import os, signal, sys, time
@@ -277,8 +272,8 @@ def test_forwarded_to_those_that_handle_it(clusterrun: Launcher, number: int) ->
     assert [pid for pid in workers if not psutil.pid_exists(pid)] == []
 
 
-def test_stopped_and_continued(clusterrun: Launcher) -> None:
-    """TSTP stops the workers with the launcher, CONT continues all, also a second time."""
+def test_sigtstp_stops_and_sigcont_continues_all_processes(clusterrun: Launcher) -> None:
+    """A SIGTERM to a stopped job ends it when it is continued."""
     job = clusterrun.script(WAITS, workers=2)
     processes = (job.agent, *job.numbers("ready", 2))
 
@@ -289,15 +284,6 @@ def test_stopped_and_continued(clusterrun: Launcher) -> None:
         job.signal(signal.SIGCONT)
         for pid in processes:
             await_status(pid, psutil.STATUS_SLEEPING)
-
-    job.signal(signal.SIGTERM)
-    assert job.ended().code == 143
-
-
-def test_term_while_stopped(clusterrun: Launcher) -> None:
-    """A stopped job ends when it is continued, as any process would."""
-    job = clusterrun.script(WAITS, workers=2)
-    processes = (job.agent, *job.numbers("ready", 2))
     job.signal(signal.SIGTSTP)
     for pid in processes:
         await_status(pid, psutil.STATUS_STOPPED)
@@ -308,7 +294,7 @@ def test_term_while_stopped(clusterrun: Launcher) -> None:
     assert job.ended().code == 143
 
 
-def test_term_reaches_the_worker_alone(clusterrun: Launcher) -> None:
+def test_sigterm_is_not_sent_to_children_of_a_python_worker(clusterrun: Launcher) -> None:
     """Its data loaders keep running until it has saved its state."""
     job = clusterrun.script(
         """
@@ -334,8 +320,8 @@ def test_term_reaches_the_worker_alone(clusterrun: Launcher) -> None:
     assert "saving a batch None\n" in job.out
 
 
-def test_term_reaches_the_group_of_a_program(clusterrun: Launcher) -> None:
-    """A shell runs its trap when its child has ended, so the child must get the signal, too."""
+def test_sigterm_is_sent_to_process_group_of_a_program(clusterrun: Launcher) -> None:
+    """A shell runs its trap only when its child has ended."""
     script = "trap 'echo saved; exit 0' TERM; sh -c 'echo ready; exec sleep 100'"
     job = clusterrun.command("--no-python", "sh", "-c", script)
     job.wait_for("ready")
@@ -347,8 +333,8 @@ def test_term_reaches_the_group_of_a_program(clusterrun: Launcher) -> None:
     assert time.monotonic() - started < SECONDS_AT_ONCE
 
 
-def test_a_training_loop_saves_on_term(clusterrun: Launcher) -> None:
-    """Its data loaders keep working: it trains on for 30 batches, and saves."""
+def test_training_loop_saves_after_sigterm(clusterrun: Launcher) -> None:
+    """It trains for 30 more batches, with the same data loaders."""
     job = clusterrun.script(
         """
         import os, signal
@@ -384,12 +370,12 @@ def test_a_training_loop_saves_on_term(clusterrun: Launcher) -> None:
     assert "Traceback" not in ended.err
 
 
-def test_all_processes_are_signalled_at_once(clusterrun: Launcher) -> None:
-    """A scheduler does this. The cause is the signal to the launcher, not the end of a worker."""
+def test_signal_to_agent_is_the_cause_if_workers_get_it_too(clusterrun: Launcher) -> None:
+    """A scheduler may signal all processes at the same time."""
     job = clusterrun.script(WAITS, workers=2)
     workers = job.numbers("ready", 2)
 
-    # While it is stopped, the signal and the workers' ends arrive together.
+    # The signal and the workers' ends arrive together when the agent continues.
     for pid, number in ((job.agent, signal.SIGSTOP), *((pid, signal.SIGTERM) for pid in workers)):
         os.kill(pid, number)
     for pid in workers:
@@ -401,38 +387,11 @@ def test_all_processes_are_signalled_at_once(clusterrun: Launcher) -> None:
     assert job.err.endswith("clusterrun: exit code 143: clusterrun received SIGTERM\n")
 
 
-def test_a_worker_is_signalled_first(clusterrun: Launcher) -> None:
-    """The cause is the signal to the launcher, though the worker's arrives before it."""
-    job = clusterrun.script(
-        """
-        import os, signal, time
-        if os.environ["RANK"] == "0":
-            print("rank-0", os.getpid(), flush=True)
-        else:
-            signal.signal(signal.SIGTERM, lambda *_: print("caught", flush=True))
-        print("ready", os.getpid(), flush=True)
-        while True:
-            time.sleep(0.1)
-        """,
-        "--shutdown-timeout=1",
-        workers=2,
-    )
-    job.numbers("ready", 2)
-
-    os.kill(job.numbers("rank-0")[0], signal.SIGTERM)
-    job.wait_for("caught")
-    job.signal(signal.SIGTERM)
-
-    assert job.ended().code == 143
-    assert job.err.endswith("clusterrun: exit code 143: clusterrun received SIGTERM\n")
-
-
 @pytest.mark.parametrize(
     "step",
     [pytest.param(it, marks=() if it in {20, 40} else pytest.mark.long) for it in range(100)],
 )
-def test_term_while_starting(clusterrun: Launcher, step: int) -> None:
-    """The launcher handles SIGTERM from its first instruction on."""
+def test_sigterm_while_starting_ends_the_job(clusterrun: Launcher, step: int) -> None:
     job = clusterrun.script(WAITS, workers=2)
 
     time.sleep(step / 200)
@@ -444,35 +403,26 @@ def test_term_while_starting(clusterrun: Launcher, step: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("helper", ["fork server", "relay"])
-def test_term_while_a_helper_hangs(clusterrun: Launcher, helper: str) -> None:
-    """A helper process that is stopped, or hangs in the kernel, only delays the end."""
+@pytest.mark.parametrize("is_signalled", [False, True])
+def test_stopped_helper_ends_the_job(
+    clusterrun: Launcher, helper: str, *, is_signalled: bool
+) -> None:
+    """It ends as if the helper had been killed. A signal to the agent before that is the cause."""
     job = clusterrun.script(WAITS, "--shutdown-timeout", "1", workers=2)
     job.numbers("ready", 2)
     os.kill(job.relay if helper == "relay" else job.fork_server, signal.SIGSTOP)
 
-    job.signal(signal.SIGTERM)
-
-    assert job.ended().code == 143
-    assert job.left() == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("helper", ["fork server", "relay"])
-def test_a_helper_that_is_stopped_ends_the_job(clusterrun: Launcher, helper: str) -> None:
-    """As if it had been killed; what needs it would wait for ever."""
-    job = clusterrun.script(WAITS, workers=2)
-    job.numbers("ready", 2)
-
-    os.kill(job.relay if helper == "relay" else job.fork_server, signal.SIGSTOP)
+    if is_signalled:
+        job.signal(signal.SIGTERM)
 
     ended = job.ended()
-    assert ended.code == 137
-    assert f"its {helper} has not answered for 5 s: it is stopped" in ended.err
+    assert ended.code == (143 if is_signalled else 137)
+    assert is_signalled or f"its {helper} has not answered for 5 s: it is stopped" in ended.err
     assert job.left() == []
 
 
-def test_a_signal_reaches_a_program_s_whole_group(clusterrun: Launcher) -> None:
-    """A shell has no handler, but its child has one: with --no-python the child is reached."""
+def test_signal_is_forwarded_to_children_of_a_program(clusterrun: Launcher) -> None:
+    """With --no-python, a shell has no handler, but its child has one."""
     handler = "import signal; print('ready', flush=True); signal.sigwait({signal.SIGUSR1})"
     mask = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})"
     catching = "signal.signal(signal.SIGUSR1, lambda *_: None)"
