@@ -1,4 +1,4 @@
-"""Jobs with services, as a user writes them: a job file, a script, and servers that stand in for real ones."""
+"""Jobs with services: a job file, a script, and a server in place of a real one."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +37,7 @@ SERVER = """
         ENGINE = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         ENGINE += "print('engine runs', flush=True); time.sleep(1000)"
         subprocess.Popen([sys.executable, "-c", ENGINE], start_new_session=True)
-    if "deaf" in sys.argv:
+    if "ignores-term" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "raises" in sys.argv:
         def cancelled(*_):
@@ -52,20 +52,36 @@ SERVER = """
     print("listens", os.getpid(), flush=True)
     server.serve_forever()
 """
-"""Ready at /health; a client may have it exit or be signalled. Its arguments say what else it does.
+"""A server that is ready at /health, and exits or signals itself on request. Its arguments:
 
-``engine``: a child with a session of its own that ignores SIGTERM, as those of inference servers.
-``deaf``: it ignores SIGTERM. ``raises``: SIGTERM raises an exception. ``prints``: five lines a second.
+``engine``: it starts a child in a new session that ignores SIGTERM, as inference servers do.
+``ignores-term``: it ignores SIGTERM. ``raises``: SIGTERM raises an exception. ``prints``: it prints
+five lines per second.
 """
 
 CLIENT = """
     import json, os, sys, time, urllib.request
 
-    def ask(path, url=os.environ["CLUSTERRUN_SERVER_URL"]):
+    def get(path, url=os.environ["CLUSTERRUN_SERVER_URL"]):
         with urllib.request.urlopen(url + path, timeout=60) as answer:
             return answer.read().decode()
+
+    def get_environment(url=os.environ["CLUSTERRUN_SERVER_URL"]):
+        # The server may be restarting.
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return json.loads(get("/environment", url))
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def wait_for(name):
+        while not os.path.exists(name):
+            time.sleep(0.05)
 """
-"""The beginning of a script that asks servers."""
+"""The beginning of a script that sends requests to servers."""
 
 ONE_SERVER = """
     script: train.py
@@ -80,7 +96,7 @@ WAITS = """
 """
 
 
-def started(
+def start_job(
     clusterrun: Launcher,
     job_file: str,
     script: str = "print('trained')",
@@ -88,20 +104,20 @@ def started(
     files: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Job:
-    """Start a job by its file; ``script`` is train.py, and ``files`` are others by their names."""
-    write(clusterrun.folder, job_file, script, files or {})
+    """Start a job by its file; ``script`` is train.py, ``files`` are others by name."""
+    write_job(clusterrun.folder, job_file, script, files or {})
     return clusterrun.command("--config", "job.yaml", *options, environ=environ)
 
 
-def write(
+def write_job(
     folder: Path, job_file: str, script: str, files: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Write a job's files."""
+    """Write the files of a job."""
     written = {"job.yaml": job_file, "train.py": script, "server.py": SERVER, **files}
     for name, text in written.items():
         (folder / name).write_text(dedent(text))
 
 
-def asking(text: str) -> str:
-    """Return a script that asks servers."""
+def client(text: str) -> str:
+    """Return a script that sends requests to servers."""
     return dedent(CLIENT) + dedent(text)

@@ -1,4 +1,4 @@
-"""How a job with services ends: the first failure ends all of it, success ends the services, nothing is left."""
+"""The end of a job with services: a failure ends all programs, and success ends the services."""
 
 import re
 import signal
@@ -8,11 +8,11 @@ import time
 from textwrap import dedent
 
 import pytest
-from clusterrun.policy import node, service_progress
+from clusterrun.policy import node
 
 from tests.contract.changed_times import command_with
 from tests.contract.launched import COMMAND, SECONDS_TO_VANISH, Launcher, remaining_processes
-from tests.contract.services.job_files import ONE_SERVER, WAITS, asking, started, write
+from tests.contract.services.job_files import ONE_SERVER, WAITS, client, start_job, write_job
 from tests.contract.shell import Shell
 
 ENGINE = """
@@ -21,54 +21,40 @@ ENGINE = """
     services:
       server: {command: [python, server.py, engine], ready: /health}
 """
-"""A server whose engine has a session of its own, and ignores SIGTERM."""
+"""A server whose engine is in a new session and ignores SIGTERM."""
 
 
-def test_a_server_that_cannot_start(clusterrun: Launcher) -> None:
-    """It is named, with what it has printed; the main program never starts."""
+def test_failure_of_a_server_before_it_is_ready(clusterrun: Launcher) -> None:
+    """The report has its output and names its log. The main program does not start."""
     job_file = """
         script: train.py
         services:
           server: {command: "echo no such model >&2; exit 3", ready: /health}
     """
-    ended = started(clusterrun, job_file).ended()
+    ended = start_job(clusterrun, job_file, "", "--log-dir=logs", "--run-id=r").ended()
 
     assert (ended.code, ended.out) == (3, "")
     assert re.search(r"clusterrun: server rank 0 on \S+ failed: exit code 3\n", ended.err)
     assert "\n    no such model\n" in ended.err
+    assert re.search(r"\n  its log: \S+/logs/r/attempt-0/\S+/server-0\.err\n", ended.err)
     assert ended.err.endswith("clusterrun: exit code 3, from server rank 0\n")
-
-
-def test_a_command_that_is_not_there(clusterrun: Launcher) -> None:
-    """Nothing is started."""
-    job_file = """
-        script: train.py
-        services:
-          server: {command: [no-such-command], ready: /health}
-    """
-    ended = started(clusterrun, job_file).ended()
-
-    assert (ended.code, ended.out) == (2, "")
-    assert "services.server: there is no program no-such-command\n" in ended.err
 
 
 @pytest.mark.parametrize(
     ("path", "code", "how"),
     [("/exit/7", 7, "failed: exit code 7"), ("/signal/9", 137, "was killed by SIGKILL")],
 )
-def test_a_server_fails_while_ranks_wait_for_it(
-    clusterrun: Launcher, path: str, code: int, how: str
-) -> None:
-    """The trainer would retry for ever: it is stopped, and is not the cause. Its engine is gone, too."""
-    script = asking(f"""
+def test_failed_server_is_the_cause(clusterrun: Launcher, path: str, code: int, how: str) -> None:
+    """The main program may still wait for an answer."""
+    script = client(f"""
         if os.environ["RANK"] == "0":
             try:
-                ask("{path}")
+                get("{path}")
             except OSError:
                 pass
         time.sleep(1000)
     """)
-    job = started(clusterrun, ENGINE, script)
+    job = start_job(clusterrun, ENGINE, script)
 
     ended = job.ended()
 
@@ -79,9 +65,12 @@ def test_a_server_fails_while_ranks_wait_for_it(
     assert job.left() == []
 
 
-@pytest.mark.parametrize("server", ["", "raises", "deaf", "engine"])
-def test_the_main_program_fails(clusterrun: Launcher, server: str) -> None:
-    """No server keeps a GPU; what it raises while it is stopped is no cause."""
+@pytest.mark.parametrize("server", ["", "raises", "ignores-term", "engine"])
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_end_of_main_program_ends_any_server(
+    clusterrun: Launcher, server: str, *, succeeds: bool
+) -> None:
+    """An exception that a server raises when it is stopped is not a failure, and not the cause."""
     job_file = f"""
         script: train.py
         shutdown_timeout: 1
@@ -91,43 +80,29 @@ def test_the_main_program_fails(clusterrun: Launcher, server: str) -> None:
             nproc_per_node: 2
             ready: /health
     """
-    job = started(clusterrun, job_file, "raise SystemExit('loss is nan')")
+    script = "print('trained')" if succeeds else "raise SystemExit('loss is nan')"
+    job = start_job(clusterrun, job_file, script)
 
     ended = job.ended()
 
-    assert ended.code == 1
-    assert len(re.findall(r"(?m)^clusterrun: .* failed: ", ended.err)) == 1
-    assert re.search(r"clusterrun: rank 0 on \S+ failed: exit code 1\n", ended.err)
-    assert "\n    loss is nan\n" in ended.err
-    assert re.search(r"\n  server ranks 0-1: stopped by clusterrun", ended.err)
-    assert ended.err.endswith("clusterrun: exit code 1, from rank 0\n")
+    failures = re.findall(r"(?m)^clusterrun: .* failed: .*", ended.err)
     assert job.left() == []
+    if succeeds:
+        assert (ended.code, failures) == (0, [])
+        assert "[rank 0] trained\n" in ended.out
+        assert "failed" not in ended.err
+    else:
+        assert (ended.code, len(failures)) == (1, 1)
+        assert re.search(r"clusterrun: rank 0 on \S+ failed: exit code 1\n", ended.err)
+        assert "\n    loss is nan\n" in ended.err
+        assert re.search(r"\n  server ranks 0-1: stopped by clusterrun", ended.err)
+        assert ended.err.endswith("clusterrun: exit code 1, from rank 0\n")
 
 
-@pytest.mark.parametrize("server", ["raises", "deaf", "engine"])
-def test_success_ends_any_server(clusterrun: Launcher, server: str) -> None:
-    """Exit code 0, however it ends, and nothing of it runs on."""
-    job_file = f"""
-        script: train.py
-        shutdown_timeout: 1
-        services:
-          server: {{command: [python, server.py, {server}], ready: /health}}
-    """
-    job = started(clusterrun, job_file)
-
-    ended = job.ended()
-
-    assert ended.code == 0
-    assert "[rank 0] trained\n" in ended.out
-    assert "failed" not in ended.err
-    assert job.left() == []
-
-
-def test_a_server_that_exits_early(clusterrun: Launcher) -> None:
-    """Exit code 0 is a failure of a server, while others may wait for it."""
+def test_exit_code_0_of_a_server_is_a_failure_while_ranks_run(clusterrun: Launcher) -> None:
     clusterrun.program = command_with(clusterrun.folder, node, "SECONDS_AFTER_SERVICE_EXIT", 0.5)
-    script = asking("ask('/exit/0'); time.sleep(1000)")
-    job = started(clusterrun, ONE_SERVER, script)
+    script = client("get('/exit/0'); time.sleep(1000)")
+    job = start_job(clusterrun, ONE_SERVER, script)
 
     ended = job.ended()
 
@@ -140,17 +115,8 @@ def test_a_server_that_exits_early(clusterrun: Launcher) -> None:
     assert ended.err.endswith("clusterrun: exit code 1, from server rank 0\n")
 
 
-def test_the_trainer_tells_its_server_to_exit(clusterrun: Launcher) -> None:
-    """Then it ends itself, soon after: that is no failure."""
-    job = started(clusterrun, ONE_SERVER, asking("ask('/exit/0'); time.sleep(0.5)"))
-
-    ended = job.ended()
-
-    assert (ended.code, ended.err.count("failed")) == (0, 0)
-
-
-def test_a_server_is_never_ready(clusterrun: Launcher) -> None:
-    """It is killed, and named with what its port has answered and its last lines."""
+def test_server_that_is_not_ready_in_time_is_killed(clusterrun: Launcher) -> None:
+    """The report has the last answer of its port, and its last lines."""
     job_file = """
         script: train.py
         services:
@@ -158,7 +124,7 @@ def test_a_server_is_never_ready(clusterrun: Launcher) -> None:
             command: "echo loads a model >&2; exec python server.py"
             ready: {path: /healthz, timeout: 3}
     """
-    job = started(clusterrun, job_file)
+    job = start_job(clusterrun, job_file)
 
     ended = job.ended()
 
@@ -173,41 +139,23 @@ def test_a_server_is_never_ready(clusterrun: Launcher) -> None:
     assert ended.err.endswith("clusterrun: exit code 1, from server rank 0\n")
 
 
-def test_what_must_finish_ends_first(clusterrun: Launcher) -> None:
-    """The job waits for both: an orchestrator's clean end does not cut off the trainer."""
-    job_file = """
-        script: train.py
-        services:
-          server: {command: [python, server.py], ready: /health}
-          orchestrator: {command: "echo all rollouts", after: server, must_finish: true}
-    """
-    job = started(clusterrun, job_file, asking("time.sleep(1.5); ask('/health'); print('saved')"))
-
-    ended = job.ended()
-
-    assert ended.code == 0
-    assert "[orchestrator 0] all rollouts\n" in ended.out
-    assert "[rank 0] saved\n" in ended.out
-    assert job.left() == []
-
-
-def test_what_must_finish_ends_last(clusterrun: Launcher) -> None:
-    """The final evaluation is not killed, and its server still answers."""
+def test_service_that_must_finish_is_waited_for(clusterrun: Launcher) -> None:
+    """Its server still answers."""
     job_file = """
         script: train.py
         services:
           server: {command: [python, server.py], ready: /health}
           evaluate: {script: evaluate.py, must_finish: true}
     """
-    evaluate = asking("""
+    evaluate = client("""
         while not os.path.exists("checkpoint"):
             time.sleep(0.05)
         time.sleep(1)
-        ask("/health")
+        get("/health")
         print("evaluated")
     """)
     script = "open('checkpoint', 'w').close()"
-    job = started(clusterrun, job_file, script, files={"evaluate.py": evaluate})
+    job = start_job(clusterrun, job_file, script, files={"evaluate.py": evaluate})
 
     ended = job.ended()
 
@@ -215,43 +163,8 @@ def test_what_must_finish_ends_last(clusterrun: Launcher) -> None:
     assert job.left() == []
 
 
-def test_what_must_finish_fails(clusterrun: Launcher) -> None:
-    """Also when the main program has succeeded: the job has not."""
-    job_file = """
-        script: train.py
-        services:
-          server: {command: [python, server.py], ready: /health}
-          evaluate: {command: "while ! test -e trained; do sleep 0.1; done; sleep 0.5; exit 9", must_finish: true}
-    """
-    ended = started(clusterrun, job_file, "open('trained', 'w').close()").ended()
-
-    assert ended.code == 9
-    assert re.search(r"clusterrun: evaluate rank 0 on \S+ failed: exit code 9\n", ended.err)
-
-
-def test_an_orchestrator_fails(clusterrun: Launcher) -> None:
-    """Trainer and servers do not hold the nodes until the job's time is over."""
-    job_file = """
-        script: train.py
-        services:
-          server: {command: [python, server.py, engine], ready: /health}
-          orchestrator: {command: [python, -c, "import time; time.sleep(1); 1 / 0"], after: server, must_finish: true}
-    """
-    job = started(clusterrun, job_file, WAITS)
-
-    ended = job.ended()
-
-    assert ended.code == 1
-    assert re.search(
-        r"clusterrun: orchestrator rank 0 on \S+ failed: ZeroDivisionError: division by zero\n",
-        ended.err,
-    )
-    assert len(re.findall(r"(?m)^clusterrun: .* failed: ", ended.err)) == 1
-    assert job.left() == []
-
-
-def test_an_orchestrator_waits_for_what_never_comes(clusterrun: Launcher) -> None:
-    """The trainer has ended; servers print on, and are no sign of progress: the job hangs."""
+def test_output_of_servers_does_not_prevent_a_hang(clusterrun: Launcher) -> None:
+    """The orchestrator waits for a trainer that has ended."""
     job_file = """
         script: train.py
         hang_timeout: 3
@@ -260,7 +173,7 @@ def test_an_orchestrator_waits_for_what_never_comes(clusterrun: Launcher) -> Non
           server: {command: [python, server.py, prints], ready: /health}
           orchestrator: {command: "echo waits for a policy; sleep 1000", after: server, must_finish: true}
     """
-    job = started(clusterrun, job_file)
+    job = start_job(clusterrun, job_file)
 
     ended = job.ended()
 
@@ -270,9 +183,9 @@ def test_an_orchestrator_waits_for_what_never_comes(clusterrun: Launcher) -> Non
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-@pytest.mark.parametrize("moment", ["it loads", "ranks run"])
-def test_the_job_is_cancelled(clusterrun: Launcher, number: int, code: int, moment: str) -> None:
-    """By a scheduler, or Ctrl-C; also behind a shell that waits, as ``uv run`` or a script does."""
+@pytest.mark.parametrize("state", ["loading", "running"])
+def test_signal_ends_all_programs(clusterrun: Launcher, number: int, code: int, state: str) -> None:
+    """The server may run below a shell that waits for it."""
     job_file = """
         script: train.py
         shutdown_timeout: 2
@@ -281,21 +194,22 @@ def test_the_job_is_cancelled(clusterrun: Launcher, number: int, code: int, mome
             command: "python server.py engine & wait"
             ready: {ready}
     """
-    ready = "/health" if moment == "ranks run" else "/never"
-    job = started(clusterrun, job_file.replace("{ready}", ready), WAITS)
+    ready = "/health" if state == "running" else "/never"
+    job = start_job(clusterrun, job_file.replace("{ready}", ready), WAITS)
     job.wait_for("engine runs")
-    job.wait_for("trains" if moment == "ranks run" else "listens")
+    job.wait_for("trains" if state == "running" else "listens")
 
     job.signal(number)
 
     ended = job.ended()
     assert ended.code == code
-    assert ("trains" in ended.out) == (moment == "ranks run")
+    assert ("trains" in ended.out) == (state == "running")
     assert job.left() == []
 
 
-def test_a_server_signals_its_own_group(clusterrun: Launcher) -> None:
-    """As some do when they shut down: it is the one that failed, and the others got nothing."""
+def test_signal_of_a_server_to_its_process_group_reaches_no_other_program(
+    clusterrun: Launcher,
+) -> None:
     job_file = """
         script: train.py
         services:
@@ -308,21 +222,20 @@ def test_a_server_signals_its_own_group(clusterrun: Launcher) -> None:
         signal.signal(signal.SIGTERM, lambda *_: exit(5))
         time.sleep(1000)
     """
-    ended = started(clusterrun, job_file, script).ended()
+    ended = start_job(clusterrun, job_file, script).ended()
 
     assert ended.code == 143
     assert re.search(r"clusterrun: killer rank 0 on \S+ was killed by SIGTERM\n", ended.err)
     assert "\n  rank 0: stopped by clusterrun, exit code 5\n" in ended.err
 
 
-def test_a_program_of_the_same_name_outside_lives_on(clusterrun: Launcher) -> None:
-    """The clean-up finds the job's own processes, and no others, whatever their command lines."""
-    script = asking("print('trained')")
+def test_process_outside_the_job_with_equal_arguments_is_not_killed(clusterrun: Launcher) -> None:
+    script = client("print('trained')")
     words = [sys.executable, "-c", "import time; time.sleep(1000)", "server.py", "engine"]
     outside = subprocess.Popen(words, cwd=clusterrun.folder)
     try:
         for _ in range(2):
-            job = started(clusterrun, ENGINE, script)
+            job = start_job(clusterrun, ENGINE, script)
             assert job.ended().code == 0
             assert job.left() == []
         assert outside.poll() is None
@@ -331,13 +244,23 @@ def test_a_program_of_the_same_name_outside_lives_on(clusterrun: Launcher) -> No
         outside.wait()
 
 
-def test_a_restart_keeps_ports(clusterrun: Launcher) -> None:
-    """All programs start again, servers first; those of the attempt before are gone, engines, too."""
-    job_file = dedent(ENGINE) + "max_restarts: 1\n"
-    script = asking("""
-        attempt, environment = os.environ["TORCHELASTIC_RESTART_COUNT"], json.loads(ask("/environment"))
+def test_restart_keeps_ports_and_no_processes(clusterrun: Launcher) -> None:
+    """All programs start again, servers first. Engines of the previous attempt have ended."""
+    command = '"python server.py engine & wait"'
+    job_file = dedent(ENGINE).replace("[python, server.py, engine]", command) + "max_restarts: 1\n"
+    script = client("""
+        def is_engine(pid):
+            try:
+                words = open(f"/proc/{pid}/cmdline", errors="replace").read()
+                variables = open(f"/proc/{pid}/environ", errors="replace").read()
+            except OSError:
+                return False
+            return "engine runs" in words and os.environ["MARK_OF_A_TESTED_JOB"] in variables
+
+        attempt, environment = os.environ["TORCHELASTIC_RESTART_COUNT"], json.loads(get("/environment"))
         assert environment["TORCHELASTIC_RESTART_COUNT"] == attempt
         if os.environ["RANK"] == "0":
+            print("engines", sum(is_engine(pid) for pid in os.listdir("/proc") if pid.isdigit()))
             print("port", environment["PORT"])
         if attempt == "0":
             open("started" + os.environ["RANK"], "w").close()
@@ -345,12 +268,13 @@ def test_a_restart_keeps_ports(clusterrun: Launcher) -> None:
                 time.sleep(0.05)
             raise SystemExit(f"rank {os.environ['RANK']} fails")
     """)
-    job = started(clusterrun, job_file, script)
+    job = start_job(clusterrun, job_file, script)
 
     ended = job.ended()
 
     assert ended.code == 0
     assert ended.err.count("restarting all workers (restart 1 of 1)\n") == 1
+    assert job.numbers("engines", 2) == [1, 1]
     first, second = job.numbers("port", 2)
     assert first == second
     assert len(set(job.numbers("listens", 2))) == 2
@@ -358,88 +282,9 @@ def test_a_restart_keeps_ports(clusterrun: Launcher) -> None:
     assert order == ["listens", "port", "listens", "port"]
 
 
-def test_a_restart_finds_no_process_of_the_attempt_before(clusterrun: Launcher) -> None:
-    """A server that starts again has its GPUs for itself."""
-    job_file = """
-        script: train.py
-        max_restarts: 1
-        services:
-          server: {command: "python server.py engine & wait", ready: /health}
-    """
-    script = """
-        import os, subprocess
-        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        mine = os.environ["MARK_OF_A_TESTED_JOB"].encode()
-        engines = 0
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                words = open(f"/proc/{pid}/cmdline", "rb").read()
-                found = b"engine runs" in words and mine in open(f"/proc/{pid}/environ", "rb").read()
-            except OSError:
-                continue
-            engines += found
-        print("attempt", attempt, "engines", engines)
-        raise SystemExit("fails" if attempt == "0" else 0)
-    """
-    job = started(clusterrun, job_file, script)
-
-    ended = job.ended()
-
-    assert ended.code == 0
-    assert "attempt 0 engines 1\n" in ended.out
-    assert "attempt 1 engines 1\n" in ended.out
-
-
-def test_a_restart_after_a_server_has_failed(clusterrun: Launcher) -> None:
-    """It is the job's restart: ranks start again, too."""
-    script = asking("""
-        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            ask("/exit/7")
-            time.sleep(1000)
-        print("trained")
-    """)
-    job = started(clusterrun, ONE_SERVER, script, "--max-restarts=1")
-
-    ended = job.ended()
-
-    assert ended.code == 0
-    assert re.search(r"clusterrun: server rank 0 on \S+ failed: exit code 7\n", ended.err)
-    assert "[rank 0] trained\n" in ended.out
-
-
-def test_who_is_waited_for(clusterrun: Launcher) -> None:
-    """A job whose servers load for minutes says so now and then."""
-    name = "SECONDS_TO_FIRST_NOTICE"
-    clusterrun.program = command_with(clusterrun.folder, service_progress, name, 0.5)
-    job_file = """
-        script: train.py
-        services:
-          server: {command: [sleep, "1000"], nproc_per_node: 2, ready: tcp}
-          judge: {command: [sleep, "1000"], ready: tcp}
-          other: {command: [sleep, "1000"]}
-    """
-    job = started(clusterrun, job_file)
-
-    job.wait_for("the job has been waiting [0-9]+ s for server ranks 0-1, judge rank 0 to be ready")
-
-
-def test_what_must_finish_ends_before_it_is_ready(clusterrun: Launcher) -> None:
-    """Nothing can become of it any more: the job does not wait for ever."""
-    job_file = """
-        script: train.py
-        services:
-          prepare: {command: [echo, prepared], ready: {path: /, timeout: 2}, must_finish: true}
-    """
-    ended = started(clusterrun, job_file).ended(20)
-
-    assert ended.code == 1
-    assert "prepare rank 0" in ended.err
-
-
 @pytest.mark.parametrize("seconds", [0.1, 0.3, 0.6, 0.9, 1.2])
-def test_cancelled_while_it_starts(clusterrun: Launcher, seconds: float) -> None:
-    """At any moment: children that a server has just started are found, too."""
-    job = started(clusterrun, ENGINE, WAITS)
+def test_sigterm_while_starting_leaves_no_process(clusterrun: Launcher, seconds: float) -> None:
+    job = start_job(clusterrun, ENGINE, WAITS)
     time.sleep(seconds)
 
     job.signal(signal.SIGTERM)
@@ -448,9 +293,9 @@ def test_cancelled_while_it_starts(clusterrun: Launcher, seconds: float) -> None
     assert job.left() == []
 
 
-def test_ctrl_c_at_a_terminal(shell: Shell) -> None:
-    """All are stopped, also the one rank that would have the terminal for itself without services."""
-    write(shell.folder, ENGINE.replace("nproc_per_node: 2", "nproc_per_node: 1"), WAITS)
+def test_ctrl_c_at_a_terminal_ends_all_programs(shell: Shell) -> None:
+    """With services, a single rank does not get the terminal."""
+    write_job(shell.folder, ENGINE.replace("nproc_per_node: 2", "nproc_per_node: 1"), WAITS)
     shell.type(f"{COMMAND} --config job.yaml")
     shell.expect("trains")
 

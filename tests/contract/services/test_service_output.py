@@ -1,16 +1,15 @@
-"""What people and programs see of a job with services: log files, events, the dry run, status and stacks."""
+"""Output of a job with services: log files, events, dry run, status and stacks."""
 
 import json
 import os
 import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.contract.launched import Launcher
-from tests.contract.services.job_files import WAITS, asking, started
+from tests.contract.launched import Launcher, read_events
+from tests.contract.services.job_files import WAITS, start_job
 
 TWO_SERVERS = """
     script: train.py
@@ -32,19 +31,9 @@ def run_id(tmp_path: Path) -> str:
     return f"services-{os.getpid()}-{tmp_path.name[-20:]}"
 
 
-@pytest.fixture
-def runtime(tmp_path: Path) -> dict[str, str]:
-    """Return the variable that gives the jobs of the test a folder of their own."""
-    return {"XDG_RUNTIME_DIR": str(tmp_path)}
-
-
-def events_in(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def test_log_files(clusterrun: Launcher) -> None:
-    """One for each worker and stream, by the name of its program; the screen has the lines, too."""
-    job = started(clusterrun, TWO_SERVERS, "print('trained')", "--log-dir=logs", "--run-id=r")
+def test_log_files_are_named_after_programs(clusterrun: Launcher) -> None:
+    """The lines are printed, too."""
+    job = start_job(clusterrun, TWO_SERVERS, "print('trained')", "--log-dir=logs", "--run-id=r")
 
     ended = job.ended()
 
@@ -59,27 +48,14 @@ def test_log_files(clusterrun: Launcher) -> None:
         assert f"[server {rank}] {texts[f'server-{rank}.out']}" in ended.out
 
 
-def test_a_report_names_the_log_of_a_server(clusterrun: Launcher) -> None:
-    """Where more of it is."""
-    job_file = """
-        script: train.py
-        services:
-          server: {command: "echo no memory >&2; exit 3", ready: tcp}
-    """
-    ended = started(clusterrun, job_file, "", "--log-dir=logs", "--run-id=r").ended()
-
-    assert ended.code == 3
-    assert re.search(r"\n  its log: \S+/logs/r/attempt-0/\S+/server-0\.err\n", ended.err)
-
-
-def test_events(clusterrun: Launcher) -> None:
-    """Each names the service and the worker's number in it; a service becomes ready before ranks start."""
-    job = started(clusterrun, TWO_SERVERS, "print('trained')", "--events=events")
+def test_events_name_service_and_rank(clusterrun: Launcher) -> None:
+    """A service is ready before ranks start."""
+    job = start_job(clusterrun, TWO_SERVERS, "print('trained')", "--events=events")
 
     assert job.ended().code == 0
-    events = events_in(clusterrun.folder / "events")
+    events = read_events(clusterrun.folder / "events")
     programs = [
-        (each["event"], each.get("service", ""), each.get("service_rank")) for each in events
+        (event["event"], event.get("service", ""), event.get("service_rank")) for event in events
     ]
     assert (programs[0], events[0]["workers"]) == (("joined", "", None), 4)
     for rank in (0, 1):
@@ -87,36 +63,23 @@ def test_events(clusterrun: Launcher) -> None:
             ("ready", "server", rank)
         )
         assert programs.index(("ready", "server", rank)) < programs.index(("started", "", None))
-    stopped = [each for each in events if each.get("stopped")]
-    assert {(each["service"], each["service_rank"]) for each in stopped} == {
+    stopped = [event for event in events if event.get("stopped")]
+    assert {(event["service"], event["service_rank"]) for event in stopped} == {
         ("server", 0),
         ("server", 1),
     }
-    assert {(each["event"], each["signal"]) for each in stopped} == {("exited", signal.SIGTERM)}
+    assert {(event["event"], event["signal"]) for event in stopped} == {("exited", signal.SIGTERM)}
     assert (events[-1]["event"], events[-1]["code"]) == ("ended", 0)
 
 
-def test_events_of_a_server_that_fails(clusterrun: Launcher) -> None:
-    """The event "failed" names it."""
-    script = asking("ask('/exit/7'); time.sleep(1000)")
-    job = started(
-        clusterrun, TWO_SERVERS.replace("nproc_per_node: 2\n", "\n", 1), script, "--events=events"
-    )
-
-    assert job.ended().code == 7
-    events = events_in(clusterrun.folder / "events")
-    (failed,) = [each for each in events if each["event"] == "failed"]
-    assert (failed["service"], failed["service_rank"], failed["code"]) == ("server", 0, 7)
-    assert events[-1]["cause"]["pid"] == failed["pid"]
-    assert events[-1]["reason"] == "worker failed"
-
-
-def test_status(clusterrun: Launcher, run_id: str, runtime: dict[str, str]) -> None:
-    """A row for each worker, by its name; the main program's number of ranks in the first line."""
-    job = started(clusterrun, TWO_SERVERS, WAITS, "--run-id", run_id, environ=runtime)
+def test_status_has_a_row_for_each_worker(
+    clusterrun: Launcher, run_id: str, runtime: dict[str, str]
+) -> None:
+    """The first line counts only the ranks of the main program."""
+    job = start_job(clusterrun, TWO_SERVERS, WAITS, "--run-id", run_id, environ=runtime)
     job.wait_for("trains", 2)
 
-    # Columns are left out on a narrow terminal.
+    # A narrow terminal has fewer columns.
     wide = {**runtime, "COLUMNS": "200"}
     ended = clusterrun.command("status", run_id, environ=wide).ended()
 
@@ -133,11 +96,10 @@ def test_status(clusterrun: Launcher, run_id: str, runtime: dict[str, str]) -> N
     assert [row[-1].split()[0] for row in named] == ["trains", "trains", "listens", "listens"]
 
 
-def test_status_of_a_job_that_waits(
+def test_status_of_rank_that_waits_for_a_server(
     clusterrun: Launcher, run_id: str, runtime: dict[str, str]
 ) -> None:
-    """It says for whom; and a notice says so after a while, here too long for a test."""
-    job = started(clusterrun, LOADS, WAITS, "--run-id", run_id, environ=runtime)
+    job = start_job(clusterrun, LOADS, WAITS, "--run-id", run_id, environ=runtime)
     job.wait_for("loads")
 
     ended = clusterrun.command("status", run_id, environ=runtime).ended()
@@ -147,8 +109,9 @@ def test_status_of_a_job_that_waits(
     assert re.search(r"(?m)^server 0 .*  running  .*  loads$", ended.out)
 
 
-def test_stacks(clusterrun: Launcher, run_id: str, runtime: dict[str, str]) -> None:
-    """Those of ranks and of services, each by its name."""
+def test_stacks_of_ranks_and_services(
+    clusterrun: Launcher, run_id: str, runtime: dict[str, str]
+) -> None:
     job_file = """
         script: train.py
         nproc_per_node: 2
@@ -156,7 +119,7 @@ def test_stacks(clusterrun: Launcher, run_id: str, runtime: dict[str, str]) -> N
           judge: {script: judges.py}
     """
     judges = "import time\nprint('judges', flush=True)\ntime.sleep(1000)\n"
-    job = started(
+    job = start_job(
         clusterrun,
         job_file,
         WAITS,
@@ -177,20 +140,8 @@ def test_stacks(clusterrun: Launcher, run_id: str, runtime: dict[str, str]) -> N
     )
 
 
-def test_stop(clusterrun: Launcher, run_id: str, runtime: dict[str, str]) -> None:
-    """By its name, as any job."""
-    job = started(clusterrun, TWO_SERVERS, WAITS, "--run-id", run_id, environ=runtime)
-    job.wait_for("trains", 2)
-
-    assert clusterrun.command("stop", run_id, environ=runtime).ended().code == 0
-
-    assert job.ended().code == 143
-    assert job.left() == []
-
-
-def test_the_dry_run(clusterrun: Launcher) -> None:
-    """Each service with its line of the file, its workers, what differs in their variables, its command."""
-    job = started(clusterrun, TWO_SERVERS, "", "--dry-run", "--run-id=mine")
+def test_dry_run_shows_services(clusterrun: Launcher) -> None:
+    job = start_job(clusterrun, TWO_SERVERS, "", "--dry-run", "--run-id=mine")
 
     ended = job.ended()
 
@@ -216,15 +167,16 @@ def test_the_dry_run(clusterrun: Launcher) -> None:
     assert re.search(r"\ncommand of server ranks? 0\S*\n  python server\.py\n", ended.out)
 
 
-def test_the_dry_run_as_json(clusterrun: Launcher) -> None:
-    """For programs: services are objects, as all else."""
-    job = started(clusterrun, TWO_SERVERS, "", "--dry-run", "--json", "--run-id=mine")
+def test_dry_run_as_json_has_services(clusterrun: Launcher) -> None:
+    job = start_job(clusterrun, TWO_SERVERS, "", "--dry-run", "--json", "--run-id=mine")
 
     ended = job.ended()
 
     assert (ended.code, ended.err) == (0, "")
     plan = json.loads(ended.out)
-    workers = [(each["rank"], each.get("service"), each["command"][-1]) for each in plan["workers"]]
+    workers = [
+        (worker["rank"], worker.get("service"), worker["command"][-1]) for worker in plan["workers"]
+    ]
     assert workers == [
         (0, None, "train.py"),
         (1, None, "train.py"),
@@ -232,35 +184,23 @@ def test_the_dry_run_as_json(clusterrun: Launcher) -> None:
         (3, "server", "server.py"),
     ]
     assert "RANK" not in plan["workers"][2]["env"]
+    assert {worker["env"]["PORT"] for worker in plan["workers"]} == {None}
+    assert set(plan["services"]) == {"server"}
+    server = plan["services"]["server"]
+    assert server["nproc_per_node"]["value"] == "2"
+    assert re.fullmatch(r".*:\d+ services.server.ready", server["ready"]["origin"])
 
 
-def test_services_in_json(clusterrun: Launcher) -> None:
-    """By name, with the values and where each was set."""
-    job = started(clusterrun, TWO_SERVERS, "", "--dry-run", "--json")
-
-    shown = json.loads(job.ended().out)
-
-    assert set(shown["services"]) == {"server"}
-    assert shown["services"]["server"]["nproc_per_node"]["value"] == "2"
-    assert re.fullmatch(
-        r".*:\d+ services.server.ready", shown["services"]["server"]["ready"]["origin"]
+def test_dry_run_of_job_without_services(clusterrun: Launcher) -> None:
+    """It has no line and no key about services."""
+    text, as_json = (
+        start_job(clusterrun, "script: train.py", "", "--dry-run", *options).ended()
+        for options in ([], ["--json"])
     )
-    assert {each["env"]["PORT"] for each in shown["workers"]} == {None}
 
-
-def test_a_job_without_services_shows_none(clusterrun: Launcher) -> None:
-    """Its dry run is as it was before there were services."""
-    ended = started(clusterrun, "script: train.py", "", "--dry-run").ended()
-
-    assert ended.code == 0
-    assert not re.search(r"(?m)^ *(services?|main_nodes|PORT|CLUSTERRUN_MAIN_\w+)\b", ended.out)
-
-
-def test_a_job_without_services_has_none_in_json(clusterrun: Launcher) -> None:
-    """Programs that read it find what they have always found."""
-    ended = started(clusterrun, "script: train.py", "", "--dry-run", "--json").ended()
-
-    shown = json.loads(ended.out)
+    shown = json.loads(as_json.out)
+    assert text.code == 0
+    assert not re.search(r"(?m)^ *(services?|main_nodes|PORT|CLUSTERRUN_MAIN_\w+)\b", text.out)
     assert set(shown) == {"job", "workers", "assumed"}
     assert shown["job"].keys().isdisjoint({"services", "main_nodes", "node_ranks"})
     assert "service" not in shown["workers"][0]

@@ -1,24 +1,26 @@
-"""A job with services that ends as it should: order, variables, arguments, output, and a clean end."""
+"""A job with services that succeeds: start order, variables, arguments, output and end."""
 
 import json
 import re
 from typing import Any
 
+import pytest
+
 from tests.contract.launched import Job, Launcher
-from tests.contract.services.job_files import ONE_SERVER, asking, started
+from tests.contract.services.job_files import ONE_SERVER, client, start_job
 
 WORLD_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
 
 
 def printed_by(job: Job, name: str) -> list[dict[str, Any]]:
-    """Return the objects that workers have printed as JSON behind a word."""
+    """Return the JSON objects that workers have printed after a name."""
     return [json.loads(text) for text in re.findall(rf"(?m) {name} (\{{.*\}})$", job.out)]
 
 
-def test_the_main_program_starts_when_its_server_is_ready(clusterrun: Launcher) -> None:
-    """Each line has its program; the server is stopped at the end, and that is no failure."""
-    script = asking("print('answer', ask('/health') == '')")
-    job = started(clusterrun, ONE_SERVER, script, "--nproc-per-node=2")
+def test_main_program_starts_when_its_server_is_ready(clusterrun: Launcher) -> None:
+    """Each line names its program. The end of the server is not a failure."""
+    script = client("print('answer', get('/health') == '')")
+    job = start_job(clusterrun, ONE_SERVER, script, "--nproc-per-node=2")
 
     ended = job.ended()
 
@@ -31,8 +33,8 @@ def test_the_main_program_starts_when_its_server_is_ready(clusterrun: Launcher) 
     assert job.left() == []
 
 
-def test_what_each_program_gets(clusterrun: Launcher) -> None:
-    """An unmodified DDP script counts its own ranks only; a server has no world."""
+def test_variables_of_each_program(clusterrun: Launcher) -> None:
+    """A DDP script sees only the ranks of the main program. A service has no world unless it asks for one."""
     job_file = """
         script: train.py
         nproc_per_node: 2
@@ -45,49 +47,55 @@ def test_what_each_program_gets(clusterrun: Launcher) -> None:
             env: {BOTH: of the service, WHERE: "at $PORT"}
           judge: {command: [python, server.py], ready: tcp, world: true}
     """
-    script = asking("""
+    script = client("""
         if os.environ["RANK"] == "0":
             for url in os.environ["CLUSTERRUN_SERVER_URLS"].split(","):
-                print("server", ask("/environment", url))
-            print("judge", ask("/environment", os.environ["CLUSTERRUN_JUDGE_URL"]))
+                print("server", get("/environment", url))
+            print("judge", get("/environment", os.environ["CLUSTERRUN_JUDGE_URL"]))
         print("main", json.dumps(dict(os.environ)))
     """)
-    job = started(clusterrun, job_file, script)
+    job = start_job(clusterrun, job_file, script)
 
     assert job.ended().code == 0
-    ranks = sorted(printed_by(job, "main"), key=lambda each: str(each["RANK"]))
+    ranks = sorted(printed_by(job, "main"), key=lambda worker: str(worker["RANK"]))
     servers, (judge,) = printed_by(job, "server"), printed_by(job, "judge")
     assert [
-        [each[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ROLE_NAME")] for each in ranks
+        [worker[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ROLE_NAME")]
+        for worker in ranks
     ] == [["0", "0", "2", "default"], ["1", "1", "2", "default"]]
     assert [
-        [each[name] for name in ("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")] for each in servers
+        [worker[name] for name in ("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")]
+        for worker in servers
     ] == [["server", "0", "2"], ["server", "1", "2"]]
-    assert [WORLD_VARIABLES & each.keys() for each in servers] == [set(), set()]
+    assert [WORLD_VARIABLES & worker.keys() for worker in servers] == [set(), set()]
     assert [judge[name] for name in sorted(WORLD_VARIABLES)] == ["0", "1", "0", "1"]
-    assert len({each["MASTER_PORT"] for each in (ranks[0], servers[0], judge)}) == 3
-    assert {(each["ALL"], each["BOTH"]) for each in servers} == {("of all", "of the service")}
-    assert {each["BOTH"] for each in (*ranks, judge)} == {"of the job"}
-    ports = [each["PORT"] for each in servers]
-    assert [each["WHERE"] for each in servers] == [f"at {port}" for port in ports]
-    assert len({each["PORT"] for each in (*ranks, *servers, judge)}) == 5
+    assert len({worker["MASTER_PORT"] for worker in (ranks[0], servers[0], judge)}) == 3
+    assert {(worker["ALL"], worker["BOTH"]) for worker in servers} == {("of all", "of the service")}
+    assert {worker["BOTH"] for worker in (*ranks, judge)} == {"of the job"}
+    ports = [worker["PORT"] for worker in servers]
+    assert [worker["WHERE"] for worker in servers] == [f"at {port}" for port in ports]
+    assert len({worker["PORT"] for worker in (*ranks, *servers, judge)}) == 5
     addresses = [f"127.0.0.1:{port}" for port in ports]
-    for each in (*ranks, *servers, judge):
-        found = {name: each[f"CLUSTERRUN_SERVER_{name}"] for name in ("ADDR", "URL", "HOSTS")}
+    for worker in (*ranks, *servers, judge):
+        found = {name: worker[f"CLUSTERRUN_SERVER_{name}"] for name in ("ADDR", "URL", "HOSTS")}
         assert found == {
             "ADDR": addresses[0],
             "URL": f"http://{addresses[0]}",
             "HOSTS": "127.0.0.1",
         }
-        assert each["CLUSTERRUN_SERVER_ADDRS"] == ",".join(addresses)
-        assert each["CLUSTERRUN_SERVER_URLS"] == ",".join(f"http://{it}" for it in addresses)
-        assert each["CLUSTERRUN_SERVER_MASTER"] == f"127.0.0.1:{servers[0]['MASTER_PORT']}"
-        assert each["CLUSTERRUN_JUDGE_ADDR"] == f"127.0.0.1:{judge['PORT']}"
-        assert each["CLUSTERRUN_MAIN_ADDRS"] == ",".join(f"127.0.0.1:{it['PORT']}" for it in ranks)
+        assert worker["CLUSTERRUN_SERVER_ADDRS"] == ",".join(addresses)
+        assert worker["CLUSTERRUN_SERVER_URLS"] == ",".join(
+            f"http://{other}" for other in addresses
+        )
+        assert worker["CLUSTERRUN_SERVER_MASTER"] == f"127.0.0.1:{servers[0]['MASTER_PORT']}"
+        assert worker["CLUSTERRUN_JUDGE_ADDR"] == f"127.0.0.1:{judge['PORT']}"
+        assert worker["CLUSTERRUN_MAIN_ADDRS"] == ",".join(
+            f"127.0.0.1:{other['PORT']}" for other in ranks
+        )
 
 
-def test_variables_in_arguments(clusterrun: Launcher) -> None:
-    """Each worker gets its own; ``$$`` is a dollar, and a text is the shell's."""
+def test_variables_in_arguments_are_replaced(clusterrun: Launcher) -> None:
+    """``$$`` is a dollar sign; a command that is a text is run by the shell."""
     job_file = """
         script: train.py
         args: [--url, $CLUSTERRUN_SERVER_URL, "${RANK}x", $$HOME]
@@ -101,9 +109,9 @@ def test_variables_in_arguments(clusterrun: Launcher) -> None:
             nproc_per_node: 2
             must_finish: true
     """
-    script = asking("print(sys.argv[1:], sys.argv[2] == os.environ['CLUSTERRUN_SERVER_URL'])")
+    script = client("print(sys.argv[1:], sys.argv[2] == os.environ['CLUSTERRUN_SERVER_URL'])")
     prints = "import os, sys; print(sys.argv[1:], sys.argv[2] == os.environ['PORT'])"
-    job = started(clusterrun, job_file, script, files={"prints.py": prints})
+    job = start_job(clusterrun, job_file, script, files={"prints.py": prints})
 
     ended = job.ended()
 
@@ -117,51 +125,35 @@ def test_variables_in_arguments(clusterrun: Launcher) -> None:
     ]
 
 
-def test_a_variable_that_is_not_set(clusterrun: Launcher) -> None:
-    """Nothing starts; the line of the job file is named."""
-    job_file = """
-        script: train.py
-        services:
-          server: {command: [python, server.py, $MODEL]}
-    """
-    ended = started(clusterrun, job_file).ended()
-
-    assert (ended.code, ended.out) == (2, "")
-    assert "job.yaml:4 services.server" in ended.err
-    assert "$MODEL is not set\n  set it, or write $$MODEL for the text\n" in ended.err
-
-
-def test_services_in_their_order(clusterrun: Launcher) -> None:
-    """``after`` among services; the main program comes last."""
+def test_services_start_in_the_order_of_after(clusterrun: Launcher) -> None:
+    """The main program starts last."""
     job_file = """
         script: train.py
         services:
           judge: {command: [python, server.py], ready: tcp, after: [server]}
           server: {command: "sleep 0.5; exec python server.py", ready: /health}
     """
-    job = started(clusterrun, job_file)
+    job = start_job(clusterrun, job_file)
 
     assert job.ended().code == 0
     assert re.findall(r"(?m)^\[(.*)\] \w+", job.out) == ["server 0", "judge 0", "rank 0"]
 
 
-def test_a_server_without_ready_is_not_waited_for(clusterrun: Launcher) -> None:
-    """It is stopped with the others, whatever it does by then."""
+def test_service_without_ready_is_not_waited_for(clusterrun: Launcher) -> None:
     job_file = """
         script: train.py
         services:
           server: {command: "echo loads; sleep 1000"}
     """
-    job = started(clusterrun, job_file)
+    job = start_job(clusterrun, job_file)
 
     assert job.ended().code == 0
     assert "[rank 0] trained\n" in job.out
     assert job.left() == []
 
 
-def test_the_script_is_forked_beside_services(clusterrun: Launcher) -> None:
-    """Its start is as fast as without them."""
-    job = started(clusterrun, ONE_SERVER, "import json", "-v", "--nproc-per-node=2")
+def test_script_is_forked_in_a_job_with_services(clusterrun: Launcher) -> None:
+    job = start_job(clusterrun, ONE_SERVER, "import json", "-v", "--nproc-per-node=2")
 
     ended = job.ended()
 
@@ -169,17 +161,43 @@ def test_the_script_is_forked_beside_services(clusterrun: Launcher) -> None:
     assert "clusterrun: workers are forked; " in ended.err
 
 
-def test_a_script_and_a_module_as_services(clusterrun: Launcher) -> None:
-    """They run in the job's Python."""
+def test_script_and_module_as_services(clusterrun: Launcher) -> None:
     job_file = """
         script: train.py
         services:
           server: {script: server.py, args: [prints], ready: /health}
           files: {module: http.server, args: [$PORT], ready: /train.py}
     """
-    script = asking("print('size', len(ask('/train.py', os.environ['CLUSTERRUN_FILES_URL'])) > 9)")
-    job = started(clusterrun, job_file, script)
+    script = client("print('size', len(get('/train.py', os.environ['CLUSTERRUN_FILES_URL'])) > 9)")
+    job = start_job(clusterrun, job_file, script)
 
     assert job.ended().code == 0
     assert "[rank 0] size True\n" in job.out
     assert "[server 0] tokens/s: 1\n" in job.out
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "error"),
+    [
+        ("[no-such-command]", [], "services.server: there is no program no-such-command\n"),
+        (
+            "[python, server.py, $MODEL]",
+            [],
+            "$MODEL is not set\n  set it, or write $$MODEL for the",
+        ),
+        (
+            "[python, server.py]",
+            ["--role=server"],
+            "server is the role of the main program (--role)",
+        ),
+        ("[python, server.py]", ["--nnodes=2", "--master-addr=127.0.0.1"], "give --node-rank\n"),
+    ],
+)
+def test_usage_error(clusterrun: Launcher, command: str, options: list[str], error: str) -> None:
+    """Nothing starts."""
+    job_file = f"script: train.py\nservices:\n  server: {{command: {command}}}"
+    ended = start_job(clusterrun, job_file, "print('trained')", *options).ended()
+
+    assert (ended.code, ended.out) == (2, "")
+    assert "job.yaml:3 services.server" in ended.err
+    assert error in ended.err

@@ -1,4 +1,4 @@
-"""The example of the repository: a policy that is trained by DDP beside servers that draw its actions."""
+"""The repository's example: a policy trained by DDP beside servers that draw its actions."""
 
 import re
 from pathlib import Path
@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.long
-def test_the_policy_learns(clusterrun: Launcher) -> None:
-    """Fifty steps, weights pushed in each; then the servers end with the ranks."""
+def test_policy_learns(clusterrun: Launcher) -> None:
+    """Weights are pushed to the servers in each of fifty steps."""
     clusterrun.folder = ROOT
 
     ended = clusterrun.command("--config", "configs/train_and_serve.yaml").ended(300)
