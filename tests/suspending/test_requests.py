@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from free_ports import free_port
 
 from tests.commands.run_commands import run_command
-from tests.contract.launched import Launcher
+from tests.contract.launched import Launcher, node_options
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -42,42 +41,6 @@ class client:
         Path("suspended").touch()
 """
 """Stands in for High-Flyer's module, whose commands come from its platform."""
-
-NODE_LEVEL = """
-import multiprocessing, os, time
-from clusterrun import suspend
-
-GPUS = 2
-
-def train(local_rank, step, saved):
-    rank = int(os.environ["RANK"]) * GPUS + local_rank
-    world = int(os.environ["WORLD_SIZE"]) * GPUS
-    while not step.value:
-        time.sleep(0.01)
-    # One write: print makes two of an unbuffered line, and both processes write to one pipe.
-    os.write(1, f"rank {rank} of {world} saves\\n".encode())
-    saved.release()
-
-if __name__ == "__main__":
-    context = multiprocessing.get_context("spawn")
-    step, saved = context.Value("i", 0), context.Semaphore(0)
-    ranks = [context.Process(target=train, args=(rank, step, saved)) for rank in range(GPUS)]
-    for each in ranks:
-        each.start()
-    asked = 0
-    while not suspend.requested():
-        if not asked:
-            print("begun", flush=True)
-        asked += 1
-        time.sleep(0.01)
-    step.value = asked
-    for _ in ranks:
-        saved.acquire()
-    for each in ranks:
-        each.join()
-    suspend.ready()
-"""
-"""As scripts for High-Flyer's platform are written: a process for each node, which forks."""
 
 EACH_PROCESS_ASKS = """
 import multiprocessing, os, time
@@ -118,9 +81,8 @@ def fake_command(folder: Path, name: str, script: str) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-def test_a_user_suspends_a_run(clusterrun: Launcher, tmp_path: Path) -> None:
+def test_suspend_command(clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path) -> None:
     """With the run id, from another process; the agent's socket is removed."""
-    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
     job = clusterrun.script(LOOP, "--run-id=mine", workers=2, environ=runtime)
     job.wait_for("begun", times=2)
 
@@ -238,21 +200,6 @@ def test_request_during_imports(clusterrun: Launcher) -> None:
     assert (done.code, done.out.count("saved")) == (75, 2), done
 
 
-@pytest.mark.long
-def test_a_script_that_forks_for_itself_is_suspended(clusterrun: Launcher) -> None:
-    """One worker for each node, whose main process asks; its own processes save."""
-    options = ("--nproc-per-node=1", "--numa-binding=none", "--suspend-signal=USR1")
-    job = clusterrun.script(NODE_LEVEL, *options)
-    job.wait_for("begun")
-
-    job.signal(signal.SIGUSR1)
-    done = job.ended()
-
-    assert done.code == 75, done.err
-    assert sorted(done.out.splitlines())[1:] == ["rank 0 of 2 saves", "rank 1 of 2 saves"]
-    assert job.left() == []
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_any_process_of_a_node_may_request(clusterrun: Launcher, method: str) -> None:
     """All of them save at one step, and the job waits for the last."""
@@ -286,9 +233,8 @@ for step in range(100000):
 """
 
 
-def test_hung_rank_is_printed(clusterrun: Launcher, tmp_path: Path) -> None:
+def test_hung_rank_is_printed(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """The command and the job print it; after a second request, the job ends without that rank."""
-    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
     job = clusterrun.script(ONE_HANGS, "--run-id=mine", workers=3, environ=runtime)
     job.wait_for("begun", times=3)
 
@@ -348,9 +294,7 @@ while not os.path.exists("go"):
 """
 
 
-def test_without_a_scratch_folder_a_job_is_not_suspended(
-    clusterrun: Launcher, tmp_path: Path
-) -> None:
+def test_suspend_without_scratch_folder_is_an_error(clusterrun: Launcher, tmp_path: Path) -> None:
     """It continues, because nothing would be saved; one warning for all attempts says what is lost."""
     environ = {"TMPDIR": str(tmp_path / "absent"), "XDG_RUNTIME_DIR": str(tmp_path)}
     options = ("--run-id=mine", "--max-restarts=1", "--suspend-grace=1")
@@ -373,21 +317,18 @@ def test_without_a_scratch_folder_a_job_is_not_suspended(
 
 
 def test_other_nodes_save_if_one_has_no_scratch_folder(
-    clusterrun: Launcher, tmp_path: Path
+    clusterrun: Launcher, runtime: dict[str, str]
 ) -> None:
     """Its ranks never call."""
-    port = free_port()
-    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
     environs = [runtime, {"TMPDIR": "/absent", "XDG_RUNTIME_DIR": "/absent"}]
     jobs = [
         clusterrun.script(
             LOOP,
-            *("--run-id=mine", "--nnodes=2", "--master-addr=127.0.0.1", "--suspend-grace=60"),
-            *(f"--node-rank={number}", f"--master-port={port}"),
+            *("--run-id=mine", "--suspend-grace=60", *options),
             workers=1,
             environ=environ,
         )
-        for number, environ in enumerate(environs)
+        for options, environ in zip(node_options(), environs, strict=True)
     ]
     for job in jobs:
         job.wait_for("begun")
