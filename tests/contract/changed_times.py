@@ -1,4 +1,4 @@
-"""The command with a different value of a timeout, which a test could not wait for."""
+"""The command with another value of one of its times, so that a test need not wait."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.imports import imports
 
 
 def command_with(folder: Path, module: ModuleType, name: str, seconds: float) -> str:
-    """Write a program that runs the command with a different value of a constant of ``module``; return its path."""
+    """Write a program that runs the command with another value of a constant; return its path."""
     assert isinstance(getattr(module, name), float)
     program = folder / "bin" / "clusterrun"
     program.parent.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
-"""A debugger's client: the part of the Debug Adapter Protocol that hits a breakpoint.
+"""A client of a debugger: as much of the Debug Adapter Protocol as breakpoints need.
 
-As VS Code, it has a session of its own for each child process of the debugged one.
+Like VS Code, it has one session for each child process of the debugged process.
 """
 
 import json
@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.waiting import SECONDS_TO_ACT, wait_until
@@ -20,7 +19,7 @@ ENDPOINTS = "endpoints.json"
 
 
 class Debugger:
-    """A session, with one process."""
+    """A session with one process."""
 
     def __init__(self, port: int) -> None:
         """Connect to the adapter's ``port``."""
@@ -33,26 +32,20 @@ class Debugger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the connection."""
+    def __exit__(self, *_: object) -> None:
         self._stream.close()
         self._socket.close()
 
     def attach(self, breakpoints: dict[Path, list[int]], **request: object) -> None:
-        """Let the process run until one of these lines; ``request``: as in a launch.json."""
+        """Run the process to one of these lines; ``request`` is as in a launch.json."""
         self._begin("attach", breakpoints, request)
 
     def launch(self, breakpoints: dict[Path, list[int]], **request: object) -> None:
-        """Have the adapter start a process; ``request``: as in a launch.json."""
+        """Start a process by the adapter; ``request`` is as in a launch.json."""
         self._begin("launch", breakpoints, request)
 
     def child(self, breakpoints: dict[Path, list[int]]) -> "Debugger":
-        """Return a session with the next child process, which runs until one of these lines."""
+        """Return a session with the next child process, which runs to one of these lines."""
         request = self.event("debugpyAttach")["body"]
         with ExitStack() as on_failure:
             session = on_failure.enter_context(Debugger(self._port))
@@ -67,13 +60,13 @@ class Debugger:
     def _begin(
         self, command: str, breakpoints: dict[Path, list[int]], request: dict[str, object]
     ) -> None:
-        self.ask("initialize", adapterID="test", linesStartAt1=True, pathFormat="path")
+        self.request("initialize", adapterID="test", linesStartAt1=True, pathFormat="path")
         beginning = self._send(command, {"justMyCode": False, **request})
         self.event("initialized")
         for path, lines in breakpoints.items():
-            places = [{"line": line} for line in lines]
-            self.ask("setBreakpoints", source={"path": str(path)}, breakpoints=places)
-        self.ask("configurationDone")
+            points = [{"line": line} for line in lines]
+            self.request("setBreakpoints", source={"path": str(path)}, breakpoints=points)
+        self.request("configurationDone")
         self._answer(beginning)
 
     def stopped(self) -> tuple[int, str, int]:
@@ -85,15 +78,17 @@ class Debugger:
     def value(self, thread: int, expression: str) -> str:
         """Return the value of ``expression`` where the thread has stopped."""
         frame = self._frame(thread)
-        answer = self.ask("evaluate", expression=expression, frameId=frame["id"], context="watch")
+        answer = self.request(
+            "evaluate", expression=expression, frameId=frame["id"], context="watch"
+        )
         text: str = answer["body"]["result"]
         return text
 
     def resume(self, thread: int) -> None:
         """Continue a stopped thread."""
-        self.ask("continue", threadId=thread)
+        self.request("continue", threadId=thread)
 
-    def ask(self, command: str, **arguments: object) -> Message:
+    def request(self, command: str, **arguments: object) -> Message:
         """Send a request; return its answer, which must be a success."""
         return self._answer(self._send(command, arguments))
 
@@ -102,7 +97,7 @@ class Debugger:
         return self._next(lambda message: message.get("event") == name, name)
 
     def _frame(self, thread: int) -> Message:
-        frame: Message = self.ask("stackTrace", threadId=thread)["body"]["stackFrames"][0]
+        frame: Message = self.request("stackTrace", threadId=thread)["body"]["stackFrames"][0]
         return frame
 
     def _send(self, command: str, arguments: Message) -> int:
@@ -117,15 +112,15 @@ class Debugger:
         assert answer["success"], answer
         return answer
 
-    def _next(self, wanted: Callable[[Message], bool], name: str) -> Message:
+    def _next(self, matches: Callable[[Message], bool], name: str) -> Message:
         for message in [*self._received]:
-            if wanted(message):
+            if matches(message):
                 self._received.remove(message)
                 return message
         deadline = time.monotonic() + SECONDS_TO_ACT
         while time.monotonic() < deadline:
             message = self._read()
-            if wanted(message):
+            if matches(message):
                 return message
             self._received.append(message)
         raise AssertionError(f"the debugged program did not send {name}: {self._received}")
@@ -140,15 +135,15 @@ class Debugger:
 
 
 def with_endpoints(folder: Path) -> dict[str, str]:
-    """Return the variable by which debugpy's adapter writes a file in ``folder``."""
+    """Return the variable that has debugpy's adapter write a file in ``folder``."""
     return {"DEBUGPY_ADAPTER_ENDPOINTS": str(folder / ENDPOINTS)}
 
 
 def first_session(folder: Path) -> Debugger:
-    """Return a session with the adapter that writes its file in ``folder``, as soon as it takes sessions.
+    """Return a session with the adapter that writes its file in ``folder``.
 
-    As soon as it listens is too early: what takes sessions then ends at times, for want of an
-    attribute that another thread has yet to set, and no later session is answered (debugpy 1.8.22).
+    Its port may not be used before: debugpy 1.8.22 sometimes answers no session if one comes while
+    another thread has yet to set an attribute.
     """
     file = folder / ENDPOINTS
 

@@ -29,7 +29,7 @@ KEYS = {"Ctrl-C": b"\x03", "Ctrl-Z": b"\x1a", "Ctrl-\\": b"\x1c", "Ctrl-D": b"\x
 
 
 class Shell:
-    """An interactive shell; ``close`` ends every process that was started in it."""
+    """An interactive shell; ``close`` ends every process started in it."""
 
     def __init__(self, folder: Path, words: tuple[str, ...] = BASH, **environ: str) -> None:
         """Start the shell in ``folder``, where scripts are written, too."""
@@ -39,23 +39,22 @@ class Shell:
         if self.pid == 0:
             os.chdir(folder)
             # No colours and no bracketed paste: only the tested output appears.
-            usual = {**plain_environment(), MARK: self.mark, "PS1": PROMPT, "TERM": "dumb"}
-            os.execvpe(words[0], words, {**usual, **environ})
+            variables = {**plain_environment(), MARK: self.mark, "PS1": PROMPT, "TERM": "dumb"}
+            os.execvpe(words[0], words, {**variables, **environ})
         self._unread = ""
         if words == BASH:
             self.expect(PROMPT)
 
     def run(self, text: str, *options: str, after: str = "") -> None:
-        """Type the command that runs a script with this text, and ``after`` behind it."""
+        """Type the command that runs a script with this text, followed by ``after``."""
         (self.folder / "script.py").write_text(dedent(text))
         self.type(" ".join((COMMAND, *options, "script.py", after)))
 
     def type(self, line: str) -> None:
-        """Type a line."""
         self.type_keys(f"{line}\r")
 
     def type_keys(self, keys: str) -> None:
-        """Type what may not be a whole line."""
+        """Type text that may not be a complete line."""
         os.write(self.descriptor, keys.encode())
 
     def press(self, key: str) -> None:

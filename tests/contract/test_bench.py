@@ -1,4 +1,4 @@
-"""``clusterrun bench``, on scripts that print what they like."""
+"""``clusterrun bench`` on scripts that print their throughput."""
 
 import json
 import signal
@@ -13,14 +13,14 @@ SCALES = """
 
     factor = float(sys.argv[1]) if len(sys.argv) > 1 else 1
     for step in range(5):
-        # Of the first step, nothing may be used.
+        # The first step must not be used.
         speed = 1 if step == 0 else 100 * factor * int(os.environ["WORLD_SIZE"])
         print("step", step, speed, "images/s", flush=True)
 """
 
 
 def test_two_variants_at_two_sizes(clusterrun: Launcher) -> None:
-    """A table as JSON, and the output of each run in a folder of its own."""
+    """The output of each run is in its own folder."""
     variants = ("--variant=plain:", "--variant=fast: --start-method spawn -- 3")
     options = ("--nproc=1,2", *variants, "--json", "--log-dir=results")
     done = clusterrun.script(SCALES, "bench", *options).ended()
@@ -45,22 +45,22 @@ def test_two_variants_at_two_sizes(clusterrun: Launcher) -> None:
     assert json.loads((folder / "results.json").read_text())["unit"] == "images/s"
 
 
-def test_a_run_that_fails(clusterrun: Launcher) -> None:
-    """The others are measured; the exit code is that of the run."""
+def test_failed_run(clusterrun: Launcher) -> None:
+    """Other runs are measured. The exit code is that of the failed run."""
     script = "import sys\nprint('5 it/s')\nsys.exit(int(sys.argv[1]))"
     variants = ("--variant=bad: -- 7", "--variant=good: -- 0")
     done = clusterrun.script(script, "bench", "--nproc=1", *variants).ended()
 
     assert done.code == 7, done
-    place = Path("clusterrun-bench/bad/1-nodes-1-workers/round-1")
-    assert done.out.splitlines()[1].endswith(f"exit code 7; see {place}")
-    assert "exit code 7" in (clusterrun.folder / place / "output.txt").read_text()
+    folder = Path("clusterrun-bench/bad/1-nodes-1-workers/round-1")
+    assert done.out.splitlines()[1].endswith(f"exit code 7; see {folder}")
+    assert "exit code 7" in (clusterrun.folder / folder / "output.txt").read_text()
     assert done.out.splitlines()[2].split()[:4] == ["good", "1", "1", "5"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_the_running_benchmark(clusterrun: Launcher, number: int) -> None:
-    """The runs before it are measured; no process is left."""
+def test_signal_ends_the_current_run(clusterrun: Launcher, number: int) -> None:
+    """Previous runs are in the table."""
     script = """
         import os, time
         print("5 it/s", flush=True)
@@ -82,8 +82,8 @@ def test_signal_ends_the_running_benchmark(clusterrun: Launcher, number: int) ->
     assert job.left() == []
 
 
-def test_broken_pipe_of_the_table(clusterrun: Launcher) -> None:
-    """It exits as if killed by SIGPIPE, and the results are in their folder."""
+def test_closed_standard_output(clusterrun: Launcher) -> None:
+    """The results are in their folder."""
     words = ("bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "bash")
     done = clusterrun.script("print('5 it/s')", "bench", "--nproc=1", around=words).ended()
 
@@ -92,7 +92,7 @@ def test_broken_pipe_of_the_table(clusterrun: Launcher) -> None:
     assert (clusterrun.folder / "clusterrun-bench/results.json").exists()
 
 
-def test_a_folder_whose_name_is_not_utf_8(clusterrun: Launcher) -> None:
+def test_folder_whose_name_is_not_utf_8(clusterrun: Launcher) -> None:
     options = ("--nproc=1", "--log-dir=r\udc80", "--json")
     done = clusterrun.script("print('5 it/s')", "bench", *options).ended()
 
@@ -109,8 +109,7 @@ def test_a_folder_whose_name_is_not_utf_8(clusterrun: Launcher) -> None:
         ("print('0 images/s')\nprint('0.0 images/s')", "the throughput is 0"),
     ],
 )
-def test_run_without_measurements(script: str, fault: str, clusterrun: Launcher) -> None:
-    """The run ends well, and the benchmark does not: a program would take it for a success."""
+def test_run_without_throughput_is_a_failure(script: str, fault: str, clusterrun: Launcher) -> None:
     done = clusterrun.script(script, "bench", "--nproc=1", "--json").ended()
 
     why = f"{fault}; see clusterrun-bench/script/1-nodes-1-workers/round-1"
@@ -120,8 +119,7 @@ def test_run_without_measurements(script: str, fault: str, clusterrun: Launcher)
 
 
 @pytest.mark.long
-def test_a_metric_is_given(clusterrun: Launcher) -> None:
-    """A script that prints its throughput in a form of its own."""
+def test_metric_option_and_drawing(clusterrun: Launcher) -> None:
     script = "print('speed=12')"
     given = clusterrun.script(script, "bench", "--nproc=1", "--metric", r"speed=(\d+)").ended()
 

@@ -1,6 +1,6 @@
-"""The benchmarks of docs/torchrun.md, with few runs: ten times what is promised passes.
+"""The benchmarks of docs/torchrun.md, with few runs: ten times the promised value passes.
 
-That shows that something is badly wrong, or that a benchmark measures nothing any more.
+A failure shows a large regression, or a benchmark that measures nothing.
 """
 
 import math
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 @pytest.mark.timeout(1900)
 @pytest.mark.parametrize(("nproc", "times"), [(8, 5), (32, 8)])
-def test_ranks_are_ready_sooner_than_torchruns(nproc: int, times: int) -> None:
+def test_ranks_are_ready_sooner_than_with_torchrun(nproc: int, times: int) -> None:
     """Promised: at least ``times`` faster; eight take one ``import torch`` and a little more."""
     options = ("--runs=1", f"--nproc={nproc}")
 
@@ -30,7 +30,7 @@ def test_ranks_are_ready_sooner_than_torchruns(nproc: int, times: int) -> None:
     assert nproc > 8 or against_import[0] < 10 * against_import[1]
 
 
-def test_memory_of_eight_ranks_is_at_most_torchruns() -> None:
+def test_eight_training_ranks_need_no_more_memory_than_with_torchrun() -> None:
     """Promised: half of torchrun's memory; ten times that would be five torchruns."""
     of_ranks, of_all = rows("bench_memory.py", "--runs=1")
 
@@ -38,7 +38,7 @@ def test_memory_of_eight_ranks_is_at_most_torchruns() -> None:
     assert of_ranks[0] < of_all[0] < 10 * 0.5 * of_all[1]
 
 
-def test_an_idle_launcher_is_small_and_sleeps() -> None:
+def test_idle_launcher_is_small_and_sleeps() -> None:
     """Promised: 35 MB, and no wake-up in ten seconds."""
     agent, with_helpers, wakeups = rows("bench_idle.py", "--runs=1")
 
@@ -46,28 +46,28 @@ def test_an_idle_launcher_is_small_and_sleeps() -> None:
     assert wakeups[0] == 0
 
 
-def test_a_restart_takes_seconds() -> None:
-    """Promised: one second; torchrun may hang."""
+def test_restart_takes_seconds() -> None:
+    """Promised: one second. Torchrun may hang."""
     [restart] = rows("bench_restart.py", "--runs=1")
 
     assert 0 < restart[0] < 10
 
 
-def test_a_failure_reaches_all_ranks_at_once() -> None:
+def test_failure_stops_all_ranks_at_once() -> None:
     """Promised: within 50 ms."""
     [stop] = rows("bench_stop.py", "--runs=3")
 
     assert 0 < stop[0] < 10 * 50
 
 
-def test_calls_from_python_beat_torch_multiprocessing() -> None:
+def test_calls_from_python_are_faster_than_torch_multiprocessing() -> None:
     """Promised: 5 times for a launch."""
     launch, *_ = rows("bench_from_python.py", "--runs=1", "--nproc=4")
 
     assert 5 / 10 < launch[2] < math.inf
 
 
-def test_two_thousand_nodes_join_quickly() -> None:
+def test_rendezvous_of_two_thousand_nodes() -> None:
     """Promised: all join within 1 s, a failure reaches 99 % within 0.2 s, 10 KB each."""
     ten, two_thousand = rows("bench_rendezvous.py", "--runs=1", "--nodes", "2000", "--torch", "10")
 
@@ -79,7 +79,7 @@ def test_two_thousand_nodes_join_quickly() -> None:
     assert 0.1 < memory < 10 * 10
 
 
-def test_join_time_is_linear_up_to_ten_thousand_nodes() -> None:
+def test_ten_thousand_nodes_need_no_more_time_each_than_a_thousand() -> None:
     """Promised: all have joined, and all have ended, within 1.2 s."""
     options = ("--runs=1", "--nodes", "1000", "10000", "--torch")
 
@@ -92,7 +92,7 @@ def test_join_time_is_linear_up_to_ten_thousand_nodes() -> None:
     assert 0 < end_growth < 10
 
 
-def test_twenty_spares_replace_twenty_nodes() -> None:
+def test_twenty_spares_replace_twenty_nodes_at_once() -> None:
     """Promised: all of 2,000 nodes know the new world within 0.5 s, 10 KB each."""
     [[seconds, *memory]] = rows("bench_lost_nodes.py", "--runs=1")
 
@@ -102,8 +102,8 @@ def test_twenty_spares_replace_twenty_nodes() -> None:
 
 @pytest.mark.hosts
 @pytest.mark.needs("root", "ip", "nsenter", "unshare")
-def test_a_spare_takes_over_at_once() -> None:
-    """Promised: 1.5 s; torchrun's ranks may fail to meet again."""
+def test_spare_replaces_node_at_once() -> None:
+    """Promised: 1.5 s. Torchrun's rendezvous may fail."""
     [[seconds, *_]] = rows("bench_spares.py", "--runs=1")
 
     assert 0 < seconds < 10 * 1.5
@@ -112,7 +112,7 @@ def test_a_spare_takes_over_at_once() -> None:
 @pytest.mark.hosts
 @pytest.mark.needs("root", "ip", "nsenter", "unshare")
 def test_each_loss_is_followed_by_another_attempt() -> None:
-    """Found at once, or after the 15 s of --heartbeat-timeout and a few intervals."""
+    """The loss is found at once, or after the 15 s of --heartbeat-timeout and some intervals."""
     _, killed, *others = rows("bench_losses.py", "--runs=1")
 
     assert 0 < killed[0] < 10 * 1.2
@@ -121,11 +121,9 @@ def test_each_loss_is_followed_by_another_attempt() -> None:
 
 
 @pytest.mark.alone
-def test_no_lease_of_a_healthy_job_ends() -> None:
-    """The script fails if one does; 1,000 nodes for ten minutes have 3 s left of 6.
-
-    Alone: it computes on all cores, and other benchmarks would measure that.
-    """
+def test_no_lease_of_a_healthy_job_expires() -> None:
+    """The script fails if one does; 1,000 nodes for ten minutes have 3 s left of 6."""
+    # It is marked alone because it uses all cores, which other benchmarks would measure.
     [[_, _, left, own, used]] = rows("bench_leases.py", "--nodes=200", "--seconds=20", "--busy")
 
     assert min(left, own) > 0
@@ -148,7 +146,7 @@ def run(script: str, *options: str) -> str:
     """Run a script, which ends its processes on SIGTERM; return what it prints."""
     command = [sys.executable, str(SCRIPTS / script), *options]
     pipe = subprocess.PIPE
-    # Those with several hosts import them from the tests.
+    # Benchmarks on several hosts import the tests' hosts.
     environ = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)} if script in ON_HOSTS else None
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environ) as process:
         try:

@@ -1,4 +1,4 @@
-"""Binding: what a dry run plans for real machines, and what the kernel reports of workers."""
+"""Binding: plans of dry runs for real machines, and what the kernel reports of workers."""
 
 import json
 import os
@@ -24,8 +24,7 @@ PRINTS_CPUS = """
 
 
 @pytest.mark.parametrize("mode", ["auto", "none"])
-def test_a_launcher_that_is_bound_binds_its_workers(clusterrun: Launcher, mode: str) -> None:
-    """Workers get only CPUs that taskset (or a scheduler) has left to the launcher."""
+def test_workers_use_only_cpus_of_the_launcher(clusterrun: Launcher, mode: str) -> None:
     last = str(max(os.sched_getaffinity(0)))
     ended = clusterrun.script(
         PRINTS_CPUS, f"--numa-binding={mode}", workers=2, around=("taskset", "-c", last)
@@ -38,13 +37,13 @@ def test_a_launcher_that_is_bound_binds_its_workers(clusterrun: Launcher, mode: 
 
 
 @each(("name", "mode", "expected"), recommended())
-def test_a_dry_run_gives_real_machines_the_recommended_masks(
+def test_dry_run_has_recommended_masks_of_real_machines(
     real_machine: Callable[[str], Path], name: str, mode: str, expected: list[str]
 ) -> None:
-    """One worker for each GPU, in the vendor's order."""
+    """There is one worker per GPU, in the vendor's order."""
     options = [f"--machine-root={real_machine(name)}", f"--numa-binding={mode}"]
 
-    workers = planned(options, {})
+    workers = planned_workers(options, {})
 
     assert [worker["cpus"] for worker in workers] == expected
     assert [worker["gpu"] for worker in workers] == [*range(len(expected))]
@@ -53,21 +52,21 @@ def test_a_dry_run_gives_real_machines_the_recommended_masks(
 @each(
     ("name", "expected"), [(name, masks) for name, mode, masks in recommended() if mode == "node"]
 )
-def test_a_dry_run_follows_cuda_visible_devices(
+def test_dry_run_follows_cuda_visible_devices(
     real_machine: Callable[[str], Path], name: str, expected: list[str]
 ) -> None:
-    """Two workers, the first on the last GPU."""
+    """The first of two workers uses the last GPU."""
     options = [f"--machine-root={real_machine(name)}", "--numa-binding=node"]
     last = len(expected) - 1
 
-    workers = planned(options, {"CUDA_VISIBLE_DEVICES": f"{last},0"})
+    workers = planned_workers(options, {"CUDA_VISIBLE_DEVICES": f"{last},0"})
 
     assert [worker["cpus"] for worker in workers] == [expected[last], expected[0]]
     assert [worker["gpu"] for worker in workers] == [last, 0]
 
 
-def planned(options: list[str], environ: Mapping[str, str]) -> list[Any]:
-    """Return the workers that a dry run with these options prints."""
+def planned_workers(options: list[str], environ: Mapping[str, str]) -> list[Any]:
+    """Return the workers of a dry run with these options."""
     done = typed(["--dry-run", "--json", *options, __file__], environ, Path(__file__).parent)
 
     assert (done.code, done.err) == (0, "")
@@ -75,8 +74,7 @@ def planned(options: list[str], environ: Mapping[str, str]) -> list[Any]:
     return workers
 
 
-def test_a_strict_job_that_cannot_be_bound(clusterrun: Launcher) -> None:
-    """No worker starts, and the exit code is 3."""
+def test_strict_job_that_can_not_be_bound_is_an_error(clusterrun: Launcher) -> None:
     job = clusterrun.script(
         "print('started')",
         "--numa-strict",
@@ -93,8 +91,8 @@ def test_a_strict_job_that_cannot_be_bound(clusterrun: Launcher) -> None:
     assert job.left() == []
 
 
-def test_memory_and_cpus_of_a_node(clusterrun: Launcher) -> None:
-    """The kernel reports them in the first attempt and after a restart."""
+def test_kernel_reports_planned_memory_policy_and_cpus(clusterrun: Launcher) -> None:
+    """They are the same after a restart."""
     script = """
         import os, sys
         [cpus] = [line.split()[1] for line in open("/proc/self/status") if "Cpus_allowed_l" in line]
@@ -104,10 +102,10 @@ def test_memory_and_cpus_of_a_node(clusterrun: Launcher) -> None:
     """
     options = ("--numa-memory=bind", "--numa-strict", "--max-restarts=1")
 
-    planned = clusterrun.script(script, *options, "--dry-run", "--json", workers=1).ended()
+    dry_run = clusterrun.script(script, *options, "--dry-run", "--json", workers=1).ended()
     ended = clusterrun.script(script, *options, workers=1).ended()
 
-    (worker,) = json.loads(planned.out)["workers"]
+    (worker,) = json.loads(dry_run.out)["workers"]
     if worker["memory"] is None:
         pytest.skip(f"one worker has no node here: {worker['remark']}")
     nodes = ",".join(map(str, worker["memory"]["numa_nodes"]))
@@ -116,8 +114,8 @@ def test_memory_and_cpus_of_a_node(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_each_worker_sees_its_own_gpu(clusterrun: Launcher, method: str) -> None:
-    """Torchrun's flag, with each start method, also where no GPU is found."""
+def test_virtual_local_rank_hides_other_gpus(clusterrun: Launcher, method: str) -> None:
+    """This works without GPUs."""
     script = """
         import os
         names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
@@ -136,8 +134,8 @@ def test_each_worker_sees_its_own_gpu(clusterrun: Launcher, method: str) -> None
     assert sorted(ended.out.splitlines()) == ["[rank 0] 0 0 2 6", "[rank 1] 1 0 2 7"]
 
 
-def test_a_dry_run_with_a_numa_map(tmp_path: Path) -> None:
-    """Two GPUs for each worker; the tables give one of them the wrong node."""
+def test_dry_run_with_numa_map(tmp_path: Path) -> None:
+    """Each worker has two GPUs. The machine reports a wrong node for one GPU."""
     gpus = tuple(
         PciDevice(f"0000:{bus}:00.0", numa_node=0, uuid=f"GPU-{bus}", minor=minor)
         for minor, bus in enumerate(("17", "18", "ca", "cb"))
@@ -150,7 +148,7 @@ def test_a_dry_run_with_a_numa_map(tmp_path: Path) -> None:
         "--virtual-local-rank",
     ]
 
-    first, second = planned(options, {})
+    first, second = planned_workers(options, {})
 
     assert (first["cpus"], second["cpus"]) == ("0-3", "4-7")
     assert (first["numa_node"], second["numa_node"]) == (0, 1)
@@ -159,8 +157,8 @@ def test_a_dry_run_with_a_numa_map(tmp_path: Path) -> None:
     assert [worker["env"]["LOCAL_RANK"] for worker in (first, second)] == ["0", "0"]
 
 
-def test_a_dry_run_of_chosen_gpus(tmp_path: Path) -> None:
-    """CUDA_VISIBLE_DEVICES has blanks; the dry run names it. A missing GPU is an error."""
+def test_dry_run_with_devices(tmp_path: Path) -> None:
+    """CUDA_VISIBLE_DEVICES has a blank. A GPU that is not visible is an error."""
     gpus = (
         PciDevice(f"0000:{bus}:00.0", numa_node=node, uuid=f"GPU-{bus}", minor=minor)
         for minor, (bus, node) in enumerate((("17", 0), ("18", 0), ("ca", 1)))
@@ -181,8 +179,7 @@ def test_a_dry_run_of_chosen_gpus(tmp_path: Path) -> None:
     )
 
 
-def test_a_script_that_binds_itself_causes_no_warning(clusterrun: Launcher) -> None:
-    """Its own binding is what it reads back."""
+def test_script_that_binds_itself_causes_no_warning(clusterrun: Launcher) -> None:
     script = """
         import os
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -195,7 +192,7 @@ def test_a_script_that_binds_itself_causes_no_warning(clusterrun: Launcher) -> N
     assert (ended.code, ended.err) == (0, "")
 
 
-REFUSES_CALLS = """
+REFUSE_CALLS = """
     import ctypes, os, struct, sys
 
     LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # linux/bpf_common.h
@@ -222,14 +219,14 @@ SET, GET = "203", "204"
     ("refused", "is_bound"), [(SET, False), (GET, True), (f"{SET},{GET}", False)]
 )
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_sandbox_that_refuses_to_bind(
+def test_sandbox_that_forbids_binding(
     clusterrun: Launcher, tmp_path: Path, refused: str, method: str, *, is_bound: bool
 ) -> None:
-    """Workers run unbound, with one line that has the reason; a strict job ends with it."""
-    refuses = tmp_path / "refuses.py"
-    refuses.write_text(dedent(REFUSES_CALLS))
+    """Workers run unbound, and one warning has the reason. It is an error in a strict job."""
+    program = tmp_path / "refuse_calls.py"
+    program.write_text(dedent(REFUSE_CALLS))
     options = ("--numa-binding=exclusive", f"--start-method={method}")
-    around = (sys.executable, str(refuses), refused)
+    around = (sys.executable, str(program), refused)
 
     ended = clusterrun.script(PRINTS_CPUS, *options, workers=2, around=around).ended()
     strict = clusterrun.script(

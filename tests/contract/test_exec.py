@@ -8,8 +8,8 @@ from tests.captured import captured
 from tests.contract.launched import Launcher
 
 
-def test_the_process_is_the_worker(clusterrun: Launcher) -> None:
-    """The started process runs the script, without a parent or child of clusterrun's."""
+def test_process_is_the_worker(clusterrun: Launcher) -> None:
+    """It has no parent and no child of clusterrun."""
     job = clusterrun.script(
         """
         import os
@@ -26,8 +26,7 @@ def test_the_process_is_the_worker(clusterrun: Launcher) -> None:
     assert (ended.code, ended.out.splitlines()[1], ended.err) == (7, "0 1 127.0.0.1", "")
 
 
-def test_the_worker_starts_as_from_a_shell(clusterrun: Launcher) -> None:
-    """The launcher ignores no signal for it, and does not pass on the token."""
+def test_worker_ignores_no_signal_and_gets_no_token(clusterrun: Launcher) -> None:
     ended = clusterrun.command(
         "--exec",
         "--no-python",
@@ -43,8 +42,8 @@ def test_the_worker_starts_as_from_a_shell(clusterrun: Launcher) -> None:
 
 @pytest.mark.timeout(180)
 def test_tasks_of_a_slurm_step_rendezvous(clusterrun: Launcher) -> None:
-    """As ``srun -n2 clusterrun --exec train.py``: rank, address and port come from the step."""
-    # A job id of this test alone, so that its port differs from other jobs' ports.
+    """As with ``srun -n2 clusterrun --exec train.py``: rank, address and port come from the step."""
+    # No other test has this job id, from which the port is computed.
     step = captured("shared.1") | {"SLURM_JOB_ID": str(os.getpid())}
     script = """
         import os, torch, torch.distributed as dist
@@ -70,8 +69,7 @@ def test_tasks_of_a_slurm_step_rendezvous(clusterrun: Launcher) -> None:
     assert printed == [["sum 3", "local rank 0 of 2"], ["sum 3", "local rank 1 of 2"]]
 
 
-def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
-    """The exit code is the one of a shell."""
+def test_program_that_can_not_be_executed(clusterrun: Launcher) -> None:
     program = clusterrun.folder / "program"
     program.write_text("#!/nowhere/sh\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Files of the user's with names of ours: the script imports them, clusterrun does not.
+"""Files of the user with names that clusterrun uses: the script imports them, clusterrun does not.
 
 A ``clusterrun.py`` beside the script is like a ``torch.py`` there: an import of the name gets it.
 """
@@ -15,7 +15,7 @@ MODULES = ("click", "msgspec", "psutil", "yaml", "launcher", "cli", "run")
 SCRIPT = """
 import os, sys
 names = [{names}]
-print(os.environ["RANK"], *(sys.modules[name].WHOSE for name in names))
+print(os.environ["RANK"], *(sys.modules[name].OWNER for name in names))
 """
 
 COMMANDS = {"command": [COMMAND], "module": [sys.executable, "-m", "clusterrun"]}
@@ -23,12 +23,12 @@ COMMANDS = {"command": [COMMAND], "module": [sys.executable, "-m", "clusterrun"]
 
 @pytest.fixture
 def beside(clusterrun: Launcher) -> Launcher:
-    """Return a launcher beside a script, and modules and files whose names clusterrun uses, too."""
+    """Return a launcher in a folder with a script, and modules and files whose names clusterrun uses."""
     folder = clusterrun.folder
     for name in (*MODULES, "topo"):
-        (folder / f"{name}.py").write_text("WHOSE = 'mine'\n")
+        (folder / f"{name}.py").write_text("OWNER = 'user'\n")
     (folder / "launcher").mkdir()
-    (folder / "launcher/__init__.py").write_text("WHOSE = 'mine'\n")
+    (folder / "launcher/__init__.py").write_text("OWNER = 'user'\n")
     (folder / "clusterrun.yaml").write_text("nnodes: 7\n")
     (folder / "topo").write_text("not to be run\n")
     names = ", ".join(map(repr, MODULES))
@@ -38,7 +38,7 @@ def beside(clusterrun: Launcher) -> Launcher:
 
 
 def launch(beside: Launcher, *words: str, command: str = "command", path: str = "") -> Ended:
-    """Run clusterrun in the folder, with this PYTHONPATH; without any if it is empty."""
+    """Run clusterrun in the folder, with this PYTHONPATH if it is not empty."""
     beside.program, *before = COMMANDS[command]
     environ = {"PYTHONPATH": path} if path else {}
     return beside.command(*before, *words, environ=environ).ended()
@@ -46,23 +46,20 @@ def launch(beside: Launcher, *words: str, command: str = "command", path: str = 
 
 @pytest.mark.parametrize(("command", "path"), list(product(COMMANDS, ["", ".", ".:/tmp"])))
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_the_script_imports_its_neighbours(
+def test_script_imports_modules_beside_it(
     beside: Launcher, command: str, path: str, method: str
 ) -> None:
-    """They have the names of our imports and folders. The launcher reads no job file there."""
+    """The launcher reads no job file of that folder."""
     words = ("--nproc-per-node=1", f"--start-method={method}", "train.py")
 
     done = launch(beside, *words, command=command, path=path)
 
     assert (done.code, done.err) == (0, "")
-    assert done.out.split() == ["0", *["mine"] * len(MODULES)]
+    assert done.out.split() == ["0", *["user"] * len(MODULES)]
 
 
 @pytest.mark.parametrize(("command", "path"), list(product(COMMANDS, ["", "."])))
-def test_job_files_and_drawings_use_clusterruns_own_modules(
-    beside: Launcher, command: str, path: str
-) -> None:
-    """Modules of the same names in the folder are not imported."""
+def test_clusterrun_imports_its_own_modules(beside: Launcher, command: str, path: str) -> None:
     (beside.folder / "job.yaml").write_text("script: train.py\n")
 
     read = launch(beside, "--config=job.yaml", "--dry-run", command=command, path=path)
@@ -72,20 +69,17 @@ def test_job_files_and_drawings_use_clusterruns_own_modules(
     assert (drawn.code, drawn.err) == (0, "")
 
 
-def test_a_clusterrun_of_the_users_own(beside: Launcher) -> None:
-    """The command starts, and its script imports the user's module, unless PYTHONPATH has it first.
-
-    ``python -m clusterrun`` runs the user's, as ``python -m`` does with any name.
-    """
-    (beside.folder / "clusterrun.py").write_text("WHOSE = 'mine'\nprint('a script')\n")
-    (beside.folder / "imports.py").write_text("import clusterrun\nprint(clusterrun.WHOSE)\n")
+def test_user_module_called_clusterrun(beside: Launcher) -> None:
+    """The command runs, unless PYTHONPATH has the module. ``python -m clusterrun`` runs the module."""
+    (beside.folder / "clusterrun.py").write_text("OWNER = 'user'\nprint('a script')\n")
+    (beside.folder / "imports.py").write_text("import clusterrun\nprint(clusterrun.OWNER)\n")
     words = ("--nproc-per-node=1", "imports.py")
 
     by_command = launch(beside, *words)
     by_module = launch(beside, *words, command="module")
     by_path = launch(beside, *words, path=".")
 
-    assert (by_command.code, by_command.out) == (0, "a script\nmine\n")
+    assert (by_command.code, by_command.out) == (0, "a script\nuser\n")
     assert (by_module.code, by_module.out) == (0, "a script\n")
     assert by_path.code == 1
     assert "'clusterrun' is not a package" in by_path.err

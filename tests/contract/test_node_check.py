@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 from free_ports import free_port
 
-from tests.contract.launched import Ended, Job, Launcher
+from tests.contract.launched import Ended, Job, Launcher, node_options
 from tests.waiting import wait_until
 
 FAILS_IN_THE_FIRST_ATTEMPT = """
@@ -19,33 +19,28 @@ FAILS_IN_THE_FIRST_ATTEMPT = """
         time.sleep(100)
     print("rank", rank, "on node", os.environ["NODE"])
 """
-"""Of two nodes, with a rank each."""
+"""A script of two nodes with one rank each."""
 
 FAULT = 'fails its check: "sh check.sh" exited with code 1: GPU 3 of node 1 is lost'
 
 
 @pytest.fixture
 def check(clusterrun: Launcher) -> tuple[str, str]:
-    """Return the option for a check that fails on a node that is named by a file."""
+    """Return the option for a check that fails on node N if the file ``bad-N`` exists."""
     (clusterrun.folder / "check.sh").write_text(
         "echo check of node $NODE >> checks\n"
-        "test ! -e bad-$NODE || { echo looking; echo GPU 3 of node $NODE is lost >&2; exit 1; }\n"
+        "test ! -e bad-$NODE || { echo testing; echo GPU 3 of node $NODE is lost >&2; exit 1; }\n"
     )
     return "--check", "sh check.sh"
 
 
-def start(clusterrun: Launcher, script: str, *options: str, nodes: int = 2) -> list[Job]:
-    """Start agents by hand, all on this machine."""
+def start_nodes(clusterrun: Launcher, script: str, *options: str, nodes: int = 2) -> list[Job]:
+    """Start the agents of all nodes on this machine."""
     path = clusterrun.folder / "train.py"
     path.write_text(dedent(script))
-    place = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
     return [
-        clusterrun.command(
-            *(*place, "--node-rank", str(node), *options, str(path)),
-            workers=1,
-            environ={"NODE": str(node)},
-        )
-        for node in range(nodes)
+        clusterrun.command(*of_node, *options, str(path), workers=1, environ={"NODE": str(node)})
+        for node, of_node in enumerate(node_options(nodes))
     ]
 
 
@@ -53,8 +48,8 @@ def codes(ends: list[Ended]) -> list[int]:
     return [end.code for end in ends]
 
 
-def test_a_command_that_passes(clusterrun: Launcher) -> None:
-    """Once for all ranks, in the job's environment, with nothing to read; its output is not shown."""
+def test_passing_check_runs_once_per_node(clusterrun: Launcher) -> None:
+    """It has the job's environment and no standard input. Its output is not shown."""
     script = clusterrun.folder / "check.sh"
     script.write_text(
         "echo checked; echo ran >> runs\n"
@@ -82,17 +77,17 @@ def test_a_command_that_passes(clusterrun: Launcher) -> None:
             [*map(str, range(82, 101)), "bad"],
         ),
         (
-            "echo looking; exec sleep 100",
-            "did not end within 0.5 s (--rdzv-timeout): looking",
-            ["looking"],
+            "echo testing; exec sleep 100",
+            "did not end within 0.5 s (--rdzv-timeout): testing",
+            ["testing"],
         ),
         ("kill -SEGV $$", "was killed by SIGSEGV", []),
     ],
 )
-def test_a_command_that_fails(
+def test_failing_check_is_an_error_with_its_last_lines(
     clusterrun: Launcher, command: str, how: str, last_lines: list[str]
 ) -> None:
-    """Its last lines are printed, and no worker starts."""
+    """No worker starts."""
     time = () if "sleep" not in command else ("--rdzv-timeout", "0.5")
     done = clusterrun.script("print('runs')", "--check", command, *time, workers=1).ended()
 
@@ -102,8 +97,8 @@ def test_a_command_that_fails(
     assert [line.strip() for line in lines[2:]] == last_lines
 
 
-def test_nothing_of_a_command_is_left(clusterrun: Launcher) -> None:
-    """Neither of a command that has passed, nor of one that runs when its launcher is killed."""
+def test_no_process_of_the_check_is_left(clusterrun: Launcher) -> None:
+    """One check has passed; the launcher of the other one is killed."""
     passed = clusterrun.script("print('runs')", "--check", "setsid sleep 100 &", workers=1)
     killed = clusterrun.script(
         "print('runs')", "--check", "setsid sleep 100 & touch began; sleep 100", workers=1
@@ -120,7 +115,7 @@ def test_nothing_of_a_command_is_left(clusterrun: Launcher) -> None:
     ("number", "line"),
     [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "SIGTERM")],
 )
-def test_a_signal_ends_a_command(clusterrun: Launcher, number: int, line: str) -> None:
+def test_signal_ends_the_check(clusterrun: Launcher, number: int, line: str) -> None:
     job = clusterrun.script("print('runs')", "--check", "touch began; sleep 100", workers=1)
     wait_until((clusterrun.folder / "began").exists, "the check has begun")
     job.signal(number)
@@ -134,67 +129,58 @@ def test_a_signal_ends_a_command(clusterrun: Launcher, number: int, line: str) -
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_a_node_that_fails_ends_the_job(
+def test_failing_check_of_any_node_ends_the_job(
     clusterrun: Launcher, check: tuple[str, str], node: int
 ) -> None:
-    """On all nodes, before it begins, with 3; only that node has the last lines."""
+    """Only that node prints the last lines."""
     (clusterrun.folder / f"bad-{node}").touch()
-    ends = [job.ended() for job in start(clusterrun, "print('runs')", "--nnodes", "2", *check)]
+    ends = [
+        job.ended() for job in start_nodes(clusterrun, "print('runs')", "--nnodes", "2", *check)
+    ]
 
     assert codes(ends) == [3, 3], ends
     fault = FAULT.replace("node 1", f"node {node}")
     assert all(end.err.rstrip().endswith(fault) for end in ends), ends
-    assert ["    looking\n" in end.err for end in ends] == [node == 0, node == 1]
+    assert ["    testing\n" in end.err for end in ends] == [node == 0, node == 1]
 
 
-def test_spare_replaces_a_node_that_fails_its_check(
+def test_spare_replaces_node_that_fails_its_check(
     clusterrun: Launcher, check: tuple[str, str]
 ) -> None:
-    """Node 0 names the node that fails, which ends with 3, and waits on for the others."""
+    """Node 0 prints why."""
     (clusterrun.folder / "bad-1").touch()
-    options = ("--nnodes", "2", "--spares", "1", *check)
+    options = ("--nnodes=2", "--spares", "1", *check)
     script = 'import os\nprint("rank", os.environ["RANK"], "on node", os.environ["NODE"])'
-    ends = [job.ended() for job in start(clusterrun, script, *options, nodes=3)]
+    ends = [job.ended() for job in start_nodes(clusterrun, script, *options, nodes=3)]
 
     assert codes(ends) == [0, 3, 0], ends
     assert [end.out for end in ends] == ["rank 0 on node 0\n", "", "rank 1 on node 2\n"]
     assert f"at 127.0.0.1: it {FAULT}\n" in ends[0].err
 
 
-def test_the_node_whose_rank_failed_first_is_checked_again(clusterrun: Launcher) -> None:
-    """It passes, and the next attempt begins."""
-    options = ("--nnodes", "2", "--max-restarts", "1")
-    command = ("--check", "echo check of node $NODE >> checks")
-    ends = [
-        job.ended() for job in start(clusterrun, FAILS_IN_THE_FIRST_ATTEMPT, *options, *command)
-    ]
-
-    assert codes(ends) == [0, 0], ends
-    assert sorted((clusterrun.folder / "checks").read_text().splitlines()) == [
-        "check of node 0",
-        "check of node 1",
-        "check of node 1",
-    ]
-
-
-def test_a_node_that_fails_before_the_next_attempt_ends_the_job(
+def test_failing_check_before_the_next_attempt_ends_the_job(
     clusterrun: Launcher, check: tuple[str, str]
 ) -> None:
-    """With 3 on all nodes, and the failure of its rank."""
+    """The report has the failure of the rank."""
     options = ("--nnodes", "2", "--max-restarts", "1", *check)
-    ends = [job.ended() for job in start(clusterrun, FAILS_IN_THE_FIRST_ATTEMPT, *options)]
+    ends = [job.ended() for job in start_nodes(clusterrun, FAILS_IN_THE_FIRST_ATTEMPT, *options)]
 
     assert codes(ends) == [3, 3], ends
     for end in ends:
         assert "clusterrun: rank 1 on " in end.err
         assert "not restarted: node 1 (" in end.err
         assert end.err.endswith(f"{FAULT}\nclusterrun: exit code 3: a node has failed its check\n")
-    assert "    looking\n" in ends[1].err
+    assert "    testing\n" in ends[1].err
 
 
-def test_spare_joins_the_next_attempt(clusterrun: Launcher, check: tuple[str, str]) -> None:
-    options = ("--nnodes", "2", "--spares", "1", "--max-restarts", "1", *check)
-    ends = [job.ended() for job in start(clusterrun, FAILS_IN_THE_FIRST_ATTEMPT, *options, nodes=3)]
+def test_spare_replaces_node_that_fails_its_check_before_the_next_attempt(
+    clusterrun: Launcher, check: tuple[str, str]
+) -> None:
+    options = ("--nnodes=2", "--spares", "1", "--max-restarts", "1", *check)
+    ends = [
+        job.ended()
+        for job in start_nodes(clusterrun, FAILS_IN_THE_FIRST_ATTEMPT, *options, nodes=3)
+    ]
 
     assert codes(ends) == [0, 3, 0], ends
     assert [end.out for end in ends] == ["rank 0 on node 0\n", "", "rank 1 on node 2\n"]
@@ -202,8 +188,8 @@ def test_spare_joins_the_next_attempt(clusterrun: Launcher, check: tuple[str, st
     assert ends[1].err.endswith("clusterrun: exit code 3: a node has failed its check\n")
 
 
-def test_a_doctor_of_all_nodes_as_the_check(clusterrun: Launcher) -> None:
-    """Its own job runs no check: the doctors of both nodes meet before the nodes do."""
+def test_doctor_of_all_nodes_as_check(clusterrun: Launcher) -> None:
+    """The doctors of both nodes rendezvous before the nodes do, and run no check."""
     variables = {
         "CLUSTERRUN_CHECK": f"{clusterrun.program} doctor",
         "CLUSTERRUN_NNODES": "2",

@@ -18,13 +18,13 @@ fails(int(os.environ["RANK"]) + 41)
 
 @pytest.mark.needs("bash")
 def test_pdb_opens_where_the_first_rank_fails(shell: Shell) -> None:
-    """The other rank fails, too: it waits, and opens none; then the job ends as ever."""
+    """The other rank fails, too, and opens no debugger."""
     shell.run(ALL_FAIL, "--nproc-per-node", "2", "--pdb", "--pass-local-rank")
     rank = int(shell.expect(r"clusterrun: rank (\d) has failed").group(1))
     shell.expect(r"\(Pdb\) ")
 
     shell.type("p 'the number is', number")
-    # What the other rank prints may come between this and the next prompt.
+    # Output of the other rank may come before the next prompt.
     shell.expect(rf"\('the number is', {41 + rank}\)")
     shell.type("p __import__('sys').argv")
     shell.expect(rf"script.py', '--local-rank={rank}'\]")
@@ -41,7 +41,7 @@ def test_pdb_opens_where_the_first_rank_fails(shell: Shell) -> None:
 @pytest.mark.needs("bash")
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_ctrl_c_at_pdb_ends_the_job(shell: Shell, workers: str) -> None:
-    """At once: no grace period passes."""
+    """No grace period passes."""
     shell.run(ALL_FAIL, "--nproc-per-node", workers, "--pdb", "--shutdown-timeout", "60")
     shell.expect(r"\(Pdb\) ")
 
@@ -53,8 +53,8 @@ def test_ctrl_c_at_pdb_ends_the_job(shell: Shell, workers: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.needs("bash")
-def test_pdb_in_a_module_of_one_worker(shell: Shell) -> None:
-    """One worker has the terminal for itself; Ctrl-D leaves pdb; a module is run as by -m."""
+def test_pdb_in_module_of_single_worker(shell: Shell) -> None:
+    """The single worker has the terminal. Ctrl-D leaves pdb."""
     (shell.folder / "package").mkdir()
     (shell.folder / "package/module.py").write_text("import sys\nprint(sys.path[0])\n1 / 0\n")
 
@@ -69,8 +69,7 @@ def test_pdb_in_a_module_of_one_worker(shell: Shell) -> None:
 
 @pytest.mark.long
 @pytest.mark.needs("bash")
-def test_pdb_ignores_exits(shell: Shell) -> None:
-    """A script that calls ``sys.exit`` or gets Ctrl-C ends as ever."""
+def test_pdb_does_not_open_for_exits_and_ctrl_c(shell: Shell) -> None:
     shell.run("import sys; sys.exit(3)", "--nproc-per-node", "2", "--pdb")
     assert shell.exit_code() == 3
 

@@ -1,4 +1,4 @@
-"""How fast a job starts: what the launcher does not import, and a comparison with torchrun."""
+"""The start of a job: modules that the launcher does not import, and a comparison with torchrun."""
 
 import re
 import subprocess
@@ -18,8 +18,8 @@ IMPORTED = re.compile(r"^import time: .*\| +([\w.]+)$", re.MULTILINE)
 """Python's line for each module under ``-X importtime``."""
 
 
-def test_a_job_imports_nothing_slow_in_the_launcher(clusterrun: Launcher) -> None:
-    """Python lists the imports of agent and relay during the whole job."""
+def test_launcher_imports_no_slow_module(clusterrun: Launcher) -> None:
+    """Python lists the imports of the agent and the relay."""
     ended = clusterrun.script(
         "import logging", workers=2, around=(sys.executable, "-X", "importtime")
     ).ended()
@@ -32,8 +32,8 @@ def test_a_job_imports_nothing_slow_in_the_launcher(clusterrun: Launcher) -> Non
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_launch_takes_a_tenth_of_torchruns_time() -> None:
-    """Eight ranks of an empty script; half of the promise suffices, as the machine may be busy."""
+def test_launch_is_much_faster_than_torchrun() -> None:
+    """Ten times is promised for eight ranks of an empty script; the machine may be busy."""
     assert times_faster_than_torchrun(runs=9) > 5
 
 

@@ -1,4 +1,4 @@
-"""An ordinary training script, run by clusterrun, learns."""
+"""An ordinary training script that clusterrun runs."""
 
 import re
 from pathlib import Path
@@ -21,8 +21,8 @@ SCRIPT = Path(__file__).parents[2] / "scripts/train_digits.py"
         ),
     ],
 )
-def test_training_learns_digits(clusterrun: Launcher, workers: int, method: str) -> None:
-    """DDP on gloo with DataLoader workers: each epoch's loss once, and 95 % of unseen digits."""
+def test_digits_are_learned(clusterrun: Launcher, workers: int, method: str) -> None:
+    """DDP on gloo with DataLoader workers: each loss is printed once, and 95 % of unseen digits are right."""
     ended = clusterrun.command("--start-method", method, str(SCRIPT), workers=workers).ended(300)
 
     prefix = "" if workers == 1 else r"\[rank 0\] "

@@ -1,4 +1,4 @@
-"""A real kernel with two NUMA nodes, under qemu: workers run where their plan has them."""
+"""Binding on a real kernel with two NUMA nodes, in qemu."""
 
 import subprocess
 import sys
@@ -12,11 +12,8 @@ CANNOT_RUN = 77
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_kernel_binds_workers_as_planned(pytestconfig: pytest.Config) -> None:
-    """Affinity and the pages of their memory, also after a restart and with GPUs.
-
-    What is downloaded and unpacked is kept in pytest's own cache.
-    """
+def test_workers_run_and_allocate_on_their_planned_nodes(pytestconfig: pytest.Config) -> None:
+    """This is also true after a restart and with GPUs. Downloads are kept in pytest's cache."""
     assert pytestconfig.cache is not None
     cache = pytestconfig.cache.mkdir("qemu_numa")
 

@@ -1,14 +1,12 @@
 """``--events FILE``: the job's events as lines of JSON, for programs."""
 
-import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contract.launched import Launcher
+from tests.contract.launched import Launcher, read_events
 
 FAILS_ONCE = """
     import os, signal, sys
@@ -19,24 +17,17 @@ FAILS_ONCE = """
 """
 
 
-def events_in(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a file; none is torn."""
-    text = path.read_text()
-    assert text.endswith("\n")
-    return [json.loads(line) for line in text.splitlines()]
-
-
 def names(events: list[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
     """Return name, attempt and rank of each event."""
     return [(event["event"], event["attempt"], event.get("rank")) for event in events]
 
 
 def test_successful_job(clusterrun: Launcher) -> None:
-    """A line for the start and the end of the job and of each rank."""
+    """The job and each rank have a line for the start and one for the end."""
     job = clusterrun.script("pass", "--events=events/%n.jsonl", "--run-id=digits", workers=2)
 
     assert job.ended() == (0, "", "")
-    events = events_in(clusterrun.folder / "events/0.jsonl")
+    events = read_events(clusterrun.folder / "events/0.jsonl")
     assert names(events[:1]) == [("joined", 0, None)]
     assert sorted(names(events[1:-1]), key=str) == [
         ("exited", 0, 0),
@@ -51,26 +42,26 @@ def test_successful_job(clusterrun: Launcher) -> None:
 
 
 def test_failure_and_restart(clusterrun: Launcher) -> None:
-    """A second job is appended."""
+    """The events of a second job are appended."""
     for _ in range(2):
         job = clusterrun.script(
             FAILS_ONCE, "--max-restarts=1", environ={"CLUSTERRUN_EVENTS": "events"}, workers=2
         )
         assert job.ended().code == 0
 
-    events = events_in(clusterrun.folder / "events")
+    events = read_events(clusterrun.folder / "events")
     half = len(events) // 2
-    for some in (events[:half], events[half:]):
-        (failed,) = [event for event in some if event["event"] == "failed"]
+    for of_job in (events[:half], events[half:]):
+        (failed,) = [event for event in of_job if event["event"] == "failed"]
         assert (failed["rank"], failed["attempt"], failed["code"]) == (1, 0, 3)
-        (again,) = [event for event in some if event["event"] == "restarted"]
+        (again,) = [event for event in of_job if event["event"] == "restarted"]
         assert (again["attempt"], again["cause"]["rank"], again["cause"]["pid"]) == (
             1,
             1,
             failed["pid"],
         )
-        assert [event["rank"] for event in some if event.get("stopped")] == [0]
-        assert names(some)[-1] == ("ended", 1, None)
+        assert [event["rank"] for event in of_job if event.get("stopped")] == [0]
+        assert names(of_job)[-1] == ("ended", 1, None)
 
 
 def test_signal_that_ends_the_job(clusterrun: Launcher) -> None:
@@ -82,12 +73,11 @@ def test_signal_that_ends_the_job(clusterrun: Launcher) -> None:
     job.signal(signal.SIGTERM)
 
     assert job.ended().code == 143
-    last = events_in(clusterrun.folder / "events")[-1]
+    last = read_events(clusterrun.folder / "events")[-1]
     assert (last["event"], last["code"], last["reason"]) == ("ended", 143, "interrupted")
 
 
 def test_unwritable_file_is_reported(clusterrun: Launcher) -> None:
-    """The job continues."""
     (clusterrun.folder / "file").touch()
     ended = clusterrun.script("pass", "--events=file/events", workers=2).ended()
 

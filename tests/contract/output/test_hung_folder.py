@@ -3,7 +3,7 @@
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from tests.contract.launched import Launcher
 LIBC = ctypes.CDLL(None, use_errno=True)
 MNT_DETACH = 2
 
-WAITS_FOR_A_LINE = """
+FAILS_WHEN_FILE_EXISTS = """
     import os, sys, time
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         print("ready", flush=True)
@@ -41,39 +41,26 @@ def hung(folder: Path) -> Iterator[None]:
         os.close(server)
 
 
-@pytest.fixture
-def folder(clusterrun: Launcher) -> Path:
-    """Return a folder for TMPDIR."""
-    folder = clusterrun.folder / "tmp"
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("hangs_at_start", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_job_runs_while_tmpdir_hangs(clusterrun: Launcher, *, hangs_at_start: bool) -> None:
+    """Workers that start meanwhile have no error file."""
+    folder, go_file = clusterrun.folder / "tmp", clusterrun.folder / "go"
     folder.mkdir()
-    return folder
-
-
-@pytest.mark.needs("root")
-def test_restart_while_tmpdir_hangs(clusterrun: Launcher, folder: Path) -> None:
-    """The job completes; workers have no error file."""
-    job = clusterrun.script(
-        WAITS_FOR_A_LINE, "--max-restarts", "1", workers=1, environ={"TMPDIR": str(folder)}
-    )
-    job.wait_for("ready")
-    with hung(folder):
-        (clusterrun.folder / "go").touch()
-
-        ended = job.ended()
-
-    assert (ended.code, job.wait_for("error file .*")) == (0, ["error file None"])
-    assert job.left() == []
-
-
-@pytest.mark.long
-@pytest.mark.needs("root")
-def test_start_while_tmpdir_hangs(clusterrun: Launcher, folder: Path) -> None:
-    (clusterrun.folder / "go").touch()
-    with hung(folder):
+    with ExitStack() as mounts:
+        if hangs_at_start:
+            mounts.enter_context(hung(folder))
+            go_file.touch()
+        environ = {"TMPDIR": str(folder)}
         job = clusterrun.script(
-            WAITS_FOR_A_LINE, "--max-restarts", "1", workers=2, environ={"TMPDIR": str(folder)}
+            FAILS_WHEN_FILE_EXISTS, "--max-restarts=1", workers=2, environ=environ
         )
+        job.wait_for("ready", 2)
+        if not hangs_at_start:
+            mounts.enter_context(hung(folder))
+            go_file.touch()
 
         ended = job.ended()
 
     assert (ended.code, job.wait_for("error file .*", 2)) == (0, ["error file None"] * 2)
+    assert job.left() == []

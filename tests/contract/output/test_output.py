@@ -1,4 +1,4 @@
-"""What workers print: whole lines, in the right place, without delaying other workers."""
+"""Output of workers: complete lines, in the right file, without delaying other workers."""
 
 import os
 import pty
@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from free_ports import free_port
 
-from tests.contract.launched import COMMAND, Job, Launcher, plain_environment
+from tests.contract.launched import COMMAND, Job, Launcher, node_options, plain_environment
 from tests.full_terminal import fill
 
 SMALL_DISK = 64 << 10
 
 SECONDS_TO_END = 20.0
-"""For the launcher's end if its output is not read."""
+"""The time limit for the launcher's end if its output is not read."""
 
 PRINTS_FOREVER = """
     import itertools, os, signal, sys, time
@@ -49,7 +48,7 @@ def logs_of(folder: Path) -> dict[str, str]:
 
 
 def test_equal_tracebacks_are_printed_once(clusterrun: Launcher) -> None:
-    """Log files have all of them; the report has that of the first failed rank."""
+    """Log files have all of them."""
     script = """
         import os, signal, time
         from pathlib import Path
@@ -77,7 +76,7 @@ def test_equal_tracebacks_are_printed_once(clusterrun: Launcher) -> None:
 
 
 def test_lines_have_the_prefix_of_their_rank(clusterrun: Launcher) -> None:
-    """On each stream; the last line needs no newline; a progress bar is printed once, at its end."""
+    """The last line needs no newline. A progress bar is printed once, at its end."""
     ended = clusterrun.script(
         """
         import os, sys
@@ -99,7 +98,6 @@ def test_lines_have_the_prefix_of_their_rank(clusterrun: Launcher) -> None:
 
 
 def test_single_worker_prints_as_without_a_launcher(clusterrun: Launcher) -> None:
-    """Exactly its bytes, on both streams."""
     ended = clusterrun.script(
         """
         import sys
@@ -113,7 +111,7 @@ def test_single_worker_prints_as_without_a_launcher(clusterrun: Launcher) -> Non
 
 
 def test_log_files_have_each_attempt_without_prefix(clusterrun: Launcher) -> None:
-    """DIR/RUN/attempt-A/HOST-N/rank-R.out and .err; DIR/latest links to RUN; the report names one."""
+    """DIR/latest links to the last run. The report names a log."""
     ended = clusterrun.script(
         """
         import os, sys, time
@@ -168,7 +166,7 @@ def test_report_has_the_last_lines_of_the_failed_rank(clusterrun: Launcher) -> N
 
 
 def test_closed_stdout_ends_the_job(clusterrun: Launcher) -> None:
-    """``| head``: exit code 141 as in a shell, and one or two lines that explain it."""
+    """``| head``: the exit code is 141, as in a shell, and lines explain it."""
     job = clusterrun.script(PRINTS_FOREVER, workers=2, around=shell('"$@" | head -n 1'))
 
     ended = job.ended()
@@ -183,7 +181,7 @@ def test_closed_stdout_ends_the_job(clusterrun: Launcher) -> None:
 
 
 def test_stdout_closed_at_the_end_is_exit_code_141(clusterrun: Launcher) -> None:
-    """``| true``: although all workers exited with 0 first."""
+    """``| true``: all workers have exited with 0 before."""
     ended = clusterrun.script(
         """
         import os, time
@@ -200,7 +198,6 @@ def test_stdout_closed_at_the_end_is_exit_code_141(clusterrun: Launcher) -> None
 
 
 def test_job_with_log_files_needs_no_reader(clusterrun: Launcher) -> None:
-    """With ``--log-dir`` no output is lost, so the job continues."""
     ended = clusterrun.script(
         "for number in range(5000): print(number, 'x' * 100)",
         "--log-dir=logs",
@@ -216,7 +213,7 @@ def test_job_with_log_files_needs_no_reader(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_streams_may_be_closed_from_the_start(clusterrun: Launcher, redirection: str) -> None:
-    """As under cron: no other file becomes descriptor 0, 1 or 2 in the launcher."""
+    """Cron may close them. No other file becomes descriptor 0, 1 or 2 in the launcher."""
     ended = clusterrun.script(
         """
         import os, sys
@@ -265,7 +262,7 @@ def test_streams_may_be_closed_from_the_start(clusterrun: Launcher, redirection:
 def test_lost_output_is_not_a_success(
     clusterrun: Launcher, option: str, redirection: str, last_line: str
 ) -> None:
-    """The last line says what was lost; a folder that can not be created is an error at the start."""
+    """The last line says what was lost. A folder that can not be created is an error at the start."""
     log = clusterrun.folder / f"logs/x/attempt-0/{os.uname().nodename}-0/rank-0.out"
     log.parents[3].mkdir()
     log.parents[2].touch()
@@ -282,7 +279,7 @@ def test_lost_output_is_not_a_success(
 @pytest.mark.long
 @pytest.mark.parametrize("code", [0, 7])
 def test_report_is_printed_if_the_relay_hangs_at_the_end(clusterrun: Launcher, code: int) -> None:
-    """By the agent, which also cleans up; lines that may be missing are not a success."""
+    """The agent prints it and cleans up. Missing lines are not a success."""
     ended = clusterrun.script(
         f"""
         import os, psutil, signal, sys
@@ -308,9 +305,8 @@ def test_report_is_printed_if_the_relay_hangs_at_the_end(clusterrun: Launcher, c
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
 def test_unwritable_stderr_changes_no_exit_code(clusterrun: Launcher, redirection: str) -> None:
-    """A warning or an error message that can not be printed is not a failure."""
     around = shell(f'exec "$@" {redirection}')
-    unknown = {"CLUSTERRUN_STRANGE": "1"}
+    unknown = {"CLUSTERRUN_UNKNOWN": "1"}
 
     trained = clusterrun.script("print('trained')", workers=1, around=around, environ=unknown)
     mistaken = clusterrun.command("--unknown", around=around)
@@ -320,7 +316,6 @@ def test_unwritable_stderr_changes_no_exit_code(clusterrun: Launcher, redirectio
 
 
 def test_python_development_mode_finds_nothing(clusterrun: Launcher) -> None:
-    """For the script, and so for all processes of the launcher."""
     job = clusterrun.script(
         "print('trained')", workers=1, environ={"PYTHONDEVMODE": "1", "PYTHONWARNINGS": "error"}
     )
@@ -359,7 +354,7 @@ LINES = """
     for number in range(5000):
         print(number, "x" * 100, flush=True)
     print("all printed", file=sys.stderr)
-    while not os.path.exists("has-room"):
+    while not os.path.exists("disk-has-space"):
         time.sleep(0.01)
     print("the last line")
 """
@@ -367,17 +362,14 @@ LINES = """
 
 @pytest.mark.needs("root")
 def test_full_disk_blocks_no_rank(clusterrun: Launcher, small_disk: Path) -> None:
-    """One line a file reports it; what does not fit is lost, and the end says how much.
-
-    Once there is room again, lines are written again, none of them at the end of half a line.
-    """
+    """A notice for each file reports it, and the last line says how much was lost."""
     job = clusterrun.script(LINES, f"--log-dir={small_disk}", "--tee=1", workers=2)
     job.wait_for("all printed", 2)
     job.wait_for(
         "No space left on device; rank . continues, but output that does not fit is lost", 2
     )
     subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True, timeout=10)
-    (clusterrun.folder / "has-room").touch()
+    (clusterrun.folder / "disk-has-space").touch()
 
     ended = job.ended()
 
@@ -399,7 +391,6 @@ def test_full_disk_blocks_no_rank(clusterrun: Launcher, small_disk: Path) -> Non
 def test_redirected_output_is_printed_if_the_disk_is_full(
     clusterrun: Launcher, small_disk: Path
 ) -> None:
-    """No byte is lost."""
     options = (f"--log-dir={small_disk}", "--redirects=1")
 
     ended = clusterrun.script(
@@ -420,7 +411,7 @@ def test_redirected_output_is_printed_if_the_disk_is_full(
 def test_sigterm_ends_a_job_with_a_full_disk(
     impatient: Launcher, small_disk: Path, what: str
 ) -> None:
-    """The workers get the signal at once, and the launcher ends although it can not write."""
+    """The workers get the signal at once."""
     if what != "standard output":
         redirects = ("--redirects=1",) if what == "redirected" else ()
         options = (f"--log-dir={small_disk}", *redirects)
@@ -436,7 +427,7 @@ def test_sigterm_ends_a_job_with_a_full_disk(
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, str]]:
-    """Return a terminal: the descriptor of its other end, and its path for programs."""
+    """Return a terminal: the descriptor of its master end, and its path for programs."""
     master, slave = pty.openpty()
 
     yield master, os.ttyname(slave)
@@ -445,10 +436,10 @@ def terminal() -> Iterator[tuple[int, str]]:
     os.close(master)
 
 
-def read_until(descriptor: int, wanted: bytes, times: int) -> None:
-    """Read until ``wanted`` was printed ``times`` times."""
+def read_until(descriptor: int, text: bytes, times: int) -> None:
+    """Read until ``text`` was printed ``times`` times."""
     seen = b""
-    while seen.count(wanted) < times:
+    while seen.count(text) < times:
         seen += os.read(descriptor, 1 << 16)
 
 
@@ -456,7 +447,7 @@ def read_until(descriptor: int, wanted: bytes, times: int) -> None:
 def test_sigterm_ends_a_job_with_a_stopped_terminal(
     impatient: Launcher, terminal: tuple[int, str], seconds: float
 ) -> None:
-    """Ctrl-S blocks only the workers that print."""
+    """Ctrl-S blocks only workers that print."""
     keyboard, path = terminal
     to_terminal = shell(f'exec "$@" >{path} 2>&1')
     job = impatient.script(PRINTS_FOREVER, workers=2, around=to_terminal)
@@ -471,16 +462,14 @@ def test_sigterm_ends_a_job_with_a_stopped_terminal(
 def test_stopped_terminal_does_not_delay_rendezvous(
     impatient: Launcher, terminal: tuple[int, str]
 ) -> None:
-    """The last call ends although its line can not be printed, and SIGTERM ends the job."""
+    """The last call ends although its line can not be printed."""
     _, path = terminal
     fill(path)
     job = impatient.script(
         PRINTS_FOREVER,
+        *node_options()[0],
         "--nnodes=1:2",
         "--last-call-timeout=0.2",
-        "--node-rank=0",
-        "--master-addr=127.0.0.1",
-        f"--master-port={free_port()}",
         workers=2,
         around=shell(f'exec "$@" 2>{path}'),
     )
@@ -490,12 +479,10 @@ def test_stopped_terminal_does_not_delay_rendezvous(
 
 
 def test_report_has_the_last_lines_of_a_hidden_rank(clusterrun: Launcher) -> None:
-    """It is alone on its node, whose launcher has printed none of them."""
-    rendezvous = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}")
+    """The rank is alone on its node."""
     script = "import os; assert os.environ['RANK'] == '0', 'boom'"
     jobs = [
-        clusterrun.script(script, *rendezvous, f"--node-rank={rank}", "--ranks=0", workers=1)
-        for rank in range(2)
+        clusterrun.script(script, *options, "--ranks=0", workers=1) for options in node_options()
     ]
 
     _, ended = (job.ended() for job in jobs)
@@ -506,7 +493,7 @@ def test_report_has_the_last_lines_of_a_hidden_rank(clusterrun: Launcher) -> Non
 
 
 def test_no_line_is_torn_or_lost(clusterrun: Launcher) -> None:
-    """Two ranks print as fast as they can, on both streams at once."""
+    """Two ranks print fast on both streams."""
     lines = 30_000
     ended = clusterrun.script(
         f"""
@@ -528,14 +515,14 @@ def test_no_line_is_torn_or_lost(clusterrun: Launcher) -> None:
 
 
 def test_full_stderr_delays_all_warnings_together() -> None:
-    """Two seconds in all, not two for each of the twelve."""
+    """Twelve warnings wait two seconds in all."""
     reader, writer = os.pipe()
     fill(f"/proc/self/fd/{writer}")
-    strange = {f"CLUSTERRUN_STRANGE{number}": "1" for number in range(12)}
+    unknown = {f"CLUSTERRUN_UNKNOWN{number}": "1" for number in range(12)}
 
     done = subprocess.run(
         [COMMAND, "--no-python", "--dry-run", "true"],
-        env=plain_environment() | strange,
+        env=plain_environment() | unknown,
         stdout=subprocess.PIPE,
         stderr=writer,
         timeout=SECONDS_TO_END,

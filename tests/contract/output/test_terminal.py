@@ -1,15 +1,13 @@
-"""At a terminal a job behaves like any other command: debugger, Ctrl-C, Ctrl-Z, and the prompt."""
+"""A job at a terminal behaves like any other command: debugger, Ctrl-C, Ctrl-Z and the prompt."""
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from free_ports import free_port
 
-from tests.contract.launched import COMMAND, await_status, fork_server_of, relay_of
+from tests.contract.launched import COMMAND, PROCESSES, await_status, node_options
 from tests.contract.shell import PROMPT, Shell
 from tests.contract.worker_scripts import WAITS
 
@@ -23,7 +21,6 @@ def start(shell: Shell, workers: int) -> list[int]:
 
 
 def test_single_worker_has_the_terminal(shell: Shell) -> None:
-    """Standard streams, /dev/tty and the foreground are as without a launcher."""
     shell.run(
         """
         import os
@@ -45,15 +42,11 @@ def test_single_worker_has_the_terminal(shell: Shell) -> None:
 def test_single_worker_of_each_node_has_the_terminal_of_its_node(
     shell: Shell, tmp_path: Path
 ) -> None:
-    """Rank 1 too."""
-    options = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
-    options += ["--master-port", str(free_port()), "--node-rank"]
     other = Shell(tmp_path)
     try:
-        for node_rank, terminal in enumerate((shell, other)):
-            terminal.run(
-                "import os; print(os.environ['RANK'], input('? '))", *options, str(node_rank)
-            )
+        for options, terminal in zip(node_options(), (shell, other), strict=True):
+            script = "import os; print(os.environ['RANK'], input('? '))"
+            terminal.run(script, "--nproc-per-node=1", *options)
         for node_rank, terminal in enumerate((shell, other)):
             terminal.expect(r"\? ")
             terminal.type(f"typed at {node_rank}")
@@ -66,7 +59,7 @@ def test_single_worker_of_each_node_has_the_terminal_of_its_node(
 
 
 def test_several_workers_print_in_colour(shell: Shell) -> None:
-    """They print to pipes; a variable says that the output is a terminal."""
+    """Their output is a pipe; a variable says that the launcher's is a terminal."""
     words = "--nproc-per-node 2 --no-python sh -c 'echo colours $FORCE_COLOR; test ! -t 1'"
 
     shell.type(f"TERM=xterm {COMMAND} {words}")
@@ -77,7 +70,7 @@ def test_several_workers_print_in_colour(shell: Shell) -> None:
 
 
 def test_pdb_in_a_single_worker(shell: Shell) -> None:
-    """A breakpoint, Ctrl-Z, fg, continue, Ctrl-C in the running script, and continue."""
+    """Ctrl-Z, fg and Ctrl-C work, too."""
     shell.run(
         """
         import os, time
@@ -114,8 +107,8 @@ def test_pdb_in_a_single_worker(shell: Shell) -> None:
     assert shell.exit_code() == 0
 
 
-def test_any_of_two_workers_reads_the_terminal(shell: Shell) -> None:
-    """As pdb does in torch.distributed.breakpoint."""
+def test_any_worker_can_read_the_terminal(shell: Shell) -> None:
+    """In torch.distributed.breakpoint, pdb reads it like this."""
     shell.run(
         """
         import os
@@ -136,14 +129,13 @@ def test_any_of_two_workers_reads_the_terminal(shell: Shell) -> None:
 
 @pytest.mark.long
 def test_torch_breakpoint_in_any_rank(shell: Shell) -> None:
-    """The rank reads the input; the others wait for it."""
     shell.run(
         """
         import torch.distributed as dist
         dist.init_process_group("gloo")
         secret = 41 + dist.get_rank()
         dist.breakpoint(1)
-        print("rank", dist.get_rank(), "goes on")
+        print("rank", dist.get_rank(), "continues")
         dist.destroy_process_group()
         """,
         *("--nproc-per-node", "2"),
@@ -157,23 +149,13 @@ def test_torch_breakpoint_in_any_rank(shell: Shell) -> None:
     shell.type("c")
 
     for _ in range(2):
-        shell.expect(r"rank \d goes on")
+        shell.expect(r"rank \d continues")
     assert shell.exit_code() == 0
 
 
-def test_ctrl_c_with_one_worker(shell: Shell) -> None:
-    """The worker exits as under Python, and the shell gets the usual exit status."""
-    start(shell, workers=1)
-
-    shell.press("Ctrl-C")
-
-    shell.expect("KeyboardInterrupt")
-    assert shell.exit_code() == 130
-
-
 @pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_z_and_fg(shell: Shell, workers: int) -> None:
-    """The whole job stops, and the shell has the terminal; fg continues the whole job."""
+def test_ctrl_z_fg_and_ctrl_c(shell: Shell, workers: int) -> None:
+    """The whole job stops and continues. The shell has the terminal in between."""
     pids = start(shell, workers)
     launcher = shell.launcher
 
@@ -186,11 +168,13 @@ def test_ctrl_z_and_fg(shell: Shell, workers: int) -> None:
             await_status(pid, psutil.STATUS_SLEEPING)
     shell.press("Ctrl-C")
 
+    one_worker, two_workers = "KeyboardInterrupt", "clusterrun: interrupted: stopping 2 workers"
+    shell.expect(one_worker if workers == 1 else two_workers)
     assert shell.exit_code() == 130
 
 
 def test_ctrl_z_in_a_pipeline(shell: Shell) -> None:
-    """Only the worker gets it, but the rest of the shell's job must stop too."""
+    """Only the worker gets it, but the rest of the shell's job must stop, too."""
     shell.run(WAITS, "--nproc-per-node", "1", after="| cat")
     worker = int(shell.expect(r"ready (\d+)").group(1))
 
@@ -205,7 +189,7 @@ def test_ctrl_z_in_a_pipeline(shell: Shell) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bg(shell: Shell, workers: int) -> None:
-    """The job continues in the background, and the shell has the terminal."""
+    """The job continues, and the shell has the terminal."""
     pids = start(shell, workers)
     launcher = shell.launcher
 
@@ -221,12 +205,12 @@ def test_bg(shell: Shell, workers: int) -> None:
 
 
 def test_restart_in_the_background(shell: Shell) -> None:
-    """The new worker leaves the terminal to the shell too."""
+    """The new worker does not take the terminal."""
     shell.run(
         """
         import os, time
         print("ready", os.getpid(), flush=True)
-        while not os.path.exists("go on"):
+        while not os.path.exists("continue"):
             time.sleep(0.01)
         attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
         # One write: the shell may print its prompt between two.
@@ -240,7 +224,7 @@ def test_restart_in_the_background(shell: Shell) -> None:
     shell.type("bg")
     await_status(worker, psutil.STATUS_SLEEPING)
 
-    shell.type("touch 'go on'")
+    shell.type("touch 'continue'")
 
     shell.expect("attempt 0 False")
     shell.expect("attempt 1 False")
@@ -249,7 +233,7 @@ def test_restart_in_the_background(shell: Shell) -> None:
 
 
 def test_job_started_in_the_background(shell: Shell) -> None:
-    """It never takes the terminal; fg gives it to the job."""
+    """It does not take the terminal until fg."""
     shell.run(WAITS, "--nproc-per-node", "1", after="&")
     shell.expect(PROMPT)
     shell.expect("ready")
@@ -262,48 +246,21 @@ def test_job_started_in_the_background(shell: Shell) -> None:
     assert shell.exit_code() == 130
 
 
-def test_ctrl_c_with_two_workers(shell: Shell) -> None:
-    """One line, which the workers' tracebacks would hide."""
-    start(shell, workers=2)
-
-    shell.press("Ctrl-C")
-
-    shell.expect("clusterrun: interrupted: stopping 2 workers")
-    assert shell.exit_code() == 130
-
-
-VICTIMS: dict[str, Callable[[int, int], int]] = {
-    "launcher": lambda launcher, _worker: launcher,
-    "fork server": lambda launcher, _worker: fork_server_of(launcher),
-    "relay": lambda launcher, _worker: relay_of(launcher),
-    "worker": lambda _launcher, worker: worker,
-}
-
-
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_shell_gets_the_terminal_back_after_sigkill(
-    shell: Shell, victim: str, workers: int
+@pytest.mark.parametrize(
+    ("process", "number"),
+    [("agent", signal.SIGTERM), *((process, signal.SIGKILL) for process in PROCESSES)],
+)
+def test_shell_gets_the_terminal_back_after_signal(
+    shell: Shell, process: str, number: int, workers: int
 ) -> None:
-    """No process is left that could return it."""
     pids = start(shell, workers)
 
-    os.kill(VICTIMS[victim](shell.launcher, pids[0]), signal.SIGKILL)
+    os.kill(PROCESSES[process](shell.launcher, pids[0]), number)
 
-    assert shell.exit_code() == 137
+    assert shell.exit_code() == 128 + number
     shell.await_foreground(shell.pid)
     assert shell.left() == []
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_shell_gets_the_terminal_back_after_sigterm(shell: Shell, workers: int) -> None:
-    """The launcher returns it."""
-    start(shell, workers)
-
-    os.kill(shell.launcher, signal.SIGTERM)
-
-    assert shell.exit_code() == 143
-    shell.await_foreground(shell.pid)
 
 
 @pytest.mark.parametrize("script", ["", "raise SystemExit(7)"])
@@ -315,7 +272,6 @@ def test_shell_gets_the_terminal_back_at_the_end(shell: Shell, script: str) -> N
 
 
 def test_hang_timeout_has_no_effect_on_the_terminal(shell: Shell) -> None:
-    """One line says so; no hang is reported."""
     shell.run("import time; time.sleep(1); print('done')", "--hang-timeout", "0.3")
 
     shell.expect("--hang-timeout: the worker prints to the terminal itself")

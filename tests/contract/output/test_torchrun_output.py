@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from free_ports import free_port
 
-from tests.contract.launched import COMMAND, Launcher, plain_environment
+from tests.contract.launched import COMMAND, Launcher, node_options, plain_environment
 
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 
@@ -55,7 +54,7 @@ def by_clusterrun(folder: Path, script: Path, options: Sequence[str]) -> Printed
 
 
 def run(command: Sequence[object]) -> "subprocess.CompletedProcess[str]":
-    """Run a command that must succeed."""
+    """Run a command; assert that it succeeds."""
     done = subprocess.run(
         list(map(str, command)),
         env=plain_environment(),
@@ -75,7 +74,7 @@ def printed(
     filtered = {
         path.name: workers_lines(path.read_text()) for path in folder.rglob("filtered_*.log")
     }
-    # torchrun leaves some of these empty, clusterrun does not create them.
+    # torchrun creates some empty files, clusterrun does not.
     filtered = {name: lines for name, lines in filtered.items() if lines}
     return Printed(workers_lines(done.stdout), workers_lines(done.stderr), files, filtered)
 
@@ -108,16 +107,16 @@ def log_files(folder: Path) -> dict[str, str]:
 def test_lines_and_files_are_those_of_torchrun(
     tmp_path: Path, torchrun: Launcher, options: list[str]
 ) -> None:
-    """Called as torchrun, the files have the same names, in the only folder of the run."""
+    """If the command is called torchrun, its files also have the same names."""
     script, theirs, ours = tmp_path / "program.sh", tmp_path / "theirs", tmp_path / "ours"
     script.write_text(f"#!/bin/sh\n{PROGRAM}")
     script.chmod(0o755)
 
-    wanted = by_torchrun(theirs, script, [f"--log-dir={theirs}", *options])
+    expected = by_torchrun(theirs, script, [f"--log-dir={theirs}", *options])
     found = by_clusterrun(ours, script, [f"--log-dir={ours}", *options])
 
-    assert wanted.files, "torchrun wrote nothing"
-    assert found == wanted
+    assert expected.files, "torchrun wrote nothing"
+    assert found == expected
 
     linked = tmp_path / "linked"
     run([torchrun.program, "--nproc=2", f"--log-dir={linked}", *options, "--no-python", script])
@@ -125,11 +124,11 @@ def test_lines_and_files_are_those_of_torchrun(
     assert log_files(linked) == log_files(theirs)
     (of_run,) = linked.iterdir()
     filtered = {path.name for path in of_run.glob("attempt_0/filtered_*.log")}
-    assert filtered == wanted.filtered.keys()
+    assert filtered == expected.filtered.keys()
 
 
 def test_line_prefix_is_configurable(clusterrun: Launcher) -> None:
-    """By torchrun's variable or flag, which also apply to a single worker."""
+    """Torchrun's variable and flag also apply to a single worker."""
     text = "print('hello')"
     template = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name} ${rank}> "}
 
@@ -143,7 +142,7 @@ def test_line_prefix_is_configurable(clusterrun: Launcher) -> None:
 
 
 def test_redirects_of_local_rank_10(clusterrun: Launcher) -> None:
-    """Torchrun's own pattern accepts one digit only."""
+    """Torchrun's own pattern accepts only one digit."""
     ended = clusterrun.script(
         "import os; print('rank', os.environ['RANK'])",
         "--redirects=0:1,10:1",
@@ -161,7 +160,7 @@ def test_redirects_of_local_rank_10(clusterrun: Launcher) -> None:
 
 
 def test_redirects_without_log_dir(clusterrun: Launcher) -> None:
-    """The files are in the current folder, as one line says; nothing is left in /tmp."""
+    """The files are in the current folder, and a notice says so."""
     scratch = clusterrun.folder / "tmp"
     scratch.mkdir()
     ended = clusterrun.script(
@@ -177,7 +176,7 @@ def test_redirects_without_log_dir(clusterrun: Launcher) -> None:
 
 
 def test_tee_without_log_dir_leaves_no_files(torchrun: Launcher) -> None:
-    """Torchrun writes them to a folder in /tmp, and leaves it."""
+    """Torchrun leaves them in a folder in /tmp."""
     scratch = torchrun.folder / "tmp"
     scratch.mkdir()
     before = sorted(torchrun.folder.iterdir())
@@ -204,7 +203,7 @@ def test_tee_without_log_dir_leaves_no_files(torchrun: Launcher) -> None:
     ],
 )
 def test_failure_of_a_hidden_rank(clusterrun: Launcher, option: str, why: str) -> None:
-    """The report has its last lines, and says why they were not printed before."""
+    """The report has its last lines, and says why they were not printed."""
     ended = clusterrun.script(
         """
         import os
@@ -224,8 +223,7 @@ def test_failure_of_a_hidden_rank(clusterrun: Launcher, option: str, why: str) -
     assert why in ended.err
 
 
-def test_failure_of_a_single_redirected_worker(clusterrun: Launcher) -> None:
-    """The report has its last lines."""
+def test_report_has_last_lines_of_redirected_worker(clusterrun: Launcher) -> None:
     ended = clusterrun.script(
         "raise ValueError('boom')", "-r3", "--log-dir=logs", workers=1
     ).ended()
@@ -234,8 +232,7 @@ def test_failure_of_a_single_redirected_worker(clusterrun: Launcher) -> None:
     assert ended.err.count("raise ValueError('boom')") == 1
 
 
-def test_unwritable_folder_loses_nothing(clusterrun: Launcher) -> None:
-    """One line reports it, and each rank prints the lines that its file lacks."""
+def test_output_is_printed_if_log_folder_is_not_writable(clusterrun: Launcher) -> None:
     (clusterrun.folder / "logs").mkdir()
     (clusterrun.folder / "logs/run").write_text("no folder")
     ended = clusterrun.script(
@@ -253,27 +250,16 @@ def test_unwritable_folder_loses_nothing(clusterrun: Launcher) -> None:
 def test_warning_for_ranks_that_do_not_exist(clusterrun: Launcher) -> None:
     ended = clusterrun.script("print('hello')", "--ranks=4-5", workers=2).ended()
 
-    assert ended == (
-        0,
-        "",
-        "clusterrun: --ranks: there is no rank 4-5, so no worker output is printed\n",
-    )
+    warning = "clusterrun: --ranks: there is no rank 4-5, so no worker output is printed\n"
+    assert ended == (0, "", warning)
 
 
 def test_ranks_option_counts_the_whole_job(clusterrun: Launcher) -> None:
-    """Local ranks are numbered on each node."""
+    """--local-ranks-filter counts the ranks of each node."""
     text = "import os; print(os.environ['LOCAL_RANK'])"
-    options = (
-        "--nnodes=2",
-        "--master-addr=127.0.0.1",
-        f"--master-port={free_port()}",
-        "--ranks=2-3",
-    )
     nodes = [
-        clusterrun.script(
-            text, *options, "--local-ranks-filter=1", f"--node-rank={rank}", workers=2
-        )
-        for rank in (0, 1)
+        clusterrun.script(text, *options, "--ranks=2-3", "--local-ranks-filter=1", workers=2)
+        for options in node_options()
     ]
 
     first, second = (node.ended() for node in nodes)
