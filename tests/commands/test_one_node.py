@@ -151,13 +151,14 @@ def test_stop_and_suspend_ask_for_confirmation(
 def test_shell_completion_of_run_names(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """A stopped agent does not block the shell."""
     job = start_job(clusterrun, runtime, PRINTS)
-    asks = {**runtime, "_CLUSTERRUN_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
+    variables = {**runtime, "_CLUSTERRUN_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
 
     offered = [
-        run_command({**asks, "COMP_WORDS": f"clusterrun {word} mi"}).stdout for word in RUN_COMMANDS
+        run_command({**variables, "COMP_WORDS": f"clusterrun {word} mi"}).stdout
+        for word in RUN_COMMANDS
     ]
     stop_process(job.agent)
-    stopped = run_command({**asks, "COMP_WORDS": "clusterrun status mi"})
+    stopped = run_command({**variables, "COMP_WORDS": "clusterrun status mi"})
     os.kill(job.agent, signal.SIGCONT)
 
     assert offered == ["plain,mine\n"] * len(RUN_COMMANDS)

@@ -20,11 +20,11 @@ RANKS_SAVE = """
         if action == "silent":
             print(f"rank {rank} is ready", flush=True)
             time.sleep(100)
-        asked = suspend.requested(step)
+        is_requested = suspend.requested(step)
         if step == 20:
-            # By now the agent knows that this rank asks.
+            # The agent knows by now that this rank calls.
             print(f"rank {rank} is ready", flush=True)
-        if asked:
+        if is_requested:
             print(f"rank {rank} saves step {step} of attempt {attempt}", flush=True)
             open(f"rank-{rank}-saves", "w").close()
             if action == "hang":
@@ -32,7 +32,7 @@ RANKS_SAVE = """
             if action == "fail" and attempt == "0":
                 sys.exit(3)
             if action == "exit":
-                # The other rank is never asked if this one has left before.
+                # There is no suspension if this rank ends before the request reaches the other.
                 while not os.path.exists("rank-0-saves"):
                     time.sleep(0.01)
                 sys.exit(0)
@@ -139,7 +139,6 @@ def test_rank_that_ends_or_never_calls(
 
 
 def test_restarted_job_is_suspended_at_one_of_its_first_steps(clusterrun: Launcher) -> None:
-    """The request is kept while the job restarts."""
     job = start_job(clusterrun, "--max-restarts", "1", words=("1=fail",))
 
     job.signal(signal.SIGTERM)
@@ -153,7 +152,6 @@ def test_restarted_job_is_suspended_at_one_of_its_first_steps(clusterrun: Launch
 
 
 def test_second_sigterm_ends_the_job_at_once(clusterrun: Launcher) -> None:
-    """More than a second after the first, which one rank has not answered."""
     job = start_job(clusterrun, words=("1=hang",))
 
     job.signal(signal.SIGTERM)
@@ -167,7 +165,6 @@ def test_second_sigterm_ends_the_job_at_once(clusterrun: Launcher) -> None:
 
 
 def test_request_before_the_first_calls_suspends_at_the_first_step(clusterrun: Launcher) -> None:
-    """All ranks save at their first step."""
     slow = RANKS_SAVE.replace(
         "step = 0\n", "print('starts', flush=True); time.sleep(0.5); step = 0\n"
     )

@@ -42,17 +42,17 @@ class client:
 """
 """Stands in for High-Flyer's module, whose commands come from its platform."""
 
-EACH_PROCESS_ASKS = """
+EACH_PROCESS_CALLS = """
 import multiprocessing, os, time
 from clusterrun import suspend
 
 GPUS = 2
 
-def train(local_rank, meet):
+def train(local_rank, barrier):
     rank = int(os.environ["RANK"]) * GPUS + local_rank
     world = int(os.environ["WORLD_SIZE"]) * GPUS
     for step in range(100000):
-        meet.wait()
+        barrier.wait()
         time.sleep(0.002 * local_rank)
         if suspend.requested(step):
             time.sleep(0.2 * local_rank)
@@ -63,8 +63,8 @@ def train(local_rank, meet):
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("METHOD")
-    meet = context.Barrier(GPUS)
-    ranks = [context.Process(target=train, args=(rank, meet)) for rank in range(GPUS)]
+    barrier = context.Barrier(GPUS)
+    ranks = [context.Process(target=train, args=(rank, barrier)) for rank in range(GPUS)]
     for each in ranks:
         each.start()
     for each in ranks:
@@ -73,7 +73,7 @@ if __name__ == "__main__":
 
 
 def fake_command(folder: Path, name: str, script: str) -> dict[str, str]:
-    """Put a shell script of this name on PATH."""
+    """Return the variables with a shell script of this name first on PATH."""
     folder.mkdir(exist_ok=True)
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -86,13 +86,12 @@ def test_suspend_command(clusterrun: Launcher, runtime: dict[str, str], tmp_path
     job = clusterrun.script(LOOP, "--run-id=mine", workers=2, environ=runtime)
     job.wait_for("begun", times=2)
 
-    done_asking = run_command(runtime, "suspend", "mine")
+    answer = run_command(runtime, "suspend", "mine")
     done = job.ended()
 
-    assert done_asking.returncode == 0, done_asking.stderr
+    assert answer.returncode == 0, answer.stderr
     assert (
-        done_asking.stdout
-        == "run mine was asked to suspend: it ends once all of its ranks have saved\n"
+        answer.stdout == "run mine was asked to suspend: it ends once all of its ranks have saved\n"
     )
     assert (done.code, done.out.count("saved")) == (75, 2)
     assert "after clusterrun suspend\n" in done.err
@@ -120,12 +119,12 @@ def test_suspend_hook_with_hfai_commands(clusterrun: Launcher, tmp_path: Path) -
     ("script", "last_line"),
     [
         (
-            'echo "$@" > asked',
+            'echo "$@" > queries',
             "clusterrun: Slurm job 17 was requeued (scontrol requeue)\n",
         ),
         (
             # Slurm ends the job's processes at once, those of the command and of clusterrun.
-            'kill -TERM $PPID $$; sleep 0.5; echo "$@" > asked',
+            'kill -TERM $PPID $$; sleep 0.5; echo "$@" > queries',
             "clusterrun: Slurm job 17 was requeued (scontrol requeue)\n",
         ),
         (
@@ -136,7 +135,7 @@ def test_suspend_hook_with_hfai_commands(clusterrun: Launcher, tmp_path: Path) -
             ),
         ),
     ],
-    ids=["granted", "granted at once", "refused"],
+    ids=["requeued", "requeued at once", "refused"],
 )
 def test_suspended_job_is_requeued(
     clusterrun: Launcher, tmp_path: Path, script: str, last_line: str
@@ -152,23 +151,23 @@ def test_suspended_job_is_requeued(
 
     assert done.code == 75
     assert done.err.endswith(last_line)
-    if "asked" in script:
-        assert (tmp_path / "asked").read_text() == "requeue 17\n"
+    if "queries" in script:
+        assert (tmp_path / "queries").read_text() == "requeue 17\n"
 
 
 def test_unsuspended_job_is_not_requeued(clusterrun: Launcher, tmp_path: Path) -> None:
     """A failure is one."""
-    environ = {**fake_command(tmp_path / "bin", "scontrol", "touch asked"), "SLURM_JOB_ID": "17"}
+    environ = {**fake_command(tmp_path / "bin", "scontrol", "touch queries"), "SLURM_JOB_ID": "17"}
 
     done = clusterrun.script("raise SystemExit(3)", "--requeue", environ=environ).ended()
 
     assert done.code == 3
-    assert not (tmp_path / "asked").exists()
+    assert not (tmp_path / "queries").exists()
 
 
 def test_suspend_before_queries_the_scheduler_once(clusterrun: Launcher, tmp_path: Path) -> None:
     """The scheduler is queried once; the message has the time and its source."""
-    answer = 'echo "$@" >> asked; echo EndTime=$(($(date +%s) + 300))'
+    answer = 'echo "$@" >> queries; echo EndTime=$(($(date +%s) + 300))'
     environ = {**fake_command(tmp_path / "bin", "scontrol", answer), "SLURM_JOB_ID": "17"}
 
     done = clusterrun.script(LOOP, "--suspend-before=299", workers=2, environ=environ).ended()
@@ -176,7 +175,7 @@ def test_suspend_before_queries_the_scheduler_once(clusterrun: Launcher, tmp_pat
     assert (done.code, done.out.count("saved")) == (75, 2)
     assert "after --suspend-before 299: the job ends at " in done.err
     assert "(scontrol show job -o 17)\n" in done.err
-    assert (tmp_path / "asked").read_text() == "show job -o 17\n"
+    assert (tmp_path / "queries").read_text() == "show job -o 17\n"
 
 
 def test_request_during_imports(clusterrun: Launcher) -> None:
@@ -204,7 +203,7 @@ def test_request_during_imports(clusterrun: Launcher) -> None:
 def test_any_process_of_a_node_may_request(clusterrun: Launcher, method: str) -> None:
     """All of them save at one step, and the job waits for the last."""
     options = ("--nproc-per-node=1", "--numa-binding=none", "--suspend-signal=USR1")
-    job = clusterrun.script(EACH_PROCESS_ASKS.replace("METHOD", method), *options)
+    job = clusterrun.script(EACH_PROCESS_CALLS.replace("METHOD", method), *options)
     job.wait_for("begun", times=2)
 
     job.signal(signal.SIGUSR1)
@@ -255,7 +254,7 @@ def test_hung_rank_is_printed(clusterrun: Launcher, runtime: dict[str, str]) -> 
     assert done.out.count("saved") == 2
 
 
-TAKES_THE_NAME = """
+CREATES_SCRATCH_FOLDER = """
 import os, sys
 from pathlib import Path
 
@@ -270,10 +269,12 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """In place of another user, who can see all this of a launcher."""
 
 
-def test_scratch_folder_name_cannot_be_guessed(clusterrun: Launcher, tmp_path: Path) -> None:
+def test_existing_folder_does_not_prevent_a_scratch_folder(
+    clusterrun: Launcher, tmp_path: Path
+) -> None:
     """The job can be suspended."""
     environ = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
-    around = (sys.executable, "-c", TAKES_THE_NAME)
+    around = (sys.executable, "-c", CREATES_SCRATCH_FOLDER)
     job = clusterrun.script(LOOP, "--run-id=mine", workers=1, environ=environ, around=around)
     job.wait_for("begun")
 
