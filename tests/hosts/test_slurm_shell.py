@@ -47,7 +47,9 @@ def test_hint_in_shell_of_several_tasks_uses_all_cpus(open_shell: OpenShell) -> 
     shell = open_shell("-N1", "--ntasks-per-node=2", "--gres=gpu:2")
 
     shell.type("clusterrun ranks.py")
-    line = shell.expect(r"bound this shell to 1 of the 2 CPUs of this node .* run: (srun .*ranks\.py)")[1]
+    line = shell.expect(
+        r"bound this shell to 1 of the 2 CPUs of this node .* run: (srun .*ranks\.py)"
+    )[1]
     alone = ranks(shell, 2)
     shell.expect(re.escape(PROMPT))
     shell.type(line)
