@@ -182,6 +182,8 @@ class Job:
         self._terminal, self._groups, self._starting = terminal, groups, frozenset(starting)
         self._node_0_runs = True
         """Node 0's agent, which has the coordinator, runs."""
+        self.declared_lost: set[int] = set()
+        """The nodes that node 0 has told so, whether the message has arrived or not."""
         self.further_attempts = 0
         """The number of attempts after the first one."""
         self.is_ending = False
@@ -915,6 +917,8 @@ class Job:
             match reply:
                 case job_events.Send(numbers, message):
                     self.is_ending = self.is_ending or isinstance(message, messages.Stop)
+                    if isinstance(message, messages.GivenUp):
+                        self.declared_lost.update(numbers)
                     for number in numbers:
                         if not self._nodes[number].is_cut_off:
                             self._nodes[number].down.append(message)

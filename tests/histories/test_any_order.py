@@ -57,11 +57,13 @@ class Agent:
         self.is_over = self.is_frozen = self.is_silent = self.is_killed = False
         self.has_signal = self.has_no_fork_server = self.has_no_relay = False
         self.leaves = False
-        """It has lost a helper, and the others may go on without it."""
+        """It has lost a helper, and the others may continue without it."""
+        self.is_late = False
+        """Node 0 has declared it lost because its workers did not end in time."""
 
     @property
     def is_lost(self) -> bool:
-        return self.is_silent or self.is_killed or self.leaves
+        return self.is_silent or self.is_killed or self.leaves or self.is_late
 
     @property
     def acts(self) -> bool:
@@ -116,6 +118,10 @@ class AnyOrder(RuleBasedStateMachine):
         self._look(by_signal=what in {"signalled", "asked_to_stop"})
 
     def _look(self, *, by_signal: bool) -> None:
+        for node in self.job.declared_lost:
+            if not self.agents[node].is_lost:
+                self._is_lost(node)
+                self.agents[node].is_late = True
         lines = self.job.new_lines()
         self.history += [f"    # {line}" for line in lines]
         for line in lines:
