@@ -356,7 +356,7 @@ def test_traceback_is_complete_if_another_rank_fails_meanwhile(clusterrun: Launc
             "60:120",
             (
                 "node 0 keeps connections to 100 nodes and needs 164 open files,"
-                " but its hard limit is 120"
+                " its hard limit is 120"
             ),
             "raise it on node 0: as root ulimit -n 164, for a service LimitNOFILE=164",
         ),
