@@ -169,7 +169,7 @@ def test_highest_mark() -> None:
 
     [order, *_] = sent(sends(job, 0, messages.HoldReport(0, 1)), messages.SaveAt)
 
-    assert order.mark == messages.MAX_STEP_COUNT
+    assert order.step_count == messages.MAX_STEP_COUNT
 
 
 @pytest.mark.parametrize("are_silent", [False, True])

@@ -104,12 +104,12 @@ def _why_worse(machine: Machine, bound: Sequence[Placement]) -> str:
     masks = [worker.cpus for worker in own]
     others = [worker.cpus for worker in bound if worker.is_other]
     shares = CoreShares(machine, masks)
-    for crowd in shares.crowds():
-        return shares.sentence(crowd, is_bound=False)
+    for overfull in shares.overfull_sets():
+        return shares.sentence(overfull, is_bound=False)
     shares = CoreShares(machine, masks, others)
-    for crowd in shares.crowds():
+    for overfull in shares.overfull_sets():
         counting = "(a GPU of others counts as a worker)"
-        return f"{shares.sentence(crowd, is_bound=False)} {counting}"
+        return f"{shares.sentence(overfull, is_bound=False)} {counting}"
     return ""
 
 
@@ -125,8 +125,8 @@ def _with_warnings(machine: Machine, bound: list[Placement]) -> list[Placement]:
     """Return the workers with a warning for those that share too few cores."""
     shares = CoreShares(machine, [worker.cpus for worker in bound if not worker.is_other])
     few: dict[CpuSet, str] = {}
-    for crowd in shares.crowds():
-        few |= dict.fromkeys(crowd, shares.sentence(crowd, is_bound=True))
+    for overfull in shares.overfull_sets():
+        few |= dict.fromkeys(overfull, shares.sentence(overfull, is_bound=True))
     return [_add_warning(it, few.get(it.cpus)) if it.cpus else it for it in bound]
 
 
@@ -286,48 +286,48 @@ class CoreShares:
             self._workers[other] for other in overlapping if self._cores_of[other] <= cores
         )
 
-    def crowds(self) -> Iterator[list[CpuSet]]:
+    def overfull_sets(self) -> Iterator[list[CpuSet]]:
         """Yield sets of masks, each with one of ours, that have too few cores together.
 
         That is, their workers can't each have a core, or as much of a core as without binding.
         """
         if self._all_cores < self._all_workers:
-            return self._crowds(self._all_cores, self._all_workers)
-        return self._crowds(1, 1)
+            return self._overfull_sets(self._all_cores, self._all_workers)
+        return self._overfull_sets(1, 1)
 
     def whole_cores(self) -> int:
         """Return how many cores each worker can have for itself."""
         cores = self._all_cores // self._all_workers
-        while cores and (crowd := next(self._crowds(cores, 1), None)):
-            cores = self._cores(crowd) // self._count(crowd)
+        while cores and (overfull := next(self._overfull_sets(cores, 1), None)):
+            cores = self._cores(overfull) // self._count(overfull)
         return cores
 
     def used(self) -> CpuSet:
         """Return the CPUs of all masks."""
         return CpuSet.union_of(self._workers)
 
-    def sentence(self, crowd: Sequence[CpuSet], *, is_bound: bool) -> str:
+    def sentence(self, overfull: Sequence[CpuSet], *, is_bound: bool) -> str:
         """Return how few cores the workers of these masks share, or would share if they were bound."""
-        count = self._count(crowd)
+        count = self._count(overfull)
         have = "has" if count == 1 else "share"
         would = have if is_bound else "would have" if count == 1 else "would share"
-        cores = f"{counted(count, 'worker')} {would} {counted(self._cores(crowd), 'core')}"
+        cores = f"{counted(count, 'worker')} {would} {counted(self._cores(overfull), 'core')}"
         even = f"{round(self.even, 1):g}"
         each = f"{'it' if count == 1 else 'each'} {'would have' if is_bound else 'has'} {even}"
-        return f"{cores} (CPUs {CpuSet.union_of(crowd)}); without binding {each}"
+        return f"{cores} (CPUs {CpuSet.union_of(overfull)}); without binding {each}"
 
     def _within(self, masks: Iterable[CpuSet]) -> list[CpuSet]:
         """Return all masks that lie within the union of these masks."""
         cores = frozenset[int]().union(*(self._cores_of[mask] for mask in masks))
         return [mask for mask in self._workers if self._cores_of[mask] <= cores]
 
-    def _cores(self, crowd: Iterable[CpuSet]) -> int:
-        return len(frozenset[int]().union(*(self._cores_of[mask] for mask in crowd)))
+    def _cores(self, overfull: Iterable[CpuSet]) -> int:
+        return len(frozenset[int]().union(*(self._cores_of[mask] for mask in overfull)))
 
-    def _count(self, crowd: Iterable[CpuSet]) -> int:
-        return sum(self._workers[mask] for mask in crowd)
+    def _count(self, overfull: Iterable[CpuSet]) -> int:
+        return sum(self._workers[mask] for mask in overfull)
 
-    def _crowds(self, need: int, supply: int) -> Iterator[list[CpuSet]]:
+    def _overfull_sets(self, need: int, supply: int) -> Iterator[list[CpuSet]]:
         """Yield sets of masks with too few cores if a worker needs ``need`` units and a core has ``supply``.
 
         This is a maximum flow from workers to cores (Ford-Fulkerson). If no augmenting path is left

@@ -115,8 +115,8 @@ class HoldRanks(Struct, frozen=True):
 class ReleaseRanks(Struct, frozen=True):
     """Release held ranks."""
 
-    mark: int
-    """The mark (1 + step) from which on they save; 0: they do not save."""
+    step_count: int
+    """The step count (1 + step) from which on they save; 0: they do not save."""
 
 
 class LetRanksExit(Struct, frozen=True):

@@ -71,7 +71,7 @@ class FailureEvidence(Struct):
     """Nodes whose workers have all exited with 0 and that wait for leftover processes."""
     lost: list[Node] = field(default_factory=list)
     """Nodes that were lost while their workers ran, in this order: they send no report."""
-    stopped: NodeLost | None = None
+    node_zero_stopped: NodeLost | None = None
     """Node 0 itself, if it was suspended for so long that the other nodes have declared it lost."""
     expired_leases: list[NodeLost] = field(default_factory=list)
     """Nodes that are still members, but whose workers were killed because their lease expired."""
@@ -79,7 +79,7 @@ class FailureEvidence(Struct):
     """When the first lost node last sent something."""
 
     @property
-    def finished(self) -> frozenset[Node] | set[Node]:
+    def ended_without_report(self) -> frozenset[Node] | set[Node]:
         """Nodes in ``succeeded``; none once all nodes are to stop, since each then sends a report."""
         return self.succeeded if self.first is None else frozenset()
 
@@ -102,8 +102,8 @@ class FailureEvidence(Struct):
         """
         if isinstance(self.first, ExternalCause):
             return self.first
-        if self.stopped is not None:
-            return self.stopped
+        if self.node_zero_stopped is not None:
+            return self.node_zero_stopped
         cause = choose_cause([result for _, result in self._dated_results()])
         failed_at = self.failed_at(cause)
         if self.lost and not (cause and self._failed_before_the_loss(cause, failed_at)):

@@ -546,7 +546,7 @@ class Coordinator:
             ):
                 # Only the coordinator decides how a suspension ends.
                 self._drop_member(node, message)
-            case messages.EndedExternally(_, HelperFailed() as cause) if self._survives(
+            case messages.EndedExternally(_, HelperFailed() as cause) if self._job_survives_loss_of(
                 node
             ) and not isinstance(state, Finished):
                 # The node cannot start workers any more.
@@ -664,7 +664,7 @@ class Coordinator:
             failed = None
         if evidence.first is None and not (cause or failed):
             running.add_exits(node.ranks, at)
-        if done.lease_expired and self._survives(node):
+        if done.lease_expired and self._job_survives_loss_of(node):
             failed = self._loss(node, LEASE_EXPIRED)
             evidence.expired_leases.append(failed)
         self._stop(running, cause or failed, node.hello.host, at)
@@ -709,7 +709,7 @@ class Coordinator:
         first, known = running.evidence.first, running.evidence.external
         if not isinstance(cause, Interrupted) or cause in known:
             return
-        if isinstance(first, WorkerResult) and self._may_restart(WorkerFailed(first)):
+        if isinstance(first, WorkerResult) and self._options_allow_restart(WorkerFailed(first)):
             self.members.note(notices.no_restart(cause.number), [node])
 
     def _with_host(self, node: Node, cause: ExternalCause) -> ExternalCause:
@@ -720,7 +720,7 @@ class Coordinator:
 
     def _end_if_all_have_reported(self, running: Running, at: float) -> State:
         evidence = running.evidence
-        ended = len(evidence.reported) + len(evidence.lost) + len(evidence.finished)
+        ended = len(evidence.reported) + len(evidence.lost) + len(evidence.ended_without_report)
         if ended < len(self.members.participants):
             next_notice = min(running.next_notice, at + SECONDS_BETWEEN_STOP_NOTICES)
             running.next_notice = next_notice if evidence.reported else NEVER
@@ -732,7 +732,7 @@ class Coordinator:
         if running.work_is_done and isinstance(why, WorkerFailed):
             # A service failed before it was told to stop.
             why = Succeeded()
-        if not isinstance(why, ReasonToRestart) or not self._may_restart(why):
+        if not isinstance(why, ReasonToRestart) or not self._options_allow_restart(why):
             if isinstance(why, Hung) and self.settings.job.failures.on_hang is OnHang.RESTART:
                 # The report of a failed worker has the number of restarts; that of a hang does not.
                 most = self.settings.job.failures.max_restarts
@@ -743,7 +743,7 @@ class Coordinator:
             return self._end(running, external_cause)
         return self._restart(running, why, at)
 
-    def _may_restart(self, why: ReasonToRestart) -> bool:
+    def _options_allow_restart(self, why: ReasonToRestart) -> bool:
         """Return whether the options allow another attempt after one that ended for this reason."""
         if isinstance(why, NodeLost):
             return self.settings.job.survives_node_loss and why.node_rank > 0
@@ -754,7 +754,11 @@ class Coordinator:
         # A suspension has its own time limit, and a rank may print nothing while it saves.
         if self.settings.job.failures.on_hang is OnHang.REPORT or self._suspension.is_active:
             return HangResponse.REPORT
-        return HangResponse.RESTART if self._may_restart(Hung(0.0, (), "")) else HangResponse.STOP
+        return (
+            HangResponse.RESTART
+            if self._options_allow_restart(Hung(0.0, (), ""))
+            else HangResponse.STOP
+        )
 
     def _suspension_requested(self, state: State, node: Node, by: str, at: float) -> State:
         again = self._suspension.add_request(by, node, at)
@@ -890,7 +894,7 @@ class Coordinator:
                 self.members.note(notice)
         if at >= running.next_notice:
             running.next_notice = at + SECONDS_BETWEEN_STOP_NOTICES
-            gone = {*evidence.reported, *evidence.lost, *evidence.finished}
+            gone = {*evidence.reported, *evidence.lost, *evidence.ended_without_report}
             busy = listed(each.hello.host for each in self.members.participants if each not in gone)
             text = f"all workers of this node have exited; still running: {busy}"
             # Node 0 has already printed which ranks have exited.
@@ -937,7 +941,7 @@ class Coordinator:
     def _silence(self) -> str:
         return silence(self.settings.member_silence)
 
-    def _survives(self, node: Node) -> bool:
+    def _job_survives_loss_of(self, node: Node) -> bool:
         """Return whether the job may continue without this node."""
         return self.settings.job.survives_node_loss and node is not self.members.own
 
@@ -967,7 +971,7 @@ class Coordinator:
         is_silent: bool = False,
     ) -> State:
         """Declare a node lost that is still connected."""
-        if self._survives(node):
+        if self._job_survives_loss_of(node):
             self._exclude(node, how)
         else:
             # It may be frozen: if it continues it gets everything that is sent to the others.
@@ -1018,11 +1022,13 @@ class Coordinator:
         if not is_silent and at - self._stopped.at <= self.settings.rhythm.interval:
             # Node 0 itself was stopped, so the member has declared it lost.
             how = f"was stopped for {self._stopped.seconds:.0f} s"
-            evidence.stopped = evidence.stopped or self._loss(self.members.own, how)
+            evidence.node_zero_stopped = evidence.node_zero_stopped or self._loss(
+                self.members.own, how
+            )
         evidence.lost.append(node)
         last_sent = at - (self.settings.member_silence if is_silent else 0.0)
         evidence.lost_at = min(evidence.lost_at, last_sent)
-        self._stop(running, evidence.stopped or lost, node.hello.host, at)
+        self._stop(running, evidence.node_zero_stopped or lost, node.hello.host, at)
         return self._end_if_all_have_reported(running, at)
 
     def _lose_overdue(self, running: Running, at: float) -> State:
@@ -1099,7 +1105,7 @@ class Coordinator:
         self._restarts.node_failed_check()
         node.lost = self._loss(node, f"fails its check: {fault}")
         self.members.lost.append(node)
-        if not self._survives(node):
+        if not self._job_survives_loss_of(node):
             return self._end_without_restart(state, "")
         verdict = messages.Verdict(self._restarts.ended_by, notices.lost(node.lost))
         self.members.send([node], verdict)

@@ -96,18 +96,18 @@ class RankCalledSuspend(Struct, frozen=True):
 
 
 class RanksHeld(Struct, frozen=True):
-    """All ranks that call ``suspend.requested`` are held, and have been long enough for ``mark`` to be final."""
+    """All ranks that call ``suspend.requested`` are held, and have been long enough for ``step_count`` to be final."""
 
-    mark: int
-    """The highest mark (1 + step) of this node's ranks."""
+    step_count: int
+    """The highest step count (1 + step) of this node's ranks."""
     at: float
 
 
 class RankSaved(Struct, frozen=True):
-    """The rank has called ``suspend.ready``, after saving at ``mark``."""
+    """The rank has called ``suspend.ready``, after saving at ``step_count``."""
 
     local_rank: LocalRank
-    mark: int
+    step_count: int
     at: float
 
 

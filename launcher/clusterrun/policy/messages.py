@@ -45,7 +45,7 @@ MAX_KEPT_ATTEMPTS = 10_000
 
 MAX_STEP_COUNT = (1 << 62) - 1
 
-Mark = Annotated[int, Meta(ge=0, le=MAX_STEP_COUNT)]
+StepCount = Annotated[int, Meta(ge=0, le=MAX_STEP_COUNT)]
 """1 + a step, as ranks and agents write it into their shared page; 0: none."""
 
 SUSPEND_COMMAND = "clusterrun suspend"
@@ -186,17 +186,17 @@ class RankCallsSuspend(Struct, frozen=True, tag=True):
 
 
 class HoldReport(Struct, frozen=True, tag=True):
-    """The answer to ``HoldRanks``: the highest mark (1 + step) of this node's ranks; 0: none."""
+    """The answer to ``HoldRanks``: the highest step count (1 + step) of this node's ranks; 0: none."""
 
     attempt: Count
-    mark: Mark
+    step_count: StepCount
 
 
 class SaveReport(Struct, frozen=True, tag=True):
     """The answer to ``SaveAt``; sent again when more ranks have saved or called."""
 
     attempt: Count
-    mark: Mark
+    step_count: StepCount
     """The highest at which a rank of this node has saved."""
     unsaved: Ranks
     """Ranks that have called ``suspend.requested`` but have not saved."""
@@ -397,16 +397,16 @@ class SuspensionPossible(Struct, frozen=True, tag=True):
 
 
 class HoldRanks(Struct, frozen=True, tag=True):
-    """Hold each rank at its next call, and report the highest mark."""
+    """Hold each rank at its next call, and report the highest step count."""
 
     attempt: Count
 
 
 class SaveAt(Struct, frozen=True, tag=True):
-    """Release the ranks; each saves at its first call with this mark or a higher one."""
+    """Release the ranks; each saves at its first call with this step count or a higher one."""
 
     attempt: Count
-    mark: Mark
+    step_count: StepCount
 
 
 class CancelSuspension(Struct, frozen=True, tag=True):

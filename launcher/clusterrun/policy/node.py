@@ -700,7 +700,7 @@ class Attempt:
         exit_status = NotReady(service.ready_timeout, event.why)
         kill = actions.SignalWorkers(frozenset({event.local_rank}), signal.SIGKILL, group=True)
         self._do(kill)
-        if self._may_restart(event.local_rank):
+        if self._service_may_restart(event.local_rank):
             # It restarts when it has ended.
             self.services.not_ready[event.local_rank] = exit_status
             return
@@ -720,7 +720,7 @@ class Attempt:
         self._do(actions.ReportFailure(local_rank))
         self._stop(signal.SIGTERM)
 
-    def _may_restart(self, local_rank: LocalRank) -> bool:
+    def _service_may_restart(self, local_rank: LocalRank) -> bool:
         """Return whether a worker of a service restarts alone if it fails."""
         service = self.plan.workers[local_rank].service
         restarts = service is not None and service.on_failure is OnFailure.RESTART
@@ -730,7 +730,7 @@ class Attempt:
         """Restart or ignore a failed worker, if its service allows that; return whether it does."""
         service, name = self.plan.workers[local_rank].service, self.plan.name(local_rank)
         how = notices.describe_exit(exit_status)
-        if self._may_restart(local_rank):
+        if self._service_may_restart(local_rank):
             count = self.restarts[local_rank] = self.restarts.get(local_rank, 0) + 1
             self.ends_before[local_rank] = self.ended.pop(local_rank)
             self.late_exits.pop(local_rank, None)
@@ -1218,12 +1218,14 @@ class Attempt:
 
     def _ranks_held(self, event: events.RanksHeld) -> None:
         if self.phase is Phase.RUNNING:
-            self._send(messages.HoldReport(self.number, event.mark))
+            self._send(messages.HoldReport(self.number, event.step_count))
 
     def _rank_saved(self, event: events.RankSaved) -> None:
         if self.phase is Phase.RUNNING:
             self.suspending.saved |= {event.local_rank}
-            self.suspending.saved_step_count = max(self.suspending.saved_step_count, event.mark)
+            self.suspending.saved_step_count = max(
+                self.suspending.saved_step_count, event.step_count
+            )
             self._report_progress()
 
     def _handle_suspension_order(self, order: messages.SuspensionOrder) -> None:

@@ -1,13 +1,13 @@
 """How the coordinator agrees with the nodes on the step at which all ranks save.
 
-    a request -> Holding: each agent holds its ranks and reports their highest mark (1 + step)
-              -> Saving: all ranks are to save at the mark after the highest of all
+    a request -> Holding: each agent holds its ranks and reports their highest step count (1 + step)
+              -> Saving: all ranks are to save at the step count after the highest of all
               -> Settled: all have saved, some have not in time, or a rank has exited
 
-A rank writes its mark before it reads the agent's word, and the agent sets that word some time before
-it reads the marks. So no rank passes a mark above the highest reported one before it reads the agreed
-one. Nothing waits for a rank to arrive, so no collective can deadlock. Each attempt has at most one
-agreement, which ends with the attempt.
+A rank writes its step count before it reads the agent's word, and the agent sets that word some time
+before it reads the step counts. So no rank passes a step count above the highest reported one before it
+reads the agreed one. Nothing waits for a rank to arrive, so no collective can deadlock. Each attempt has
+at most one agreement, which ends with the attempt.
 """
 
 from collections.abc import Iterable
@@ -57,17 +57,17 @@ class Holding(Struct):
     request: SuspensionRequest
     nodes: list[Node]
     awaited: set[Node]
-    """Nodes that have not reported a mark."""
+    """Nodes that have not reported a step count."""
     deadline: float
-    mark: int = 0
-    """The highest mark reported; 0: no rank has called yet."""
+    step_count: int = 0
+    """The highest step count reported; 0: no rank has called yet."""
 
 
 class Saving(Struct):
-    """The ranks save at ``mark``."""
+    """The ranks save at ``step_count``."""
 
     request: SuspensionRequest
-    mark: int
+    step_count: int
     awaited: set[Node]
     """Nodes that have not reported their progress."""
     grace_ends: float
@@ -81,7 +81,7 @@ class Saving(Struct):
     unsaved_on: set[Node] = field(default_factory=set)
     """Nodes with ranks that have called but not saved."""
     saved_at: int = 0
-    """The highest mark at which a rank has saved; 0: none has."""
+    """The highest step count at which a rank has saved; 0: none has."""
 
     def add_report(self, node: Node, progress: SaveReport) -> None:
         self.awaited.discard(node)
@@ -91,7 +91,7 @@ class Saving(Struct):
             self.late[node] = progress
         if progress.unsaved:
             self.unsaved_on.add(node)
-        self.saved_at = max(self.saved_at, progress.mark)
+        self.saved_at = max(self.saved_at, progress.step_count)
 
     @property
     def is_saved(self) -> bool:
@@ -207,9 +207,9 @@ class Suspension:
                 self.is_possible = True
                 receivers = [*self._members.present, *self._members.waiting]
                 self._members.send(receivers, SuspensionPossible())
-            case HoldReport(_, mark), Holding() as holding if node in holding.awaited:
+            case HoldReport(_, step_count), Holding() as holding if node in holding.awaited:
                 holding.awaited.discard(node)
-                holding.mark = max(holding.mark, mark)
+                holding.step_count = max(holding.step_count, step_count)
                 if not holding.awaited:
                     self._agree(holding, at)
             case SaveReport() as progress, Saving() as saving:
@@ -232,7 +232,7 @@ class Suspension:
                     rank for each in holding.awaited for rank in each.ranks[: each.hello.workers]
                 )
                 grace = self._options.suspend_grace
-                return NotSuspended(holding.request.by, holding.mark, grace, ranks)
+                return NotSuspended(holding.request.by, holding.step_count, grace, ranks)
         return None
 
     @property
@@ -250,7 +250,7 @@ class Suspension:
         return f"{saving.request.by}: waiting for {whom}{again}"
 
     def _agree(self, holding: Holding, at: float) -> None:
-        step = holding.mark
+        step = holding.step_count
         self._agreement = Saving(
             holding.request,
             step + 1,
@@ -289,7 +289,7 @@ class Suspension:
         if saving.is_saved:
             step, seconds = saving.saved_at - 1, at - request.at
             return Suspended(request.by, step, seconds, options.suspend_exit_code, saving.silent)
-        step = saving.mark - 1
+        step = saving.step_count - 1
         return NotSuspended(
             request.by, step, options.suspend_grace, saving.unsaved, saving.silent, is_given_up
         )
