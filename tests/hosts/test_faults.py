@@ -469,7 +469,8 @@ def test_failed_torch_rank_is_the_cause(hosts: tuple[Host, ...], clusterrun: Lau
     """Its peer fails in the backward pass, with an error of gloo."""
     jobs = Nodes(clusterrun, hosts, TRAINS).start_all(args=["1"], workers=(1, 1))
 
-    ends = ended(jobs, 60)
+    # Most of it is the import of torch on both nodes.
+    ends = ended(jobs, 100)
 
     have_same_cause(ends, 1, BAD_BATCH)
 

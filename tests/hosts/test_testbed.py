@@ -181,7 +181,7 @@ def test_session_leaves_nothing_behind() -> None:
 
 def test_leftovers_of_killed_run_are_removed(hosts: tuple[Host, ...]) -> None:
     """A run that is still alive keeps its hosts."""
-    environ = {**plain_environment(), "PYTHONPATH": str(ROOT)}
+    environ = {**plain_environment(), "PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
     words = [sys.executable, "-c", HOLD_A_HOST]
     killed = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE)
     assert killed.stdout is not None
