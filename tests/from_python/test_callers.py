@@ -171,7 +171,7 @@ def test_workers_with_different_python_version(
     monkeypatch.setattr(command, "PYTHON_VERSION", (2, 7))
 
     with pytest.raises(
-        clusterrun.UsageError, match=r"this is Python 2\.7, and the workers have 3"
+        clusterrun.UsageError, match=r"this is Python 2\.7, but the workers have 3"
     ) as caught:
         call(2)
 

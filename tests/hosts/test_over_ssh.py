@@ -225,7 +225,7 @@ FAULTS = {
     "no server": NotReady(nothing, "  n3: no ssh server listens there\n", hosts="n0,n3"),
     "no such name": NotReady(nothing, "  n9: its name does not resolve\n", hosts="n0,n9"),
     "wrong host key": NotReady(
-        SshHosts.change_known_key, "  n1: its host key is not the one that is known\n"
+        SshHosts.change_known_key, "  n1: its host key differs from the one in known_hosts\n"
     ),
     "unknown host key": NotReady(
         SshHosts.forget_key,
