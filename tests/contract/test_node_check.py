@@ -113,7 +113,7 @@ def test_no_process_of_the_check_is_left(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize(
     ("number", "line"),
-    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "SIGTERM")],
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "received SIGTERM")],
 )
 def test_signal_ends_the_check(clusterrun: Launcher, number: int, line: str) -> None:
     job = clusterrun.script("print('runs')", "--check", "touch began; sleep 100", workers=1)
@@ -124,7 +124,7 @@ def test_signal_ends_the_check(clusterrun: Launcher, number: int, line: str) -> 
     assert job.ended() == Ended(
         code,
         "",
-        f"clusterrun: received {line} before any worker was started; exit code {code}\n",
+        f"clusterrun: {line} before any worker was started; exit code {code}\n",
     )
 
 

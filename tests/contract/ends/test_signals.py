@@ -163,7 +163,7 @@ def test_ctrl_c_on_eight_ranks_prints_one_line_and_one_traceback(clusterrun: Lau
     ("number", "line"),
     [
         (signal.SIGINT, "interrupted before any worker was started; exit code 130"),
-        (signal.SIGTERM, "SIGTERM before any worker was started; exit code 143"),
+        (signal.SIGTERM, "received SIGTERM before any worker was started; exit code 143"),
     ],
 )
 def test_signal_while_waiting_for_nodes_prints_one_line(
