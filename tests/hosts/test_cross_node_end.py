@@ -182,7 +182,7 @@ def test_killed_helper_of_node_zero_ends_rendezvous(
     ends = ended(jobs)
 
     assert codes(ends) == [137, 4], ends
-    assert f"its {helper} was killed by SIGKILL" in ends[0].err
+    assert f"the {helper} was killed by SIGKILL" in ends[0].err
     assert f"the {helper} of n0 (node 0) was killed by SIGKILL while it waited" in ends[1].err
 
 
