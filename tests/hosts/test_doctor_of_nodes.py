@@ -294,7 +294,7 @@ class TestPlantedFaults:
 
         _, bad = doctors.answer()
 
-        assert finding_of(bad, "names")["found"] == "n1 takes n2 for 10.77.0.99"
+        assert finding_of(bad, "names")["found"] == "n1 resolves n2 to 10.77.0.99"
 
     @pytest.mark.needs("tc")
     def test_slow_link(self, doctors: Doctors) -> None:

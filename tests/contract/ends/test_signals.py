@@ -417,7 +417,7 @@ def test_stopped_helper_ends_the_job(
 
     ended = job.ended()
     assert ended.code == (143 if is_signalled else 137)
-    assert is_signalled or f"its {helper} has not answered for 5 s: it is stopped" in ended.err
+    assert is_signalled or f"the {helper} has not answered for 5 s: it is stopped" in ended.err
     assert job.left() == []
 
 
