@@ -1,5 +1,6 @@
 """Each command of the pages can be run as it is shown; tests/test_docs.py has the transcripts."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -11,8 +12,8 @@ import pytest
 from clusterrun.cli.commands import find_command
 from clusterrun.errors import ExitCode
 
-from tests.contract.launched import COMMAND, plain_environment
-from tests.transcripts import PROGRAMS, PROMPT, blocks
+from tests import transcripts
+from tests.transcripts import PROMPT, blocks
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -79,10 +80,7 @@ def shown(page: Path) -> list[object]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with the files that commands of the pages name."""
-    for name in ("configs", "scripts"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    for program in PROGRAMS.iterdir():
-        (tmp_path / program.name).symlink_to(program)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "evaluate.py").touch()
     (tmp_path / "trl").symlink_to("/bin/true")
     (tmp_path / "hosts.txt").write_text("gpu-01\ngpu-02\n")
@@ -93,24 +91,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(command: PageCommand, *options: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    environment = {**plain_environment(), "XDG_RUNTIME_DIR": str(folder)}
-    # The machine that is replayed has GPUs.
-    del environment["CUDA_VISIBLE_DEVICES"]
-    environment |= re.findall(r"([A-Z_]+)=(\S+) ", command.before)
-    environment["PATH"] += f":{folder}"
-    environment |= SRUN if "srun" in command.before else {}
-    environment |= EXPORTED if {"$RANK", "pai-dlc"} & {*command.words} else {}
+    environ = {"XDG_RUNTIME_DIR": str(folder), "PATH": f"{os.environ['PATH']}:{folder}"}
+    environ |= re.findall(r"([A-Z_]+)=(\S+) ", command.before)
+    environ |= SRUN if "srun" in command.before else {}
+    environ |= EXPORTED if {"$RANK", "pai-dlc"} & {*command.words} else {}
     values = {**EXPORTED, "HOST": "127.0.0.1", "/usr/bin/python3.10": sys.executable}
     words = [values.get(word.removeprefix("$"), word) for word in command.words]
-    return subprocess.run(
-        [COMMAND, *options, *words],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    return transcripts.run(
+        shlex.join(["clusterrun", *words]), *options, folder=folder, environ=environ
     )
 
 

@@ -4,6 +4,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +35,11 @@ def transcripts(page: Path) -> list[Transcript]:
 
 
 def run(
-    command: str, *options: str, folder: Path, merged: bool = False
+    command: str,
+    *options: str,
+    folder: Path,
+    merged: bool = False,
+    environ: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command beside the programs that documents name.
 
@@ -43,6 +48,7 @@ def run(
         options: more of them, before its own.
         folder: where to run it.
         merged: standard error goes to standard output, as on a terminal.
+        environ: more variables.
 
     """
     shutil.copytree(PROGRAMS, folder, dirs_exist_ok=True)
@@ -54,7 +60,7 @@ def run(
     return subprocess.run(
         [COMMAND, *options, *words],
         cwd=folder,
-        env=environment,
+        env={**environment, **(environ or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT if merged else subprocess.PIPE,
