@@ -24,9 +24,6 @@ from tests.hosts.host import Host
 from tests.hosts.namespaces import run_of
 from tests.hosts.network import Network, network
 
-BEFORE = 0.5
-"""Seconds from the first of two losses to the second."""
-
 Strike = Callable[[Sequence[Host], Sequence[Job]], object]
 """Causes the loss of a node."""
 
@@ -84,41 +81,26 @@ def seconds_to_next_attempt(command: str, made: Network, strike: Strike) -> floa
             made.restore()
 
 
-def agent_is_killed(number: int) -> Strike:
-    """Return what kills an agent; its workers end with it."""
-    return lambda _, jobs: jobs[number].signal(signal.SIGKILL)
+def agent_is_killed(_: Sequence[Host], jobs: Sequence[Job]) -> None:
+    """Kill an agent; its workers end with it."""
+    jobs[1].signal(signal.SIGKILL)
 
 
-def cable_is_cut(number: int) -> Strike:
-    """Return what cuts a host off; its processes live."""
-    return lambda hosts, _: hosts[number].cut()
-
-
-def host_dies(number: int) -> Strike:
-    """Return what cuts a host off and kills its processes, whose end no packet reports."""
-
-    def strike(hosts: Sequence[Host], _: Sequence[Job]) -> None:
-        hosts[number].cut()
-        hosts[number].end_all()
-
-    return strike
-
-
-def one_after_the_other(hosts: Sequence[Host], jobs: Sequence[Job]) -> None:
-    """Cut a host off, and kill node 0 before that is noticed."""
+def cable_is_cut(hosts: Sequence[Host], _: Sequence[Job]) -> None:
+    """Cut a host off; its processes live."""
     hosts[1].cut()
-    time.sleep(BEFORE)
-    jobs[0].signal(signal.SIGKILL)
+
+
+def host_dies(hosts: Sequence[Host], _: Sequence[Job]) -> None:
+    """Cut a host off and kill its processes, whose end no packet reports."""
+    hosts[1].cut()
+    hosts[1].end_all()
 
 
 LOSSES: Mapping[str, Strike] = {
-    "an agent is killed": agent_is_killed(1),
-    "a host dies": host_dies(1),
-    "a cable is cut": cable_is_cut(1),
-    "node 0 is killed": agent_is_killed(0),
-    "node 0's host dies": host_dies(0),
-    "node 0's cable is cut": cable_is_cut(0),
-    f"a cable is cut, {BEFORE:g} s later node 0 is killed": one_after_the_other,
+    "an agent is killed": agent_is_killed,
+    "a host dies": host_dies,
+    "a cable is cut": cable_is_cut,
 }
 
 

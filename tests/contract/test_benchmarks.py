@@ -116,7 +116,7 @@ def test_each_loss_is_followed_by_another_attempt() -> None:
     _, killed, *others = rows("bench_losses.py", "--runs=1")
 
     assert 0 < killed[0] < 10 * 1.2
-    assert len(others) == 6
+    assert len(others) == 2
     assert all(0 < each[0] < 10 * 18.2 for each in others)
 
 

@@ -475,7 +475,7 @@ def test_failed_torch_rank_is_the_cause(hosts: tuple[Host, ...], clusterrun: Lau
     have_same_cause(ends, 1, BAD_BATCH)
 
 
-@pytest.mark.parametrize("round_", mostly_long(10))
+@pytest.mark.parametrize("round_", mostly_long(4))
 def test_agent_killed_at_any_time_is_named(
     round_: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:

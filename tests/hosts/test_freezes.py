@@ -36,9 +36,9 @@ from tests.hosts.host import Host
 from tests.hosts.nodes import codes, ended, outputs
 from tests.hosts.resilient_job import RECORD_STEPS, ResilientJob, overlap
 
-TIMEOUTS = (2, 5, 15)
 FACTORS = (0.3, 0.7, 0.9, 1.0, 1.2, 2.0)
 PROCESSES = ("agent", "node 0", "fork server", "relay", "worker")
+HELPERS = ("fork server", "relay")
 
 QUICK = {
     ("agent", 2, 0.9),
@@ -208,7 +208,13 @@ def outcome_of(ends: Sequence[Ended]) -> Outcome | None:
 
 CASES = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.long)
-    for case in product(PROCESSES, TIMEOUTS, FACTORS)
+    for case in (
+        *product(PROCESSES, [2], FACTORS),
+        # What T is decides when a helper is killed, up to 5 s.
+        *product(HELPERS, [5], FACTORS),
+        # The default, in which an interval of heartbeats is not a sixth of T.
+        *product(("agent", "node 0"), [15], (0.9, 1.2)),
+    )
 ]
 
 

@@ -49,7 +49,7 @@ def test_checker_finds_false_messages() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", numbers(60))
+@pytest.mark.parametrize("number", numbers(12))
 def test_random_node_losses(
     number: int, five_hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:

@@ -24,7 +24,7 @@ IS_GONE = "node 0 (n0) is gone"
 IS_SILENT = "node 0 (n0) has been silent for 4 s"
 """After T + 2 I."""
 
-ROUNDS = 20
+ROUNDS = 4
 
 
 def end_without_node_zero(jobs: Sequence[Job], how: str) -> str:

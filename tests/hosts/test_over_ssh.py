@@ -16,7 +16,6 @@ from tests.contract.launched import COMMAND, Launcher
 from tests.hosts.host import Host
 from tests.hosts.ssh_hosts import OTHER_ID, OTHER_USER, SshHosts
 from tests.hosts.stepping_ranks import SUM_OF_RANKS
-from tests.rounds import mostly_long
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -26,8 +25,6 @@ PRINT_RANK = """
     names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
     print("worker", *(os.environ[name] for name in names), os.uname().nodename, os.getcwd())
 """
-
-ROUNDS = 10
 
 SECRET = "correct-horse-battery"  # noqa: S105 - a test's
 
@@ -260,12 +257,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("_number", mostly_long(ROUNDS))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_host_that_is_not_ready_is_named(
-    fault: str, _number: int, ssh: SshHosts, clusterrun: Launcher
-) -> None:
-    """Nothing starts on any host. The same fault has the same result in each round."""
+def test_host_that_is_not_ready_is_named(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
+    """Nothing starts on any host."""
     cause, text, code, hosts = FAULTS[fault]
     cause(ssh, ssh.servers[1])
     # Otherwise a slow host must not become a second fault.

@@ -20,7 +20,7 @@ EXPLANATION = re.compile(r"^clusterrun: (?!.*: stopping ).*\n(  .*\n)*\Z", re.MU
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", numbers(100))
+@pytest.mark.parametrize("number", numbers(25))
 def test_random_faults_end_the_job(
     number: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:

@@ -20,10 +20,7 @@ from tests.contract.launched import (
     remaining_processes,
 )
 from tests.hosts.ssh_hosts import SshHosts
-from tests.rounds import mostly_long
 from tests.waiting import wait_until
-
-ROUNDS = 10
 
 HEARTBEAT_TIMEOUT = 3
 
@@ -111,12 +108,8 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("_number", mostly_long(ROUNDS))
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_ends_job_on_all_hosts(
-    name: str, _number: int, ssh: SshHosts, clusterrun: Launcher
-) -> None:
-    """The same fault has the same result in each round."""
+def test_fault_ends_job_on_all_hosts(name: str, ssh: SshHosts, clusterrun: Launcher) -> None:
     fault = FAULTS[name]
     ssh.configure("AddressFamily inet\n")
     job = clusterrun.script(WORK, *ssh.options(), *OPTIONS, around=ssh.client.around)
@@ -149,13 +142,10 @@ def terminal() -> Iterator[tuple[int, int]]:
             os.close(end)
 
 
-@pytest.mark.parametrize("number", mostly_long(ROUNDS))
-def test_closed_terminal_ends_job(
-    number: int, ssh: SshHosts, tmp_path: Path, terminal: tuple[int, int]
-) -> None:
+def test_closed_terminal_ends_job(ssh: SshHosts, tmp_path: Path, terminal: tuple[int, int]) -> None:
     """The job ends as after SIGHUP, and nothing is left."""
     (tmp_path / "work.py").write_text(WORK.replace("\n    ", "\n"))
-    mark = f"{os.getpid()}-terminal-{number}"
+    mark = f"{os.getpid()}-terminal"
     users, commands = terminal
     words = ("setsid", "--ctty", COMMAND, *ssh.options(), *OPTIONS, "work.py")
     process = subprocess.Popen(

@@ -17,7 +17,6 @@ from tests.hosts.stepping_ranks import RANKS_STEP
 from tests.rounds import numbers
 from tests.waiting import wait_until
 
-REQUESTS = 200
 NODES = 3
 RANKS = 6
 
@@ -76,7 +75,7 @@ def random_round(seed: int) -> Round:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", numbers(REQUESTS))
+@pytest.mark.parametrize("number", numbers(15))
 def test_all_ranks_stop_at_same_step(
     number: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
