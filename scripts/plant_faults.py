@@ -53,7 +53,7 @@ PYTEST = (
 )
 """``-v`` prints a test's name before it runs: the last one is that which takes too long."""
 
-KINDS = ("hosts", "long", "wheel")
+KINDS = ("hosts", "long", "wheel", "packages")
 """Marks of tests that run only if ``--with`` names them."""
 
 ORIGINS = """

@@ -50,6 +50,9 @@ ON_OTHER_PYTHONS = (
 )
 """These tests also run with each other Python for the workers; tests/contract/in_place has its own."""
 
+NOT_CHECKED = "not packages"
+"""These tests take longer than all others together, and change only with those packages or torch."""
+
 OF_DRAWN_MACHINES = ("tests/machine/test_any_machine.py", "tests/planning/test_properties.py")
 """These tests also run with many more machines."""
 
@@ -187,8 +190,8 @@ def run_chosen(checks: Sequence[Step], options: argparse.Namespace) -> int:
         "long": options.long,
         "wheel": options.long or options.wheel,
     }
-    marks = " and ".join(f"not {mark}" for mark, wanted in chosen.items() if not wanted)
-    command = ["pytest", "-q", *(["-m", marks] if marks else []), *options.tests]
+    marks = [f"not {mark}" for mark, wanted in chosen.items() if not wanted]
+    command = ["pytest", "-q", "-m", " and ".join([*marks, NOT_CHECKED]), *options.tests]
     print("==", " ".join(command), flush=True)
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
     failed = [step.name for step in steps if step.code != 0]
@@ -197,11 +200,15 @@ def run_chosen(checks: Sequence[Step], options: argparse.Namespace) -> int:
 
 
 def tests_side_by_side(options: argparse.Namespace, reports: Path) -> list[Step]:
-    here = ("not hosts", "not alone", "not wheel", *tier(options))
+    here = ("not hosts", "not alone", "not wheel", NOT_CHECKED, *tier(options))
     steps = []
     if options.long:
         others = ("pytest", "--workers-python", "others", *ON_OTHER_PYTHONS)
-        steps.append(pytest("tests on other Pythons", reports, ("not long", "not alone"), others))
+        steps.append(
+            pytest(
+                "tests on other Pythons", reports, ("not long", "not alone", NOT_CHECKED), others
+            )
+        )
         many = ("pytest", "--rounds", "20", *OF_DRAWN_MACHINES)
         steps.append(pytest("tests of many machines", reports, ("not long",), many))
     if options.wheel or options.long:

@@ -176,7 +176,7 @@ def test_kinds_of_tests_that_run_only_if_they_are_named(checkout: Path) -> None:
     assert "all: noticed by tests/test_long.py::test_ten_minutes" in together
     refused = run(checkout, *words, "--with=longer")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "--with longer: choose from hosts, long, wheel" in refused.stderr
+    assert "--with longer: choose from hosts, long, wheel, packages" in refused.stderr
 
 
 @pytest.mark.long

@@ -59,7 +59,7 @@ def _busy() -> Iterator[None]:
         process.wait()
 
 
-@pytest.mark.long
+@pytest.mark.packages
 @pytest.mark.timeout(SECONDS_TO_INSTALL + ROUNDS * SECONDS_TO_RUN)
 @pytest.mark.usefixtures("_busy")
 @pytest.mark.parametrize("nproc", [2, 4])

@@ -22,7 +22,7 @@ from tests.contract.preloading.package_environment import (
     run_launched,
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(SECONDS_TO_INSTALL + 4 * SECONDS_TO_RUN)]
+pytestmark = [pytest.mark.packages, pytest.mark.timeout(SECONDS_TO_INSTALL + 4 * SECONDS_TO_RUN)]
 
 HARMLESS = {
     r"torch\.distributed\.nn\.(functional\.)?\w+": "a default: the group as it is at the import",

@@ -17,7 +17,7 @@ from tests.contract.preloading.package_environment import (
 )
 from tests.workers.interpreters import environment_without_pth
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(SECONDS_TO_INSTALL + 3 * SECONDS_TO_RUN)]
+pytestmark = [pytest.mark.packages, pytest.mark.timeout(SECONDS_TO_INSTALL + 3 * SECONDS_TO_RUN)]
 
 RECIPE_FOR_JAX = ROOT / "docs/workers.md"
 

@@ -1,6 +1,6 @@
 """Popular packages at the top of a script: a program finds the same with each start method.
 
-The table in docs/reference/packages.md has the results of these tests; ``--long`` compares them.
+The table in docs/reference/packages.md has the results of these tests.
 """
 
 import functools
@@ -168,7 +168,7 @@ def row(package: Package, found: Mapping[str, Compared]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-@pytest.mark.long
+@pytest.mark.packages
 @pytest.mark.timeout(SECONDS_TO_INSTALL + 5 * SECONDS_TO_RUN)
 @pytest.mark.parametrize("package", packages(), ids=lambda package: package.module)
 def test_facts_equal_plain_python(python: str, package: Package, tmp_path: Path) -> None:
