@@ -48,7 +48,7 @@ ON_OTHER_PYTHONS = (
     "tests/contract/output",
     "tests/contract/preloading",
 )
-"""These tests also run with each other Python for the workers; tests/contract/in_place has its own."""
+"""These tests also run with two other Pythons for the workers; tests/contract/in_place has each one."""
 
 NOT_CHECKED = "not packages"
 """These tests take longer than all others together, and change only with those packages or torch."""
@@ -59,7 +59,7 @@ OF_DRAWN_MACHINES = ("tests/machine/test_any_machine.py", "tests/planning/test_p
 SPELLED = ("launcher", "tests", "scripts", "docs", "configs", "README.md", "CHANGELOG.md")
 
 SECONDS_OF_A_STAGE = 30 * 60.0
-SECONDS_OF_A_LONG_STAGE = 100 * 60.0
+SECONDS_OF_A_LONG_STAGE = 70 * 60.0
 
 SECONDS_BETWEEN_LINES = 30.0
 """If the output is not a terminal. On a terminal, one line is rewritten each second."""
@@ -203,7 +203,7 @@ def tests_side_by_side(options: argparse.Namespace, reports: Path) -> list[Step]
     here = ("not hosts", "not alone", "not wheel", NOT_CHECKED, *tier(options))
     steps = []
     if options.long:
-        others = ("pytest", "--workers-python", "others", *ON_OTHER_PYTHONS)
+        others = ("pytest", "--workers-python", "oldest-and-newest", *ON_OTHER_PYTHONS)
         steps.append(
             pytest(
                 "tests on other Pythons", reports, ("not long", "not alone", NOT_CHECKED), others

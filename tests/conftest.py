@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="VERSION",
-        help="run tests in tests/contract with it for workers; ``others``: with each one here",
+        help="run tests in tests/contract with it for workers; ``others``: each other one here; ``oldest-and-newest``: two of these",
     )
 
 

@@ -40,6 +40,7 @@ OF_OTHERS = {
     *("--batch", "--gpus-per-node", "--gpus-per-task", "--nodes", "--ntasks-per-node", "--signal"),
     *(
         "--array",
+        "--distribution",
         "--het-group",
         "--kill-on-bad-exit",
         "--no-kill",
@@ -47,7 +48,16 @@ OF_OTHERS = {
         "--mail-type",
         "--container-image",
     ),  # of Slurm
-    *("--array", "--cpus-per-task", "--dependency", "--error", "--mem", "--nv", "--output"),
+    *(
+        "--array",
+        "--cpus-per-task",
+        "--dependency",
+        "--error",
+        "--mem",
+        "--nv",
+        "--output",
+        "--rocm",
+    ),
     *("--cores-per-slot", "--gpus-per-slot", "--time-limit", "--bank", "--requires"),  # of Flux
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
     *("--bind-to", "--map-by", "--strict"),  # of mpirun and mkdocs

@@ -20,6 +20,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     versions = metafunc.config.getoption("workers_python")
     if versions == ["others"]:
         versions = list(filter(python_of, OTHER_VERSIONS))
+    elif versions == ["oldest-and-newest"]:
+        oldest, *newer = filter(python_of, OTHER_VERSIONS)
+        versions = [oldest, *newer[-1:]]
     if versions:
         metafunc.parametrize("workers_python", versions, indirect=True)
 

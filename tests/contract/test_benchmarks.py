@@ -1,4 +1,4 @@
-"""The benchmarks of docs/torchrun.md, with few runs: ten times the promised value passes.
+"""The benchmarks of docs/benchmarks.md, with few runs: ten times the promised value passes.
 
 A failure shows a large regression, or a benchmark that measures nothing.
 """
