@@ -6,7 +6,8 @@ function being as likely as another, or named in a file such as ``scripts/faults
 ``python scripts/plant_faults.py --faults 40 --source 'launcher/clusterrun/policy/{coordinator,node}.py'
 --tests histories=tests/histories --tests units='tests/network tests/policy'``. Without ``--tests``
 the faults are only listed. ``--with hosts,long`` adds the tests of several hosts, which need root,
-and the long ones: give those more ``--seconds``.
+and the long ones: give those more ``--seconds``. ``--results FILE`` continues where a run of the same
+commit stopped.
 
 Some of the faults that are drawn change nothing that matters: of each one that no set notices, a
 reader decides whether a test is missing.
@@ -15,6 +16,7 @@ reader decides whether a test is missing.
 import argparse
 import ast
 import asyncio
+import json
 import os
 import random
 import re
@@ -130,6 +132,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--with", default="", metavar="KINDS", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--seconds", type=float, default=300, help="that a set may take at most")
     parser.add_argument("--jobs", type=int, default=1, help="how many faults are tried at once")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="a line for each fault")
     parser.add_argument("--root", type=Path, default=ROOT, help="of the checkout; default: this")
     options = parser.parse_args()
     for each in options.tests:
@@ -348,9 +351,10 @@ async def try_all(faults: Sequence[Fault], options: argparse.Namespace) -> None:
         for name, words in options.tests.items():
             if test := await noticing_test(copy, words, options.seconds):
                 sys.exit(f"--tests {name}: not passed, though there is no fault: {test}")
+        results = Results(options)
         noticed = []
         async with asyncio.TaskGroup() as group:
-            trials = [group.create_task(tried(fault, copies, options)) for fault in faults]
+            trials = [group.create_task(tried(fault, copies, options, results)) for fault in faults]
             for number, (fault, trial) in enumerate(zip(faults, trials, strict=True), 1):
                 noticed.append(await trial)
                 print(f"{number}. {fault.shown(options.root)}")
@@ -437,18 +441,52 @@ def environment_of(copy: Path) -> Path:
     return copy / ".venv"
 
 
+class Results:
+    """Which tests have noticed which faults, in a file that outlives a run."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._file: Path | None = options.results
+        self._run = [commit_of(options.root), options.tests] if self._file else []
+        exists = self._file and self._file.exists()
+        lines = self._file.read_text().splitlines() if self._file and exists else []
+        self._known = {json.dumps(key): noticed for key, noticed in map(json.loads, lines)}
+
+    def known(self, fault: Fault) -> dict[str, str] | None:
+        return self._known.get(json.dumps(self._key(fault)))
+
+    def add(self, fault: Fault, noticed: Mapping[str, str]) -> None:
+        if self._file:
+            with self._file.open("a") as file:
+                print(json.dumps([self._key(fault), noticed]), file=file)
+
+    def _key(self, fault: Fault) -> list[object]:
+        return [*self._run, fault.path, fault.start, fault.end, fault.after.decode()]
+
+
+def commit_of(root: Path) -> str:
+    """Return the commit of a checkout, and whether its code or tests have changed since."""
+    git = ("git", "-C", str(root))
+    commit = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+    changed = subprocess.check_output([*git, "status", "--porcelain", "launcher", "tests"])
+    return f"{commit}+" if changed else commit
+
+
 async def tried(
-    fault: Fault, copies: asyncio.Queue[Path], options: argparse.Namespace
+    fault: Fault, copies: asyncio.Queue[Path], options: argparse.Namespace, results: Results
 ) -> dict[str, str]:
     """Return which test of each set notices a fault; "": none does."""
+    if (known := results.known(fault)) is not None:
+        return known
     copy = await copies.get()
     data = (copy / fault.path).read_bytes()
     try:
         write(copy / fault.path, fault.planted(data))
-        return {
+        noticed = {
             name: await noticing_test(copy, words, options.seconds)
             for name, words in options.tests.items()
         }
+        results.add(fault, noticed)
+        return noticed
     finally:
         write(copy / fault.path, data)
         copies.put_nowait(copy)

@@ -1,5 +1,6 @@
 """The script that plants faults: which it finds in code, and what it prints of the tests."""
 
+import json
 import subprocess
 import sys
 import venv
@@ -56,6 +57,9 @@ path = "launcher/room.py"
 before = "    return guests >= seats"
 after = "    while guests >= seats: pass"
 """
+
+
+AS_SOMEBODY = ("-c", "user.name=somebody", "-c", "user.email=somebody@localhost")
 
 
 @pytest.fixture
@@ -163,6 +167,25 @@ def test_a_seed_draws_the_same_faults_again(checkout: Path) -> None:
     )
 
     assert first == again != other
+
+
+def test_results_in_a_file_are_not_tried_again(checkout: Path, tmp_path: Path) -> None:
+    """Unless the checkout has changed."""
+    file = tmp_path / "results"
+    words = ("--source=launcher/room.py", "--faults=2", "--tests=all=tests", f"--results={file}")
+    for git in (["init", "-q"], ["add", "."], [*AS_SOMEBODY, "commit", "-qm", "first"]):
+        subprocess.run(["git", "-C", checkout, *git], check=True, timeout=60)
+    plant(checkout, *words)
+    results = [json.loads(line) for line in file.read_text().splitlines()]
+    remembered = [[fault, {"all": "what the file says"}] for fault, _ in results]
+    file.write_text("".join(f"{json.dumps(each)}\n" for each in remembered))
+
+    again = plant(checkout, *words)
+    (checkout / "tests/test_room.py").write_text(f"{TEST}\n")
+    changed = plant(checkout, *words)
+
+    assert len(results) == again.count("all: noticed by what the file says") == 2
+    assert "what the file says" not in changed
 
 
 def test_kinds_of_tests_that_run_only_if_they_are_named(checkout: Path) -> None:
