@@ -49,6 +49,7 @@ def dead_orphan():
 def child():
     return subprocess.Popen(["sleep", "1000"])
 
+orphans = Orphans()
 # Stands for the fork server.
 server = child()
 """
@@ -61,55 +62,36 @@ for process in [value for value in globals().values() if isinstance(value, subpr
 """
 
 
-def run(code: str) -> str:
-    """Return what a process prints; all that it started must be gone by then."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PRELUDE + dedent(code) + EPILOGUE],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
-def test_helpers_are_not_killed() -> None:
-    """The relay prints the report when all others have ended."""
-    printed = run("""
-        orphans = Orphans()
+SCENES = {
+    # The relay prints the report when all others have ended.
+    "helpers are not killed": (
+        """
         relay = child()
         server.kill(); server.wait()
         orphans.helpers = {server.pid, relay.pid}
         print(orphans.end(seconds=10.0), relay.poll())
-    """)
-
-    assert printed == "() None\n"
-
-
-def test_unreaped_fork_server_counts_as_dead() -> None:
-    """Its orphans may arrive before its end is known."""
-    printed = run("""
-        orphans = Orphans()
+        """,
+        "() None",
+    ),
+    # Its orphans may arrive before its end is known.
+    "an unreaped fork server counts as dead": (
+        """
         server.kill()
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
         left = orphan()
         orphans.exempt_current_children(server.pid)
         orphans.helpers = {server.pid}
         print(orphans.end(seconds=10.0), is_alive(left))
-    """)
-
-    assert printed == "() False\n"
-
-
-def test_orphans_are_reaped_but_not_helpers() -> None:
-    """Other code waits for the helpers, and needs their status."""
-    printed = run("""
-        orphans = Orphans()
+        """,
+        "() False",
+    ),
+    # Other code waits for the helpers, and needs their status.
+    "orphans are reaped, but not helpers": (
+        """
         gone = dead_orphan()
         orphans.helpers = {server.pid}
         orphans.reap()
-        print(os.path.exists(f"/proc/{gone}"))
+        print(os.path.exists(f"/proc/{gone}"), end=" ")
         server.kill()
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
         orphans.helpers = {server.pid}
@@ -117,47 +99,55 @@ def test_orphans_are_reaped_but_not_helpers() -> None:
         print(server.wait())
         orphans.helpers = set()
         orphans.reap()
-    """)
-
-    assert printed == f"False\n{-signal.SIGKILL}\n"
-
-
-def test_zombie_orphans_do_not_stop_end() -> None:
-    """A zombie may have left more orphans, so the children are listed again."""
-    printed = run("""
-        orphans = Orphans()
+        """,
+        f"False {-signal.SIGKILL}",
+    ),
+    # It may have left more orphans, so the children are listed again.
+    "a zombie does not stop the end": (
+        """
         server.kill(); server.wait()
         gone = dead_orphan()
         print(orphans.end(seconds=10.0), os.path.exists(f"/proc/{gone}"))
-    """)
-
-    assert printed == "() False\n"
-
-
-def test_unkillable_orphan_is_described() -> None:
-    """The wait is limited."""
-    printed = run("""
-        orphans = Orphans()
+        """,
+        "() False",
+    ),
+    # The wait is limited.
+    "an orphan that can't be killed is described": (
+        """
         server.kill(); server.wait()
         left = orphan()
         really = os.kill
         os.kill = lambda pid, number: None
-        print(orphans.end(seconds=0.05))
+        described = orphans.end(seconds=0.05)
+        print(str(described).replace(str(left), "N").partition(" in ")[0], end=" ")
         really(left, signal.SIGKILL)
         print(reap_child(left, 10.0) is not None)
-    """)
+        """,
+        "('pid N (sleep, state S True",
+    ),
+}
 
-    first, second = printed.splitlines()
-    assert first.startswith("('pid ")
-    assert "(sleep, state S in " in first
-    assert second == "True"
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_orphans(scene: str) -> None:
+    """All that the process has started must be gone by its end."""
+    code, printed = SCENES[scene]
+
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PRELUDE + dedent(code) + EPILOGUE],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{printed}\n", "")
 
 
 @pytest.mark.needs("root", "unshare")
 def test_pid_1_signals_no_orphan() -> None:
     """It gets the orphans of all processes of a container, and only reaps them."""
     code = PRELUDE + dedent("""
-        orphans = Orphans()
         server.kill(); server.wait()
         left = orphan()
         orphans.helpers = {server.pid}

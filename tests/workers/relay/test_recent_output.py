@@ -5,35 +5,26 @@ from clusterrun.policy import tracebacks
 from clusterrun.workers.relay import recent_output
 
 
-def test_short_output_is_kept_whole() -> None:
-    """Empty lines included."""
+def tail_of(*parts: bytes) -> str:
+    """Return the end of what is printed in these parts."""
     tail = recent_output.Tail()
+    for part in parts:
+        tail.add(part)
+    return tail.text()
 
-    tail.add(b"Traceback:\n\n")
-    tail.add(b"ValueError: no\n")
 
-    assert tail.text() == "Traceback:\n\nValueError: no"
+def test_short_output_is_kept_whole() -> None:
+    assert tail_of(b"Traceback:\n\n", b"ValueError: no\n") == "Traceback:\n\nValueError: no"
 
 
 def test_the_last_lines_of_much_output_are_kept() -> None:
-    """Sixty whole lines."""
-    tail = recent_output.Tail()
+    lines = tail_of(*(b"line %d\n" % number for number in range(100_000))).splitlines()
 
-    for number in range(100_000):
-        tail.add(b"line %d\n" % number)
-
-    assert tail.text().splitlines() == [
-        f"line {n}" for n in range(100_000 - recent_output.TAIL_LINES, 100_000)
-    ]
+    assert lines == [f"line {n}" for n in range(100_000 - recent_output.TAIL_LINES, 100_000)]
 
 
 def test_long_lines_are_kept_whole_or_not_at_all() -> None:
-    """At most some KiB."""
-    tail = recent_output.Tail()
-
-    for number in range(200):
-        tail.add(b"%d %s\n" % (number, b"x" * 1000))
-    lines = tail.text().splitlines()
+    lines = tail_of(*(b"%d %s\n" % (n, b"x" * 1000) for n in range(200))).splitlines()
 
     assert len("".join(lines)) <= recent_output.TAIL_BYTES
     assert [len(line) for line in lines] == [1004] * len(lines)
@@ -41,12 +32,9 @@ def test_long_lines_are_kept_whole_or_not_at_all() -> None:
 
 
 def test_end_of_an_endless_line_is_kept() -> None:
-    tail = recent_output.Tail()
+    text = tail_of(b"x" * 1_000_000 + b"the end\n")
 
-    tail.add(b"x" * 1_000_000 + b"the end\n")
-
-    assert tail.text().endswith("xxthe end")
-    assert len(tail.text()) == recent_output.TAIL_BYTES - 1
+    assert (text[-9:], len(text)) == ("xxthe end", recent_output.TAIL_BYTES - 1)
 
 
 FRAME = b'  File "train.py", line %d, in step\n'
@@ -56,13 +44,8 @@ HEADER = b"Traceback (most recent call last):\n"
 @pytest.mark.parametrize("frames", [100, 5_000])
 def test_traceback_longer_than_the_tail_keeps_its_beginning(frames: int) -> None:
     """One line has the number of omitted lines."""
-    tail = recent_output.Tail()
-
-    tail.add(b"before\n" + HEADER)
-    for number in range(frames):
-        tail.add(FRAME % number)
-    tail.add(b"ValueError: boom\n")
-    lines = tail.text().splitlines()
+    steps = (FRAME % number for number in range(frames))
+    lines = tail_of(b"before\n" + HEADER, *steps, b"ValueError: boom\n").splitlines()
 
     left_out = (
         f"  ... {frames - (tracebacks.FIRST_FRAMES - 1) - (recent_output.TAIL_LINES - 1)} lines"
@@ -79,25 +62,20 @@ def test_traceback_longer_than_the_tail_keeps_its_beginning(frames: int) -> None
 @pytest.mark.parametrize("lines", [61, 5_000])
 def test_beginning_of_an_earlier_traceback_is_dropped(lines: int) -> None:
     """The script continued after it."""
-    tail = recent_output.Tail()
+    steps = (b"step %d\n" % number for number in range(lines))
+    text = tail_of(HEADER + FRAME % 1 + b"ValueError: retried\n", *steps)
 
-    tail.add(HEADER + FRAME % 1 + b"ValueError: retried\n")
-    for number in range(lines):
-        tail.add(b"step %d\n" % number)
-
-    assert len(tail.text().splitlines()) == recent_output.TAIL_LINES
-    assert "retried" not in tail.text()
+    assert (len(text.splitlines()), "retried" in text) == (recent_output.TAIL_LINES, False)
 
 
 @pytest.mark.parametrize("more", range(4))
 def test_ignored_exception_keeps_its_first_line(more: int) -> None:
     """Without that line it would look like the end of the script."""
-    tail = recent_output.Tail()
     ignored = b"Exception ignored in: <Store>\n" + HEADER + FRAME % 1 + b"OSError: harmless\n"
 
-    tail.add(ignored * 5_000 + b"bye\n" * more)
+    lines = tail_of(ignored * 5_000 + b"bye\n" * more).splitlines()
 
-    assert tracebacks.last_traceback(tail.text().splitlines()) is None
+    assert tracebacks.last_traceback(lines) is None
 
 
 def test_escape_sequences_and_control_characters_are_removed() -> None:

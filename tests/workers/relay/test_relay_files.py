@@ -74,17 +74,23 @@ def test_latest_is_a_link_to_the_run(bench: RelayBench, tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["latest"]
 
 
-def test_folder_in_place_of_a_link_is_reported(
-    bench: RelayBench, screen: tuple[int, int], tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("folder", "Is a directory"), ("file", "a file with that name already exists")],
+)
+def test_what_is_in_place_of_a_link_stays(
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path, kind: str, why: str
 ) -> None:
-    """The folder stays."""
-    (tmp_path / "latest" / "mine").mkdir(parents=True)
+    """It is reported: it may be the log of another launcher."""
+    path = tmp_path / "workerlog.0"
+    path.mkdir() if kind == "folder" else path.write_text("mine")
+    own = path / "mine" if kind == "folder" else path
+    own.write_text("mine")
 
-    bench.relay.send(messages.Link(str(tmp_path / "latest"), "run-1"))
-    text = read_until(screen[0], b"\n")
+    bench.relay.send(messages.Link(str(path), "run/rank-0.log"))
 
-    assert text == f"clusterrun: link {tmp_path}/latest: Is a directory\n".encode()
-    assert (tmp_path / "latest" / "mine").is_dir()
+    assert read_until(screen[0], b"\n") == f"clusterrun: link {path}: {why}\n".encode()
+    assert own.read_text() == "mine"
 
 
 def test_unopenable_file_is_reported_once(
@@ -157,20 +163,6 @@ def test_redirected_output_is_printed_if_its_file_fails(
     assert bench.relay.losses == ()
 
 
-def test_file_in_place_of_a_link_stays(
-    bench: RelayBench, screen: tuple[int, int], tmp_path: Path
-) -> None:
-    """It may be the log of another launcher."""
-    path = tmp_path / "workerlog.0"
-    path.write_text("mine")
-
-    bench.relay.send(messages.Link(str(path), "run/rank-0.log"))
-    text = read_until(screen[0], b"\n")
-
-    assert text == f"clusterrun: link {path}: a file with that name already exists\n".encode()
-    assert path.read_text() == "mine"
-
-
 def test_hung_file_system_blocks_its_worker_only(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
@@ -238,47 +230,35 @@ def test_stdout_file_is_shared_with_the_shell(tmp_path: Path) -> None:
     assert path.read_bytes() == b"$ clusterrun train.py\n[rank 0] hello\n$\n"
 
 
-def test_planted_link_to_a_file_is_not_followed(
-    bench: RelayBench, screen: tuple[int, int], tmp_path: Path
-) -> None:
-    """Another user may have created it, if others may write to the log folder."""
-    mine, log = tmp_path / "mine", tmp_path / "rank-0.err"
-    mine.write_text("precious\n")
-    log.symlink_to(mine)
-    printer = bench.open(0, stderr_to=Destination(log, shown=False, shown_if_log_fails=True))
+LINK = "it is a symbolic link, which is not followed"
+HARD_LINK = "it has another name as well (a hard link)"
 
-    os.write(printer.stderr, b"oops\n")
-    printer.close()
-    bench.finish(0)
-    seen = read_while(screen[0], lambda text: b"oops" not in text)
-    bench.relay.close(seconds=5)
 
-    assert (
-        b"it is a symbolic link, which is not followed; rank 0 prints to clusterrun's output instead\n"
-        in seen
-    )
-    assert mine.read_text() == "precious\n"
+def plant(path: Path, kind: str, target: Path) -> None:
+    """Put what another user may have created where a file or folder of ours is to be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    match kind:
+        case "file":
+            path.touch(mode=0o666)
+        case "link":
+            path.symlink_to(target)
+        case "hard link":
+            path.hardlink_to(target)
+        case _:
+            os.mkfifo(path, 0o666)
 
 
 @pytest.mark.parametrize("planted", ["run", "run/attempt-0", "run/attempt-0/n1-0"])
-@pytest.mark.parametrize("kind", ["link", "file", "pipe"])
+@pytest.mark.parametrize(
+    ("kind", "why"), [("link", LINK), ("file", "Not a directory"), ("pipe", "Not a directory")]
+)
 def test_planted_log_folder_is_not_used(
-    bench: RelayBench, screen: tuple[int, int], tmp_path: Path, planted: str, kind: str
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path, planted: str, *, kind: str, why: str
 ) -> None:
     """Nothing is written elsewhere; one line reports it for all files, and the output is printed."""
     top, mine = tmp_path / "logs", tmp_path / "mine"
     mine.mkdir()
-    bad = top / planted
-    bad.parent.mkdir(parents=True)
-    why = "Not a directory"
-    match kind:
-        case "link":
-            bad.symlink_to(mine)
-            why = "it is a symbolic link, which is not followed"
-        case "file":
-            bad.touch()
-        case _:
-            os.mkfifo(bad)
+    plant(top / planted, kind, mine)
     folder = top / "run/attempt-0/n1-0"
     for rank in range(2):
         to = Destination(folder / f"rank-{rank}.err", shown=False, shown_if_log_fails=True)
@@ -286,15 +266,13 @@ def test_planted_log_folder_is_not_used(
         os.write(printer.stderr, b"oops\n")
         printer.close()
         bench.finish(rank)
-    bench.relay.send(
-        messages.Append(str(folder / "stacks.txt"), "stacks", str(top) if top else None)
-    )
+    bench.relay.send(messages.Append(str(folder / "stacks.txt"), "stacks", str(top)))
 
     seen = read_while(screen[0], lambda text: text.count(b"oops") < 2)
     bench.relay.close(seconds=5)
 
-    notice = f"clusterrun: log folder {bad}: {why}; no log file is written there\n".encode()
-    assert seen.count(b"clusterrun: ") == seen.count(notice) == 1
+    notice = f"clusterrun: log folder {top / planted}: {why}; no log file is written there\n"
+    assert seen.count(b"clusterrun: ") == seen.count(notice.encode()) == 1
     assert list(mine.iterdir()) == []
     assert bench.relay.losses == ()
 
@@ -319,21 +297,23 @@ def test_named_log_folder_may_be_a_link(bench: RelayBench, tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "disk/run/attempt-0").iterdir()] != []
 
 
-@pytest.mark.parametrize("kind", ["pipe", "pipe with a reader", "hard link"])
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("link", LINK),
+        ("hard link", HARD_LINK),
+        ("pipe", "it is not a regular file"),
+        ("pipe with a reader", "it is not a regular file"),
+    ],
+)
 def test_planted_log_file_is_not_written(
-    bench: RelayBench, screen: tuple[int, int], tmp_path: Path, kind: str
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path, kind: str, why: str
 ) -> None:
     """Nor is it waited for, and other files are written."""
     log, mine = tmp_path / "rank-0.err", tmp_path / "mine"
     mine.write_text("precious\n")
-    why = "it is not a regular file"
-    reader = None
-    if kind == "hard link":
-        log.hardlink_to(mine)
-        why = "it has another name as well (a hard link)"
-    else:
-        os.mkfifo(log)
-        reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK) if "reader" in kind else None
+    plant(log, kind, mine)
+    reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK) if "reader" in kind else None
     printer = bench.open(0, stderr_to=Destination(log, shown=False, shown_if_log_fails=True))
     other = bench.open(1, logs=tmp_path)
 
@@ -365,34 +345,29 @@ def common(tmp_path: Path) -> Path:
     return folder
 
 
-PLANTED = {
-    "link": f"it is a symbolic link owned by user {OTHER_USER}, not by you",
-    "own link to a link": f"it is a symbolic link owned by user {OTHER_USER}, not by you",
-    "file": f"user {OTHER_USER} has put it there",
-    "pipe": f"user {OTHER_USER} has put it there",
-    "hard link": "it has another name as well (a hard link)",
-}
-"""What was planted in place of a file, and why it is not written."""
+THEIR_LINK = f"it is a symbolic link owned by user {OTHER_USER}, not by you"
+THEIR_FILE = f"user {OTHER_USER} has put it there"
 
 
 @pytest.mark.needs("root")
-@pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("link", THEIR_LINK),
+        ("own link to a link", THEIR_LINK),
+        ("file", THEIR_FILE),
+        ("pipe", THEIR_FILE),
+        ("hard link", HARD_LINK),
+    ],
+)
 def test_planted_named_file_is_not_written(
-    bench: RelayBench, screen: tuple[int, int], common: Path, tmp_path: Path, kind: str
+    bench: RelayBench, screen: tuple[int, int], common: Path, tmp_path: Path, *, kind: str, why: str
 ) -> None:
     """The kernel refuses some of these only if fs.protected_symlinks and its kin are set."""
     path, mine = common / "events", tmp_path / "mine"
     mine.write_text("precious\n")
     planted = common / "planted" if kind.startswith("own") else path
-    match kind:
-        case "hard link":
-            planted.hardlink_to(mine)
-        case "file":
-            planted.touch(mode=0o666)
-        case "pipe":
-            os.mkfifo(planted, 0o666)
-        case _:
-            planted.symlink_to(mine)
+    plant(planted, kind.removeprefix("own link to a "), mine)
     if planted != path:
         path.symlink_to(planted)
     if kind != "hard link":
@@ -402,8 +377,7 @@ def test_planted_named_file_is_not_written(
     seen = read_until(screen[0], b"\n")
     bench.relay.close(seconds=5)
 
-    why = f"{PLANTED[kind]}; clusterrun continues without it"
-    assert seen == f"clusterrun: file {path}: {why}\n".encode()
+    assert seen == f"clusterrun: file {path}: {why}; clusterrun continues without it\n".encode()
     assert mine.read_text() == "precious\n"
     assert not planted.is_file() or planted.read_bytes() in {b"", b"precious\n"}
 

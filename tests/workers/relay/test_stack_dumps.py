@@ -29,6 +29,8 @@ Current thread (most recent call first):
   File "/x/train.py", line 12 in step
   File "/x/train.py", line 40 in <module>"""
 
+STACK_OF_MAIN = "\n".join(STACK.splitlines()[-2:])
+
 OURS = b"""\
   File "/x/clusterrun/workers/fork_server/__main__.py", line 35 in <module>
 """
@@ -48,59 +50,37 @@ def armed() -> StackDumpFilter:
     return dumps
 
 
-def test_launcher_frame_is_omitted() -> None:
-    """Each forked worker has it."""
-    dumps = armed()
-
-    kept = dumps.feed(DUMP + OURS)
-
-    assert (kept, dumps.stack) == (b"", STACK)
+SINGLE = DUMP.partition(b"\n\n")[2]
+TORN = DUMP.replace(b"\n  File", b"\nloss 0.5\n  File", 1)
+BAR = b" 50%|#####     |"
 
 
-def test_dump_is_taken_out() -> None:
+@pytest.mark.parametrize(
+    ("text", "shown", "stack", "has_own_lines"),
+    [
+        pytest.param(b"before\n" + DUMP + b"after\n", b"before\nafter\n", STACK, True, id="alone"),
+        pytest.param(DUMP + OURS, b"", STACK, False, id="without the launcher's frame"),
+        pytest.param(SINGLE, b"", STACK_OF_MAIN, False, id="one thread has no heading"),
+        pytest.param(TORN, b"loss 0.5\n", STACK, True, id="lines of other threads stay"),
+        # It has no newline, and was printed before.
+        pytest.param(BAR + DUMP, BAR + b"\n", STACK, False, id="a progress bar before it stays"),
+    ],
+)
+def test_dump_is_taken_out(text: bytes, shown: bytes, stack: str, *, has_own_lines: bool) -> None:
     """Without addresses, which differ by process; nothing else is taken out."""
     dumps = armed()
 
-    assert dumps.feed(b"before\n" + DUMP + b"after\n") == b"before\nafter\n"
-    assert dumps.stack == STACK
-    assert dumps.found_own_lines
-
-
-def test_single_thread_has_no_heading() -> None:
-    dumps = armed()
-
-    assert dumps.feed(DUMP.partition(b"\n\n")[2]) == b""
-    assert dumps.stack == "\n".join(STACK.splitlines()[-2:])
-    assert not dumps.found_own_lines
+    assert dumps.feed(text) == shown
+    assert (dumps.stack, dumps.found_own_lines) == (stack, has_own_lines)
 
 
 @pytest.mark.parametrize("own", [b"\n", b"  indented\n", b"Thread 7 starts\n", TRACEBACK])
 def test_similar_lines_of_the_worker_stay(own: bytes) -> None:
-    """Before a dump and after it, empty ones too."""
     dumps = armed()
 
     shown = dumps.feed(own) + dumps.feed(DUMP) + dumps.feed(own) + dumps.disarm()
 
-    assert shown == own + own
-    assert dumps.stack == STACK
-
-
-def test_lines_of_other_threads_stay() -> None:
-    """Frames after such lines still belong to the stack."""
-    first, second = DUMP.split(b"  File", 1)
-    dumps = armed()
-
-    assert dumps.feed(first + b"loss 0.5\n  File" + second) == b"loss 0.5\n"
-    assert dumps.stack == STACK
-
-
-def test_progress_bar_before_a_dump_stays() -> None:
-    """It has no newline, and does not count as activity because it was printed before."""
-    dumps = armed()
-
-    assert dumps.feed(b" 50%|#####     |" + DUMP) == b" 50%|#####     |\n"
-    assert dumps.stack == STACK
-    assert not dumps.found_own_lines
+    assert (shown, dumps.stack) == (own + own, STACK)
 
 
 def test_dump_stays_unless_armed() -> None:

@@ -48,20 +48,14 @@ def planned(
 def test_leading_imports_are_preloaded_if_one_is_slow(
     names: list[str], why_spawn: str | None
 ) -> None:
-    plan = planned(walked(*names))
-
-    assert (plan.names, plan.why_spawn) == (names, why_spawn)
-    assert (plan.hides_torch, plan.not_preloaded, plan.is_verified) == (False, None, True)
-
-
-def test_modules_left_to_workers_are_named() -> None:
-    walk = walked("torch", "numpy")
+    walk = walked(*names)
     walk.left_to_workers = [("torch_geometric", "it uses a GPU when it is imported")]
 
     plan = planned(walk)
 
-    assert plan.names == ["torch", "numpy"]
-    assert plan.left_to_workers == [("torch_geometric", "it uses a GPU when it is imported")]
+    assert (plan.names, plan.why_spawn) == (names, why_spawn)
+    assert plan.left_to_workers == walk.left_to_workers
+    assert (plan.hides_torch, plan.not_preloaded, plan.is_verified) == (False, None, True)
 
 
 def test_torch_imported_after_side_effect_is_hidden() -> None:
@@ -94,19 +88,23 @@ def test_obstacle_leaves_torch_to_workers(*, is_cached: bool) -> None:
     }
 
 
-def test_obstacle_in_text_takes_precedence_over_cache() -> None:
-    walk = with_torch_later()
-    walk.obstacle = OBSTACLE
+@pytest.mark.parametrize(
+    ("walk", "obstacle", "cached", "why"),
+    [
+        pytest.param(
+            with_torch_later(), OBSTACLE, "a logger", OBSTACLE, id="text before the cache"
+        ),
+        pytest.param(walked("torch"), None, OBSTACLE, None, id="leading torch is preloaded"),
+    ],
+)
+def test_reason_in_the_cache(
+    walk: script_walk.ScriptWalk, obstacle: str | None, cached: str, why: str | None
+) -> None:
+    walk.obstacle = obstacle
 
-    assert (
-        planned(walk, why_reexecuted="train.py: a logger had changed").why_not_preloaded == OBSTACLE
-    )
+    plan = planned(walk, why_reexecuted=cached)
 
-
-def test_cache_does_not_matter_for_leading_torch() -> None:
-    plan = planned(walked("torch"), why_reexecuted=OBSTACLE)
-
-    assert (plan.names, plan.not_preloaded) == (["torch"], None)
+    assert (plan.why_not_preloaded, plan.names) == (why, [] if why else ["torch"])
 
 
 def test_slow_package_after_side_effect_is_reported() -> None:
@@ -129,18 +127,20 @@ def test_slow_package_beside_torch_is_not_reported(walk: script_walk.ScriptWalk)
     assert (plan.not_preloaded, plan.why_spawn, plan.names) == (None, None, ["torch"])
 
 
-def test_unread_script_is_spawned() -> None:
-    walk = walked("os")
-    walk.unread = "own.py can't be read"
+@pytest.mark.parametrize(
+    ("walk", "unread", "workers", "why"),
+    [
+        (walked("os"), "own.py can't be read", 8, "own.py can't be read"),
+        (walked("torch"), None, 1, "with a single worker there are no imports to share"),
+        (with_torch_later(), None, 1, "with a single worker there are no imports to share"),
+    ],
+)
+def test_worker_is_spawned(
+    walk: script_walk.ScriptWalk, unread: str | None, workers: int, why: str
+) -> None:
+    walk.unread = unread
 
-    assert planned(walk).why_spawn == "own.py can't be read"
-
-
-def test_single_worker_is_spawned() -> None:
-    for walk in (walked("torch"), with_torch_later()):
-        plan = planned(walk, workers=1)
-
-        assert plan.why_spawn == "with a single worker there are no imports to share"
+    assert planned(walk, workers=workers).why_spawn == why
 
 
 def test_script_with_only_stdlib_is_forked_without_imports() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from clusterrun.workers import fork_server
 
+from tests.workers.fork_server.preloading.script_table import Row, rows_of
 from tests.workers.interpreters import oldest_python
 
 SOURCES = Path(str(fork_server.__file__)).parents[1]
@@ -93,33 +94,27 @@ def python(request: pytest.FixtureRequest) -> str:
     return python
 
 
-IMPORTS = {
-    "import": "import torch",
-    "part": "import torch.nn",
-    "name_of_a_part": "from torch.nn import made; torch = sys.modules['torch']",
-    "part_by_from": "from torch import nn; torch = sys.modules['torch']",
-    "other_name": "import torch.nn as nn; torch = sys.modules['torch']",
-    "part_that_is_not_imported_yet": "import torch.late; assert torch.late.torch is torch",
-    "import_module": "import importlib; torch = importlib.import_module('torch')",
-    "part_by_import_module": (
-        "import importlib; importlib.import_module('torch.nn'); torch = sys.modules['torch']"
-    ),
-    "spec_of_a_part": "importlib.util.find_spec('torch.nn'); torch = sys.modules['torch']",
-    "spec_before": "importlib.util.find_spec('torch'); import torch",
-    "in_a_thread": """
-import threading
-thread = threading.Thread(target=__import__, args=("torch",)); thread.start(); thread.join()
-torch = sys.modules["torch"]
-""",
-    "twice": "import torch; del torch; import torch",
-}
+IMPORTS = [
+    "import torch",
+    "import torch.nn",
+    "from torch.nn import made",
+    "from torch import nn",
+    "import torch.nn as nn",
+    "import torch.late; assert torch.late.torch is torch",
+    "import importlib; importlib.import_module('torch')",
+    "import importlib; importlib.import_module('torch.nn')",
+    "importlib.util.find_spec('torch.nn')",
+    "importlib.util.find_spec('torch'); import torch",
+    "import threading as t; it = t.Thread(target=__import__, args=['torch']); it.start(); it.join()",
+    "import torch; del torch; import torch",
+]
 
 
-@pytest.mark.parametrize("name", IMPORTS)
-def test_import_finds_preloaded_module(python: str, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("statement", IMPORTS)
+def test_import_finds_preloaded_module(python: str, tmp_path: Path, statement: str) -> None:
     """Torch is not executed again."""
     hidden = "assert not [name for name in sys.modules if name.partition('.')[0] == 'torch']"
-    code = f"{hidden}\n{IMPORTS[name]}\n{AFTER_IT}print('same')"
+    code = f"{hidden}\n{statement}\ntorch = sys.modules['torch']\n{AFTER_IT}print('same')"
 
     assert run(python, tmp_path, code) == "same"
 
@@ -180,65 +175,16 @@ torch = sys.modules["torch"]
     assert run(python, tmp_path, code + AFTER_IT) == "No module named 'torch.nosuch' torch.nosuch"
 
 
-LOGGER = "a logger had changed"
-STREAM = "standard output or error had changed"
-FILTER = "a filter of warnings had changed"
+@pytest.mark.parametrize("row", rows_of("changes.txt"))
+def test_change_before_the_import(python: str, tmp_path: Path, row: Row) -> None:
+    """The program is executed again, or torch is not."""
+    for file, text in row.files.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    start = f"site_packages = {str(tmp_path / 'site-packages')!r}"
+    code = f"{start}\n{row.script}\nimport torch\n{AFTER_IT}print('reexec: nothing')"
 
-CHANGES = {
-    "variable": ("os.environ['OMP_NUM_THREADS'] = '3'", "OMP_NUM_THREADS was set"),
-    "variable_deleted": ("del os.environ['MKL_NUM_THREADS']", "MKL_NUM_THREADS was deleted"),
-    "variable_changed": ("os.environ['MKL_NUM_THREADS'] += '1'", "MKL_NUM_THREADS was set"),
-    "variable_that_was_used": ("os.environ['READ_BY_TORCH'] = ''", "READ_BY_TORCH was set"),
-    "flags_of_libraries": (
-        "sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)",
-        "how libraries are loaded had changed",
-    ),
-    "stdout": ("sys.stdout = io.StringIO()", STREAM),
-    "stderr": ("sys.stderr = None", STREAM),
-    "filter": ("import warnings; warnings.simplefilter('error')", FILTER),
-    "filter_of_a_category": (
-        "import warnings; warnings.filterwarnings('error', category=FutureWarning)",
-        FILTER,
-    ),
-    "class_of_loggers": (
-        "class Mine(logging.Logger): pass\nlogging.setLoggerClass(Mine)",
-        "the class of loggers had changed",
-    ),
-    "level_of_a_logger": ("logging.getLogger('helper').setLevel('ERROR')", LOGGER),
-    "logger_disabled": ("logging.getLogger('early').disabled = True", LOGGER),
-    "all_loggers_disabled": (
-        "import logging.config; logging.config.dictConfig({'version': 1})",
-        LOGGER,
-    ),
-    "handler": ("logging.getLogger('helper').addHandler(logging.NullHandler())", LOGGER),
-    "filter_of_a_logger": ("logging.getLogger('helper').addFilter(print)", LOGGER),
-    "propagation": ("logging.getLogger('helper').propagate = False", LOGGER),
-    "module_replaced": ("sys.modules['helper'] = os", "module helper was replaced"),
-    "part_forbidden": ("sys.modules['torch.nn'] = None", "module torch.nn was replaced"),
-    "logging_removed": (
-        "del sys.modules['logging']",
-        "the class of loggers had changed",
-    ),
-    "another_torch": ("sys.path.insert(0, 'mine')", "the search path led to another torch"),
-    "another_helper": ("sys.path.insert(0, 'others')", "the search path led to another helper"),
-    "no_torch_any_more": (
-        "sys.path.remove(site_packages)",
-        "the search path led to another helper",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_change_executes_the_program(python: str, tmp_path: Path, name: str) -> None:
-    code, why = CHANGES[name]
-    for file in ("mine/torch/__init__.py", "others/helper.py"):
-        (tmp_path / file).parent.mkdir(parents=True)
-        (tmp_path / file).touch()
-    code = f"site_packages = {str(tmp_path / 'site-packages')!r}\n{code}"
-
-    changed = run(python, tmp_path, f"{code}\nimport torch", MKL_NUM_THREADS="1")
-
-    assert changed == f"reexec: {why}"
+    assert run(python, tmp_path, code, MKL_NUM_THREADS="1") == f"reexec: {row.found}"
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="needs two CPUs")
@@ -246,36 +192,6 @@ def test_changed_affinity_executes_the_program(python: str, tmp_path: Path) -> N
     code = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nimport torch"
 
     assert run(python, tmp_path, code) == "reexec: the CPUs that it may use had changed"
-
-
-NO_CHANGES = {
-    "nothing": "",
-    "other_variables": "os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['NCCL_DEBUG'] = '1'",
-    "the_same_value": "os.environ['MKL_NUM_THREADS'] = '1'",
-    "set_and_deleted": "os.environ['OMP_PLACES'] = '1'; del os.environ['OMP_PLACES']",
-    "search_path_that_is_longer": "sys.path.append('others'); sys.path.insert(0, os.getcwd())",
-    "search_path_of_others": "sys.path.insert(0, 'unrelated')",
-    "hooks_of_the_path": "sys.path_hooks.append(lambda path: (_ for _ in ()).throw(ImportError))",
-    "loggers_of_the_script": "logging.getLogger('mine').setLevel('DEBUG')",
-    "basic_config": "logging.basicConfig(level='DEBUG')",
-    "loggers_that_are_used": "logging.getLogger('helper').info('x')",
-    "filter": "import warnings; warnings.filterwarnings('ignore')",
-    "other_modules": "import json, wave; sys.modules['mine'] = os; del sys.modules['json']",
-    "main_module": "import __main__; __main__.x = 1",
-    "another_folder": "os.chdir('/')",
-    "streams_that_are_used": "sys.stdout.flush(); sys.stderr.flush()",
-    "signals": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-}
-
-
-@pytest.mark.parametrize("name", NO_CHANGES)
-def test_irrelevant_change_is_ignored(python: str, tmp_path: Path, name: str) -> None:
-    for file in ("unrelated/mine.py", "others/helper.py"):
-        (tmp_path / file).parent.mkdir(parents=True)
-        (tmp_path / file).touch()
-    code = f"{NO_CHANGES[name]}\nimport torch\n{AFTER_IT}print('same')"
-
-    assert run(python, tmp_path, code, MKL_NUM_THREADS="1") == "same"
 
 
 def test_change_after_the_import_is_ignored(python: str, tmp_path: Path) -> None:
@@ -347,7 +263,9 @@ def test_filters_matter_if_the_import_printed_something(python: str, tmp_path: P
     """It may have been a warning."""
     code = "import warnings; warnings.simplefilter('ignore')\nimport torch"
 
-    assert run(python, tmp_path, code, printed=(b"", b"x\n")) == f"reexec: {FILTER}"
+    assert run(python, tmp_path, code, printed=(b"", b"x\n")) == (
+        "reexec: a filter of warnings had changed"
+    )
     assert run(python, tmp_path, code) == ""
 
 
@@ -360,11 +278,3 @@ preloaded.show()
 print(torch is mine, sys.modules["torch"] is mine)
 """
     assert run(python, tmp_path, code) == "True True"
-
-
-def test_variables_are_named_before_other_changes(tmp_path: Path) -> None:
-    code = (
-        "sys.stdout = None; os.environ['OMP_PLACES'] = os.environ['MKL_DEBUG'] = 'x'\nimport torch"
-    )
-
-    assert run(sys.executable, tmp_path, code) == "reexec: MKL_DEBUG was set"

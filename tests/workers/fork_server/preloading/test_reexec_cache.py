@@ -90,15 +90,22 @@ def test_paths_are_resolved(script: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert of("train.py").why() == WHY
 
 
-@pytest.mark.parametrize("changed", ["train.py", "site-packages/torch/__init__.py"])
+@pytest.mark.parametrize(
+    ("changed", "text", "later"),
+    [
+        pytest.param("train.py", "import os   ", 1, id="script"),
+        pytest.param("train.py", "import torch, os", 0, id="size of the script"),
+        pytest.param("site-packages/torch/__init__.py", "import os", 1, id="torch"),
+    ],
+)
 def test_changed_file_invalidates_entry(
-    script: Path, tmp_path: Path, caches: Path, changed: str
+    script: Path, tmp_path: Path, caches: Path, *, changed: str, text: str, later: int
 ) -> None:
-    """Of the script or torch."""
+    """Of the same size, or of the same time."""
     of(script).store(WHY)
     before = (tmp_path / changed).stat()
-    (tmp_path / changed).write_text("import os")
-    os.utime(tmp_path / changed, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    (tmp_path / changed).write_text(text)
+    os.utime(tmp_path / changed, ns=(before.st_atime_ns, before.st_mtime_ns + later))
 
     assert of(script).why() is None
     assert of(script).store("another")
@@ -106,56 +113,32 @@ def test_changed_file_invalidates_entry(
     assert (of(script).why(), len(files(caches))) == ("another", 1)
 
 
-def test_changed_size_invalidates_entry(script: Path) -> None:
-    of(script).store(WHY)
-    before = script.stat()
-    script.write_text("import torch, os")
-    os.utime(script, ns=(before.st_atime_ns, before.st_mtime_ns))
+@pytest.mark.parametrize("below", [[], ["d" * 100] * 3], ids=["same name", "same end of 300 bytes"])
+def test_similar_paths_have_distinct_entries(
+    tmp_path: Path, caches: Path, below: list[str]
+) -> None:
+    """Of very long paths, two may share a file."""
+    one, other = (tmp_path.joinpath(name, *below, "train.py") for name in ("one", "other"))
+    for script in (one, other):
+        script.parent.mkdir(parents=True)
+        script.write_text("import torch")
+    of(one).store(WHY)
 
-    assert of(script).why() is None
-
-
-def test_scripts_of_the_same_name_are_distinct(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.py").write_text("import torch")
-    of(tmp_path / "a/train.py").store(WHY)
-
-    assert of(tmp_path / "b/train.py").why() is None
-    assert of(tmp_path / "b/train.py").store("another")
-    assert of(tmp_path / "a/train.py").why() == WHY
-
-
-def test_very_long_paths(tmp_path: Path, caches: Path) -> None:
-    """Two scripts with the same end of the path share a file, but not an entry."""
-    one, other = (tmp_path.joinpath(name, *["d" * 100] * 3) for name in ("one", "other"))
-    for folder in (one, other):
-        folder.mkdir(parents=True)
-        (folder / "train.py").write_text("import torch")
-    of(one / "train.py").store(WHY)
-
-    assert of(one / "train.py").why() == WHY
-    assert of(other / "train.py").why() is None
-    assert of(other / "train.py").store("another")
-    assert of(other / "train.py").why() == "another"
+    assert (of(one).why(), of(other).why()) == (WHY, None)
+    assert of(other).store("another")
+    assert of(other).why() == "another"
+    assert below or of(one).why() == WHY
     assert all(len(os.fsencode(file.name)) <= 255 for file in files(caches))
 
 
 @pytest.mark.parametrize("name", [b"tr\xffain.py", "tr\u00e4in.py".encode(), b"\xe2\x82" * 60])
 def test_path_of_any_bytes(tmp_path: Path, name: bytes) -> None:
-    """Including one that is cut within a character."""
-    path = tmp_path / os.fsdecode(name)
+    """Including one that is cut within a character; the reason may contain a variable's name."""
+    path, why = tmp_path / os.fsdecode(name), "A\udcff was set"
     path.write_text("import torch")
 
-    assert of(path).store(WHY)
-    assert of(path).why() == WHY
-
-
-def test_reason_of_any_bytes(script: Path) -> None:
-    """It may contain the name of a variable."""
-    of(script).store("A\udcff was set")
-
-    assert of(script).why() == "A\udcff was set"
+    assert of(path).store(why)
+    assert of(path).why() == why
 
 
 def test_default_cache_folder(
@@ -186,22 +169,20 @@ def test_no_cache_folder(script: Path, monkeypatch: pytest.MonkeyPatch, *, empty
     assert files(script.parent) == before
 
 
-def test_folder_cannot_be_made(script: Path, caches: Path) -> None:
-    caches.write_text("a file")
-
-    assert of(script).store(WHY)
-    assert of(script).why() is None
-
-
-def test_file_cannot_be_written(script: Path, caches: Path) -> None:
-    """A folder has its name."""
-    of(script).store(WHY)
-    file = files(caches)[0]
-    file.unlink()
-    file.mkdir()
+@pytest.mark.parametrize("place", ["folder", "file"])
+def test_entry_cannot_be_written(script: Path, caches: Path, place: str) -> None:
+    """A file has the name of its folder, or a folder its own."""
+    if place == "folder":
+        caches.write_text("a file")
+    else:
+        of(script).store(WHY)
+        file = files(caches)[0]
+        file.unlink()
+        file.mkdir()
 
     assert of(script).why() is None
     assert of(script).store(WHY)
+    assert of(script).why() is None
 
 
 def test_corrupt_entry_is_replaced(script: Path, caches: Path) -> None:
