@@ -141,21 +141,35 @@ def test_how_a_child_ended(child: Callable[[], object], end: str) -> None:
     assert describe_wait_status(status)[0] == end
 
 
-def test_an_answer_larger_than_a_pipe() -> None:
-    answer = b"begins" + (1 << 17) * b"x"
-    child = TimeLimitedChild(lambda: answer, SECONDS_TO_ACT)
+LARGE = b"begins" + (1 << 17) * b"x"
+MISSING = b"py-spy can't be executed: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("ask", "seconds", "answer", "errors"),
+    [
+        pytest.param(lambda: LARGE, SECONDS_TO_ACT, LARGE, b"", id="larger than a pipe"),
+        pytest.param(fail, SECONDS_TO_ACT, b"", b"", id="raises"),
+        pytest.param(crash, SECONDS_TO_ACT, b"", b"", id="is killed"),
+        pytest.param(lambda: sys.exit(3), SECONDS_TO_ACT, b"", b"", id="exits"),
+        pytest.param(lambda: b"", SECONDS_TO_ACT, b"", b"", id="empty"),
+        pytest.param(shell("kill -TERM $$; echo on"), SECONDS_TO_ACT, b"", b"", id="ended by TERM"),
+        pytest.param(["/nowhere/py-spy"], SECONDS_TO_ACT, b"", MISSING, id="missing program"),
+        pytest.param(hang, 0.2, b"", b"", id="hangs"),
+    ],
+)
+def test_answer_of_a_child(
+    ask: Callable[[], bytes] | list[str],
+    seconds: float,
+    answer: bytes,
+    errors: bytes,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing is printed: the caller knows another source, or says what is missing."""
+    child = TimeLimitedChild(ask, seconds)
 
     assert child.wait() == answer
-    assert not child.is_late
-
-
-@pytest.mark.parametrize("ask", [fail, crash, lambda: sys.exit(3), lambda: b""])
-def test_no_answer(ask: Callable[[], bytes], capfd: pytest.CaptureFixture[str]) -> None:
-    """Nothing is printed: the caller knows another source, or says what is missing."""
-    child = TimeLimitedChild(ask, SECONDS_TO_ACT)
-
-    assert child.wait() == b""
-    assert (child.is_late, child.errors) == (False, b"")
+    assert (child.errors, child.is_late) == (errors, ask is hang)
     assert capfd.readouterr() == ("", "")
 
 
@@ -173,17 +187,6 @@ def test_what_a_program_prints() -> None:
     assert "WHERE=here" in lines
     assert not [line for line in lines if line.startswith("HOME=")]
     assert child.errors == b"wrong\n"
-
-
-def test_a_signal_ends_a_program() -> None:
-    assert TimeLimitedChild(shell("kill -TERM $$; echo survives"), SECONDS_TO_ACT).wait() == b""
-
-
-def test_a_program_that_is_missing(tmp_path: Path) -> None:
-    child = TimeLimitedChild([str(tmp_path / "py-spy")], SECONDS_TO_ACT)
-
-    assert child.wait() == b""
-    assert child.errors == b"py-spy can't be executed: No such file or directory"
 
 
 def test_a_long_answer_is_cut_off() -> None:
@@ -208,14 +211,6 @@ def test_a_program_that_prints_for_ever_is_not_waited_for() -> None:
     assert answers[2] is not None
     assert len(answers[2]) <= MAX_KEPT
     assert time.monotonic() - began < SECONDS_TO_ACT / 2
-    assert child.is_late
-
-
-def test_one_that_hangs_is_killed() -> None:
-    """In time."""
-    child = TimeLimitedChild(hang, 0.2)
-
-    assert child.wait() == b""
     assert child.is_late
 
 

@@ -88,19 +88,31 @@ def test_requested_is_false_outside_clusterrun() -> None:
     assert (done.stdout, done.stderr) == ("False False None True\n", "")
 
 
-def test_first_call_writes_to_the_pipe(suspend: ModuleType, page: Page) -> None:
-    """It writes one byte; later calls only write the step."""
-    assert [suspend.requested() for _ in range(3)] == [False] * 3
+@pytest.mark.parametrize(
+    ("word", "steps", "answers", "last"),
+    [
+        pytest.param(0, (None, None, None), [False] * 3, 3, id="calls are counted"),
+        # A resumed run begins at its step; a call without a step counts from there.
+        pytest.param(0, (1000, 1010, None), [False] * 3, 1012, id="steps of a resumed run"),
+        # A script may call at every tenth step only.
+        pytest.param(6, (0, 10), [False, True], 11, id="a later step than agreed"),
+    ],
+)
+def test_steps_are_written_to_the_page(
+    suspend: ModuleType,
+    page: Page,
+    *,
+    word: int,
+    steps: tuple[int | None, ...],
+    answers: list[bool],
+    last: int,
+) -> None:
+    """The first call also writes one byte to the pipe."""
+    page.hold(word)
 
+    assert [suspend.requested(step) for step in steps] == answers
     assert os.read(page.calls, 100) == b"."
-    assert page.rank == (3, 0)
-
-
-def test_steps_are_written_to_the_page(suspend: ModuleType, page: Page) -> None:
-    """A resumed run begins at its step; a call without a step counts from there."""
-    assert [suspend.requested(1000), suspend.requested(1010), suspend.requested()] == [False] * 3
-
-    assert page.rank == (1012, 0)
+    assert page.rank == (last, 0)
 
 
 def test_steps_must_not_decrease(suspend: ModuleType) -> None:
@@ -137,13 +149,6 @@ def test_cancelled_agreement_returns_false(suspend: ModuleType, page: Page) -> N
     assert not suspend.requested()
 
     timer.join()
-
-
-def test_later_step_than_agreed_also_saves(suspend: ModuleType, page: Page) -> None:
-    """A script may call at every tenth step only."""
-    page.hold(6)
-
-    assert [suspend.requested(0), suspend.requested(10)] == [False, True]
 
 
 def test_ready_outside_a_suspension_returns(suspend: ModuleType, page: Page) -> None:
