@@ -102,26 +102,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
 
 
-def test_every_page_is_in_the_navigation() -> None:
-    """The navigation names no page that does not exist."""
-    listed = re.findall(r": ([\w/]+\.md)$", (ROOT / ".mkdocs.yml").read_text(), re.MULTILINE)
-
-    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path) -> None:
-    """To a page of docs, and to a heading that it has; or to a picture."""
-    links = re.findall(r"\]\(([^)#:]*)(?:#([^):]+))?\)", page.read_text())
-    targets = [((page.parent / name).resolve() if name else page, part) for name, part in links]
-
-    pictures = set(DOCS.rglob("*.svg"))
-    missing = [str(target) for target, _ in targets if target not in {*PAGES, *pictures}]
-    astray = [f"{target.name}#{part}" for target, part in targets if part not in anchors(target)]
-    assert missing == []
-    assert [name for name in astray if not name.endswith("#")] == []
-
-
 def test_merged_pages_redirect_to_a_section(tmp_path: Path) -> None:
     """The site has a page at each old address, which leads to a heading that exists."""
     pages = {tmp_path / page.relative_to(DOCS).with_suffix(""): page for page in PAGES}

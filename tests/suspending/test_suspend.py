@@ -1,7 +1,6 @@
 """The functions that a script calls, with a page that the test writes in place of an agent."""
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,8 @@ from types import ModuleType
 
 import clusterrun.suspend
 import pytest
+
+from tests.imports import output_of
 
 PAGE = 8192
 
@@ -76,16 +77,8 @@ def test_requested_is_false_outside_clusterrun() -> None:
         "*{'struct', 'ctypes', 'pathlib', 'msgspec'} & set(sys.modules))"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        cwd=Path(clusterrun.suspend.__file__).parent.parent,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert (done.stdout, done.stderr) == ("False False None True\n", "")
+    folder = Path(clusterrun.suspend.__file__).parent.parent
+    assert output_of(code, sys.executable, "-S", folder=folder) == "False False None True\n"
 
 
 @pytest.mark.parametrize(

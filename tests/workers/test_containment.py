@@ -13,7 +13,7 @@ import pytest
 from clusterrun import processes
 from clusterrun.workers.children import Orphans
 
-from tests.imports import imports
+from tests.imports import imports, output_of
 
 PRELUDE = (
     imports(processes.reap_child, Orphans)
@@ -133,15 +133,9 @@ def test_orphans(scene: str) -> None:
     """All that the process has started must be gone by its end."""
     code, printed = SCENES[scene]
 
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PRELUDE + dedent(code) + EPILOGUE],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    found = output_of(PRELUDE + dedent(code) + EPILOGUE, sys.executable, "-W", "ignore")
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{printed}\n", "")
+    assert found == f"{printed}\n"
 
 
 @pytest.mark.needs("root", "unshare")
@@ -154,15 +148,8 @@ def test_pid_1_signals_no_orphan() -> None:
         print(os.getpid(), orphans.end(seconds=10.0), is_alive(left))
     """)
 
-    done = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert (done.stdout, done.stderr) == ("1 () True\n", "")
+    unshare = ("unshare", "--pid", "--fork", "--mount-proc")
+    assert output_of(code, *unshare, sys.executable) == "1 () True\n"
 
 
 def test_status_of_child_whose_sigchld_goes_to_another_thread(

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ from clusterrun.workers import fork_server
 from clusterrun.workers.exec_worker import binding_failures
 from msgspec.structs import replace
 
+from tests.imports import output_of
 from tests.plans import plan_of, worker_of
 
 
@@ -88,11 +87,7 @@ def test_bind_in_a_process_without_psutil() -> None:
         " print([bind([min(os.sched_getaffinity(0))]), len(os.sched_getaffinity(0))])"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-
-    assert (done.stdout, done.stderr) == ("[None, 1]\n", "")
+    assert output_of(code) == "[None, 1]\n"
 
 
 @pytest.mark.parametrize(
@@ -113,9 +108,5 @@ binding.must_be_bound = lambda cpus: True
 print(binding.bind({cpus}), calls)
 """
 
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-
     warning = None if cpus == [0] else f"asked for CPUs 0,{cpus[1]}, got 0"
-    assert (done.stdout, done.stderr) == (f"{warning} ['{by}']\n", "")
+    assert output_of(code) == f"{warning} ['{by}']\n"

@@ -1,8 +1,6 @@
 """Processes that successful workers leave running, as the fork server sees them."""
 
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from clusterrun.policy import events, outcome
 from clusterrun.workers.fork_server import kernel, messages
 from clusterrun.workers.fork_server.kernel import boot_clock
 
-from tests.imports import imports
+from tests.imports import imports, output_of
 from tests.workers.fork_server_bench import Bench, Reader
 
 RANK_3 = {"RANK": "3"}
@@ -86,18 +84,7 @@ def test_leftover_is_named_by_program_and_rank(bench: Bench) -> None:
 
 def test_forked_process_has_no_rank() -> None:
     """/proc shows the environment of its parent, whose RANK may be that of a node."""
-    program = f"{imports(kernel.rank_of)}{FORKS}"
-
-    printed = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "RANK": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
-
-    assert printed == "None\n"
+    assert output_of(f"{imports(kernel.rank_of)}{FORKS}", RANK="1") == "None\n"
 
 
 def test_signal_reaches_adopted_orphans(bench: Bench) -> None:

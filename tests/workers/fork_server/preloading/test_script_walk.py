@@ -1,6 +1,5 @@
 """ScriptWalk finds what a script does before it imports torch, without importing anything."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from clusterrun.workers import fork_server
 from clusterrun.workers.fork_server.preloading import module_files, script_walk
 
+from tests.imports import output_of
 from tests.workers.fork_server.preloading.script_table import Row, rows_of
 from tests.workers.interpreters import oldest_python
 
@@ -286,11 +286,7 @@ def test_oldest_python_finds_the_same(folder: Folder) -> None:
         folder=str(SOURCES / "fork_server"), path=path, script=script.encode()
     )
 
-    done = subprocess.run(
-        [python, "-c", code], capture_output=True, text=True, timeout=100, check=True
-    )
-
-    assert done.stdout.strip().split("|") == [
+    assert output_of(code, python).strip().split("|") == [
         "['os', 'numpy']",
         "script.py:3",
         "[('OMP_NUM_THREADS', '1', False)]",
