@@ -13,7 +13,6 @@ from tests.workers.fork_server.preloading.script_table import Row, rows_of
 from tests.workers.fork_server_bench import request_to_prepare
 
 HANGS = "with gloo, torch may hang after {} unless a late import keeps the process group alive"
-DESTROY = "destroy_process_group"
 ANY_VARIABLE = "a variable that it reads may be set before it is imported"
 
 
@@ -95,51 +94,50 @@ def test_dynamo_is_not_considered_if_workers_are_spawned(folder: Path) -> None:
     assert plan.not_preloaded == "torch"
 
 
+TOO_OLD = "before torch 2.10 its import makes a folder for one process"
+MAY_HANG = HANGS.format("destroy_process_group")
+
+
 @pytest.mark.parametrize(
-    ("version", "may_hang"), [("2.12.0", True), ("2.14.1", True), ("2.15.0+cu132", False)]
+    ("version", "destroys", "why"),
+    [
+        ("2.9.1", "", TOO_OLD),
+        ("1.13.0a0+git", "", TOO_OLD),
+        ("2", "", TOO_OLD),
+        ("by hand", "", TOO_OLD),
+        ("2.10.0", "", None),
+        ("2.13.0a0+git", "", None),
+        ("3.0", "", None),
+        # 34 of 34 ranks end with 2.15; all hang with 2.12 and 2.13.
+        ("2.12.0", "dist.destroy_process_group()", MAY_HANG),
+        ("2.14.1", "dist.destroy_process_group()", MAY_HANG),
+        ("2.15.0+cu132", "dist.destroy_process_group()", None),
+    ],
 )
-def test_torch_version_with_race(folder: Path, version: str, *, may_hang: bool) -> None:
-    """34 of 34 ranks end with 2.15; all hang with 2.12 and 2.13."""
+def test_torch_version(folder: Path, version: str, destroys: str, why: str | None) -> None:
     set_version(folder, version)
 
-    plan = planned("import torch\ntorch.optim.SGD; dist.destroy_process_group()", folder)
+    plan = planned(f"import torch\ntorch.optim.SGD; {destroys}", folder)
 
-    assert why_not(plan) == ([HANGS.format(DESTROY)] if may_hang else [])
-
-
-def test_gloo_on_the_command_line(folder: Path) -> None:
-    """Even if the text names only NCCL."""
-    source = "import torch\ntorch.optim.SGD; init(args.backend or 'nccl'); destroy_process_group()"
-
-    by_gloo = planned(source, folder, ("python", "script.py", "--backend=gloo"), has_gpus=True)
-    by_nccl = planned(source, folder, ("python", "script.py"), has_gpus=True)
-
-    assert why_not(by_gloo) == [HANGS.format(DESTROY)]
-    assert why_not(by_nccl) == []
+    assert plan.names == ["torch", "torch._dynamo"][: 1 if why else 2]
+    assert why_not(plan) == ([why] if why else [])
 
 
-def test_nccl_in_a_path_does_not_count(folder: Path) -> None:
-    source = "import torch\ntorch.optim.SGD; dist.destroy_process_group()"
+@pytest.mark.parametrize(
+    ("script", "words", "why"),
+    [
+        ("init(args.backend or 'nccl'); destroy_process_group()", ["script.py"], []),
+        ("init(args.backend or 'nccl'); destroy_process_group()", ["x.py", "--b=gloo"], [MAY_HANG]),
+        # NCCL in a path does not count.
+        ("dist.destroy_process_group()", ["/home/me/nccl/script.py"], [MAY_HANG]),
+    ],
+)
+def test_backend_on_the_command_line(
+    folder: Path, script: str, words: list[str], why: list[str]
+) -> None:
+    source = f"import torch\ntorch.optim.SGD; {script}"
 
-    plan = planned(source, folder, ("python", "/home/me/nccl/script.py"), has_gpus=True)
-
-    assert why_not(plan) == [HANGS.format(DESTROY)]
-
-
-@pytest.mark.parametrize("version", ["2.9.1", "1.13.0a0+git", "2", "by hand"])
-def test_old_or_unknown_torch_version(folder: Path, version: str) -> None:
-    set_version(folder, version)
-
-    plan = planned("import torch\ntorch.optim.SGD", folder)
-
-    assert why_not(plan) == ["before torch 2.10 its import makes a folder for one process"]
-
-
-@pytest.mark.parametrize("version", ["2.10.0", "2.13.0a0+git", "3.0"])
-def test_new_torch_version(folder: Path, version: str) -> None:
-    set_version(folder, version)
-
-    assert planned("import torch\ntorch.optim.SGD", folder).names == ["torch", "torch._dynamo"]
+    assert why_not(planned(source, folder, ("python", *words), has_gpus=True)) == why
 
 
 def test_torch_without_dynamo(folder: Path) -> None:

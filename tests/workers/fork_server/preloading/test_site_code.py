@@ -1,12 +1,13 @@
 """Code that Python runs before any script is searched for words by which it could read a variable."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from clusterrun.workers import fork_server
 
-from tests.imports import output_of
 from tests.workers.interpreters import environment_without_pth
 
 FOLDER = Path(str(fork_server.__file__)).parents[1]
@@ -40,15 +41,22 @@ def checked(environment: Path, files: dict[str, str], trusted: str = "") -> str:
     for name, text in files.items():
         (places[name] / name).write_text(text)
     try:
-        return output_of(
-            CHECK,
-            environment / "bin/python",
-            PYTHONPATH=str(first),
-            CLUSTERRUN_TRUSTED_SITE_FILES=trusted,
-        ).strip()
+        done = subprocess.run(
+            [environment / "bin/python", "-c", CHECK],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(first),
+                "CLUSTERRUN_TRUSTED_SITE_FILES": trusted,
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
     finally:
         for name in files:
             (places[name] / name).unlink()
+    return done.stdout.strip()
 
 
 NAMESPACE = (
