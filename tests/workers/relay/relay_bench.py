@@ -27,6 +27,7 @@ PATIENCE = 10.0
 class Printer:
     """The write ends of a worker's pipes."""
 
+    rank: int
     stdout: int
     stderr: int
     is_open: bool = True
@@ -78,7 +79,7 @@ class RelayBench:
         )
         os.close(out[0])
         os.close(err[0])
-        self.printers.append(Printer(out[1], err[1]))
+        self.printers.append(Printer(rank, out[1], err[1]))
         return self.printers[-1]
 
     def event(self, seconds: float = PATIENCE) -> events.Event:
@@ -96,6 +97,13 @@ class RelayBench:
         event = self.event(PATIENCE)
         assert isinstance(event, events.OutputEnded)
         return event
+
+    def end(self, seconds: float = 5.0) -> None:
+        """End all workers and the relay, which has then written all files."""
+        for printer in self.printers:
+            printer.close()
+            self.finish(printer.rank)
+        self.relay.close(seconds)
 
 
 class TimedRelay:

@@ -57,8 +57,7 @@ def test_existing_log_file_is_appended_to(bench: RelayBench, tmp_path: Path) -> 
     printer = bench.open(0, logs=tmp_path)
 
     os.write(printer.stdout, b"after\n")
-    printer.close()
-    bench.relay.close(seconds=5)
+    bench.end()
 
     assert (tmp_path / "rank-0.out").read_bytes() == b"before\nafter\n"
 
@@ -106,9 +105,7 @@ def test_unopenable_file_is_reported_once(
     for _ in range(100):
         os.write(printer.stdout, b"x" * 10_000)
     os.write(printer.stderr, b"oops\n")
-    printer.close()
-    bench.finish(0)
-    bench.relay.close(seconds=5)
+    bench.end()
 
     assert seen == notice.encode()
     assert os.read(screen[0], 1000) == b"[rank 0] oops\n"
@@ -175,9 +172,7 @@ def test_hung_file_system_blocks_its_worker_only(
         bench.finish(7)
         os.write(other.stderr, b"still alive\n")
         seen = read_until(screen[0], b"still alive\n")
-    printer.close()
-    bench.finish(0)
-    bench.relay.close(seconds=10)
+    bench.end(10)
 
     assert seen == b"[rank 1] still alive\n"
     assert log.read_bytes() == b"y\n" * (written // 2)
@@ -209,8 +204,7 @@ def test_full_stdout_is_no_loss_with_log_files(tmp_path: Path) -> None:
         os.close(nowhere)
         printer = bench.open(0, logs=tmp_path)
         os.write(printer.stdout, b"hello\n")
-        printer.close()
-        bench.finish(0)
+        bench.end()
 
     assert bench.relay.losses == ()
 
@@ -223,8 +217,7 @@ def test_stdout_file_is_shared_with_the_shell(tmp_path: Path) -> None:
         with relay_on(file.fileno(), file.fileno()) as bench:
             printer = bench.open(0)
             os.write(printer.stdout, b"1%\r2%\rhello\n")
-            printer.close()
-            bench.finish(0)
+            bench.end()
         file.write(b"$\n")
 
     assert path.read_bytes() == b"$ clusterrun train.py\n[rank 0] hello\n$\n"
@@ -320,10 +313,7 @@ def test_planted_log_file_is_not_written(
     os.write(printer.stderr, b"oops\n")
     os.write(other.stdout, b"hello\n")
     seen = read_while(screen[0], lambda text: b"oops" not in text)
-    for each in (printer, other):
-        each.close()
-    bench.finish(1)
-    bench.relay.close(seconds=5)
+    bench.end()
 
     assert f"log file {log}: {why}; rank 0 prints to clusterrun's output instead\n".encode() in seen
     assert mine.read_text() == "precious\n"
