@@ -76,36 +76,31 @@ def test_nested_progress_bars_are_bars() -> None:
     assert lines == b"outer 0%\ninner 50%\nouter 50%\n"
 
 
+UNFINISHED = (
+    # What is read, the unfinished line, and the bar that it is: a prompt is not one.
+    (b"name? ", b"name? ", b""),
+    (b"\r 10%", b" 10%", b" 10%"),
+    (b"\r 20%", b" 20%", b" 20%"),
+    (b"\r", b" 20%", b" 20%"),
+    (b" 30%\r", b" 30%", b" 30%"),
+    (b"\n 40%", b" 40%", b""),
+    (b" of 5\r", b" 40% of 5", b" 40% of 5"),
+    (b"\nprompt> ", b"prompt> ", b""),
+    (b"\n\r1%", b"1%", b"1%"),
+    (b"\r2%\r\n", b"", b""),
+)
+
+
 def test_unfinished_line_has_its_last_state() -> None:
-    """Before and after the carriage return."""
+    """Before and after the carriage return; it is a bar only if it was drawn again."""
     buffer = LineBuffer()
     seen = []
 
-    for chunk in (b"done\n 10%", b"\r 20%", b"\r", b" 30%\r", b"\n"):
+    for chunk, _, _ in UNFINISHED:
         buffer.feed(chunk)
-        seen.append(buffer.unfinished)
+        seen.append((chunk, buffer.unfinished, buffer.bar))
 
-    assert seen == [b" 10%", b" 20%", b" 20%", b" 30%", b""]
-
-
-def test_only_a_redrawn_unfinished_line_is_a_bar() -> None:
-    """A prompt is not one, nor is the text after a finished bar."""
-    buffer = LineBuffer()
-    seen = []
-
-    for chunk in (
-        b"name? ",
-        b"\r 10%",
-        b"\r 20%",
-        b" of 5\r",
-        b"\nprompt> ",
-        b"\n\r1%",
-        b"\r2%\r\n",
-    ):
-        buffer.feed(chunk)
-        seen.append(buffer.bar)
-
-    assert seen == [b"", b" 10%", b" 20%", b" 20% of 5", b"", b"1%", b""]
+    assert seen == [*UNFINISHED]
 
 
 def test_endless_progress_bar_needs_bounded_memory() -> None:

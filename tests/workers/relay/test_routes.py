@@ -18,6 +18,8 @@ SCREEN = "screen"
 FILE = "file"
 NOWHERE = "nowhere"
 
+NO_LOCAL_RANKS = "there is no local rank 5-6 on this node; its local ranks go from 0 to 1"
+
 
 def all_of(number: int) -> values.StreamChoice:
     """Return the streams ``number`` of all local ranks."""
@@ -174,26 +176,32 @@ def test_hidden_by_names_the_option() -> None:
     assert routes.hidden_by(9, None) == ""
 
 
-def test_warning_for_ranks_that_do_not_exist() -> None:
-    """Otherwise nothing would be printed, without a reason."""
-    routes = Routes(job(ranks=ranks(8), local_ranks_filter=ranks(4, 5)), None)
+@pytest.mark.parametrize(
+    ("options", "size", "warnings"),
+    [
+        (
+            {"ranks": ranks(8), "local_ranks_filter": ranks(4, 5)},
+            (8, 4),
+            [
+                "there is no rank 8, so no worker output is printed",
+                "there is no local rank 4,5 on this node, so no worker output is printed",
+            ],
+        ),
+        ({"ranks": ranks(8), "local_ranks_filter": ranks(4, 5)}, (9, 5), []),
+        ({"redirects": some(r0=3, r5=3, r6=1)}, (2, 2), [NO_LOCAL_RANKS]),
+        ({"tee": some(r0=3, r5=3, r6=1)}, (2, 2), [NO_LOCAL_RANKS]),
+        ({"redirects": some(r0=3, r5=3, r6=1)}, (7, 7), []),
+    ],
+)
+def test_warning_for_ranks_that_do_not_exist(
+    options: dict[str, object], size: tuple[int, int], warnings: list[str]
+) -> None:
+    """Otherwise nothing would be printed or written, without a reason."""
+    node = plan(size=size[0], local_size=size[1])
 
-    assert list(routes.warnings(plan(size=8, local_size=4))) == [
-        "the test: there is no rank 8, so no worker output is printed",
-        "the test: there is no local rank 4,5 on this node, so no worker output is printed",
-    ]
-    assert list(routes.warnings(plan(size=9, local_size=5))) == []
+    found = list(Routes(job(**options), LOGS).warnings(node))
 
-
-@pytest.mark.parametrize("option", ["redirects", "tee"])
-def test_warning_for_streams_of_local_ranks_that_do_not_exist(option: str) -> None:
-    """Otherwise nothing would be written, without a reason."""
-    routes = Routes(job(**{option: some(r0=3, r5=3, r6=1)}), LOGS)
-
-    assert list(routes.warnings(plan(size=2, local_size=2))) == [
-        "the test: there is no local rank 5-6 on this node; its local ranks go from 0 to 1"
-    ]
-    assert list(routes.warnings(plan(size=7, local_size=7))) == []
+    assert found == [f"the test: {warning}" for warning in warnings]
 
 
 def test_node_0_links_to_the_last_run() -> None:
