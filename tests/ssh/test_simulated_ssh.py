@@ -129,24 +129,6 @@ def test_at_most_ten_hosts_connect_at_once(clusterrun: Launcher) -> None:
     )
 
 
-def test_large_output_is_complete(clusterrun: Launcher) -> None:
-    script = """
-    import os
-
-    for number in range(20_000):
-        print("line", os.environ["RANK"], number, "x" * 60)
-    """
-
-    end = start_job(
-        clusterrun, LOCAL_SSH, "--hosts", "a", "--nproc-per-node", "2", script=script
-    ).ended()
-
-    assert (end.code, end.err) == (0, "")
-    numbers = [re.findall(rf"(?m)line {rank} (\d+) x{{60}}$", end.out) for rank in "01"]
-    assert numbers == [[str(number) for number in range(20_000)]] * 2
-    assert end.out.count("\n") == 40_000
-
-
 def test_paused_reader_loses_nothing(clusterrun: Launcher) -> None:
     """It pauses longer than the heartbeat timeout, and no host is taken for lost."""
     script = """

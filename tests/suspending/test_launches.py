@@ -1,7 +1,6 @@
 """Jobs that are suspended, or are not: the rows of the table in docs/suspend.md."""
 
 import signal
-import time
 
 import pytest
 
@@ -149,19 +148,6 @@ def test_restarted_job_is_suspended_at_one_of_its_first_steps(clusterrun: Launch
     # Step 1 if a rank calls while the agents begin to hold.
     assert one == other in {"0", "1"}
     assert "clusterrun: restarting all workers (restart 1 of 1)\n" in end.err
-
-
-def test_second_sigterm_ends_the_job_at_once(clusterrun: Launcher) -> None:
-    job = start_job(clusterrun, words=("1=hang",))
-
-    job.signal(signal.SIGTERM)
-    job.wait_for("all ranks save at step")
-    time.sleep(1.1)
-    job.signal(signal.SIGTERM)
-    end = job.ended()
-
-    assert end.code == 143, end
-    assert "clusterrun: SIGTERM again: killing 2 workers; exit code 143\n" in end.err
 
 
 def test_request_before_the_first_calls_suspends_at_the_first_step(clusterrun: Launcher) -> None:

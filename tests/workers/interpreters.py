@@ -8,6 +8,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from clusterrun.workers import fork_server
+
+FORK_SERVER = f"""
+import sys
+package = type(sys)("fork_server")
+package.__path__ = [{str(Path(str(fork_server.__file__)).parent)!r}]
+sys.modules["fork_server"] = package
+"""
+"""Code after which any Python can import modules of the fork server, and nothing else of ours."""
+
 OLDEST = "3.8"
 """The oldest Python that workers may run on."""
 

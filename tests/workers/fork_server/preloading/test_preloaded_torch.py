@@ -7,18 +7,11 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-from clusterrun.workers import fork_server
 
 from tests.workers.fork_server.preloading.script_table import Row, rows_of
-from tests.workers.interpreters import oldest_python
-
-SOURCES = Path(str(fork_server.__file__)).parents[1]
+from tests.workers.interpreters import FORK_SERVER, oldest_python
 
 AS_A_WORKER = """
-import sys
-package = type(sys)("fork_server")
-package.__path__ = [{sources!r}]
-sys.modules["fork_server"] = package
 from fork_server.preloading.preloaded_torch import PreloadedTorch
 import importlib.util, io, logging, os
 sys.path.insert(0, {installed!r})
@@ -68,13 +61,12 @@ def run(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     start = AS_A_WORKER.format(
-        sources=str(SOURCES / "fork_server"),
         installed=str(folder / "site-packages"),
         printed=printed,
     )
     environment = {name: text for name, text in os.environ.items() if not name.startswith("OMP_")}
     done = subprocess.run(
-        [python, "-c", f"{start}\n{code}"],
+        [python, "-c", f"{FORK_SERVER}{start}\n{code}"],
         cwd=folder,
         env={**environment, **variables},
         capture_output=True,

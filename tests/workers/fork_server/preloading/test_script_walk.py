@@ -7,14 +7,11 @@ from textwrap import dedent
 from types import SimpleNamespace
 
 import pytest
-from clusterrun.workers import fork_server
 from clusterrun.workers.fork_server.preloading import module_files, script_walk
 
 from tests.imports import output_of
 from tests.workers.fork_server.preloading.script_table import Row, rows_of
-from tests.workers.interpreters import oldest_python
-
-SOURCES = Path(str(fork_server.__file__)).parents[1]
+from tests.workers.interpreters import FORK_SERVER, oldest_python
 
 
 class Folder:
@@ -250,10 +247,6 @@ def test_remaining_modules_are_read(folder: Folder) -> None:
 
 
 READ_BY_OTHER_PYTHON = """
-import sys
-package = type(sys)("fork_server")
-package.__path__ = [{folder!r}]
-sys.modules["fork_server"] = package
 sys.path[:0] = {path!r}
 from fork_server.preloading.script_walk import ScriptWalk
 walk = ScriptWalk()
@@ -282,11 +275,9 @@ def test_oldest_python_finds_the_same(folder: Folder) -> None:
         """
     )
     path = [str(folder.path), str(folder.installed)]
-    code = READ_BY_OTHER_PYTHON.format(
-        folder=str(SOURCES / "fork_server"), path=path, script=script.encode()
-    )
+    code = READ_BY_OTHER_PYTHON.format(path=path, script=script.encode())
 
-    assert output_of(code, python).strip().split("|") == [
+    assert output_of(FORK_SERVER + code, python).strip().split("|") == [
         "['os', 'numpy']",
         "script.py:3",
         "[('OMP_NUM_THREADS', '1', False)]",

@@ -6,17 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusterrun.workers import fork_server
 
-from tests.workers.interpreters import environment_without_pth
+from tests.workers.interpreters import FORK_SERVER, environment_without_pth
 
-FOLDER = Path(str(fork_server.__file__)).parents[1]
-
-CHECK = f"""
-import sys
-package = type(sys)("fork_server")
-package.__path__ = [{str(FOLDER / "fork_server")!r}]
-sys.modules["fork_server"] = package
+CHECK = f"""{FORK_SERVER}
 from fork_server.preloading.hazards import unsafe_site_code
 print(unsafe_site_code() or '')
 """
