@@ -82,8 +82,8 @@ def test_what_is_in_place_of_a_link_stays(
 ) -> None:
     """It is reported: it may be the log of another launcher."""
     path = tmp_path / "workerlog.0"
-    path.mkdir() if kind == "folder" else path.write_text("mine")
     own = path / "mine" if kind == "folder" else path
+    own.parent.mkdir(exist_ok=True)
     own.write_text("mine")
 
     bench.relay.send(messages.Link(str(path), "run/rank-0.log"))
