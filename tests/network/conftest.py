@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.network.nodes import Notices
+from tests.network.threads import Nodes
 
 
 @pytest.fixture
@@ -19,3 +20,11 @@ def stack() -> Iterator[ExitStack]:
 def notices() -> Notices:
     """Return the notices that a node prints."""
     return Notices()
+
+
+@pytest.fixture
+def nodes(stack: ExitStack) -> Nodes:
+    """Return nodes that leave at the end."""
+    made = Nodes()
+    stack.callback(made.close)
+    return made

@@ -3,10 +3,8 @@
 import socket
 import time
 from contextlib import ExitStack, closing
-from typing import Any
 
 import pytest
-from clusterrun.errors import RendezvousError
 from clusterrun.job.declarations import Setting
 from clusterrun.network.channel import MAX_FRAME_BYTES
 from clusterrun.planning.plan import World
@@ -136,67 +134,20 @@ def test_failure_on_one_node_stops_all(job: Job) -> None:
     assert job.reasons() == [outcome.WorkerFailed(cause)] * 3
 
 
-@pytest.mark.parametrize("values", [{}, {"fewest_nodes": 1}])
-def test_loss_of_node_zero_ends_the_job(stack: ExitStack, values: dict[str, Any]) -> None:
-    """The other nodes must not continue alone, even if the job survives the loss of other nodes."""
-    job = Job(3, job_settings(free_port(), 3, keeps_rendezvous_port=True, **values))
-    stack.callback(job.close)
-    job.nodes[0].leave()
-    (event,) = job.receive(2)
-
-    assert isinstance(event, events.CoordinatorLost)
-    assert (event.node, event.at_once) == (outcome.NodeLost(0, "n0"), False)
-    job.nodes[2].send(done(0, []))
-    assert job.nodes[2].run_for(0.1) == []
-
-
-def test_late_node_is_refused(stack: ExitStack) -> None:
-    """If the coordinator keeps its port."""
-    settings = job_settings(free_port(), 2, keeps_rendezvous_port=True)
-    job = Job(2, settings)
-    stack.callback(job.close)
-
-    late = Node(settings, ranked_hello(1, host="n9"))
-    stack.callback(late.leave)
-
-    address = f"127.0.0.1:{settings.ports.value[0]}"
-    with pytest.raises(RendezvousError, match=f"the job at {address} has all its 2 nodes: n0, n1"):
-        run_until(lambda: False, late, *job.nodes)
-    assert job.notices[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
-    for number in range(2):
-        job.nodes[number].send(done(0, [result(number)]))
-    assert job.reasons() == [outcome.Succeeded()] * 2
-
-
-def test_master_port_differs_from_a_kept_rendezvous_port(stack: ExitStack) -> None:
-    settings = job_settings(free_port(), 2, keeps_rendezvous_port=True)
-    job = Job(2, settings)
-    stack.callback(job.close)
-
-    (port,) = {world.master_port for world in job.worlds}
-
-    assert port not in {None, *settings.ports.value}
-    with closing(bind_wildcard(port or 0)) as store:
-        store.listen()
-    with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
-        other.bind(("", port or 0))
-
-
-def test_leaving_twice_is_harmless(job: Job) -> None:
-    job.nodes[1].leave()
-    job.nodes[1].leave()
-
-    assert job.receive(0) == [messages.Stop(0, "node 1 (n1) is gone")]
-
-
-def test_long_messages_reach_all_nodes(stack: ExitStack) -> None:
-    """They are larger than what a socket takes at once."""
+@pytest.mark.parametrize(
+    "tail",
+    [
+        pytest.param(16 << 10, id="more than a socket takes"),
+        pytest.param(MAX_FRAME_BYTES + 1, id="cut"),
+    ],
+)
+def test_long_messages_reach_all_nodes(stack: ExitStack, tail: int) -> None:
+    """Those of node 0's own agent are cut in the same way, because the verdict contains them."""
     job = Job(3, workers=64)
     stack.callback(job.close)
-    tail = "x" * (16 << 10)
     for number, peers in enumerate(job.nodes):
-        ranks = range(64 * number, 64 * (number + 1))
-        peers.send(done(0, [result(rank, 1, tail=tail) for rank in ranks]))
+        ranks = range(64 * number, 64 * number + (64 if tail < MAX_FRAME_BYTES else 1))
+        peers.send(done(0, [result(rank, 1, tail="x" * tail) for rank in ranks]))
 
     (first, *others) = job.reasons()
 
@@ -204,47 +155,62 @@ def test_long_messages_reach_all_nodes(stack: ExitStack) -> None:
     assert others == [first] * 2
 
 
-def test_too_long_results_are_cut(job: Job) -> None:
-    """Those of node 0's own agent are cut in the same way, because the verdict contains them."""
-    cause = result(0, 1, tail="x" * (MAX_FRAME_BYTES + 1))
-    job.nodes[0].send(messages.FirstFailure(0, cause, 0.0))
-    for number in range(3):
-        results = [
-            cause
-            if number == 0
-            else result(number, exit_status=outcome.Killed(15), stopped_by_us=True)
-        ]
-        job.nodes[number].send(done(0, results))
-
-    (first, *others) = job.reasons()
-
-    assert isinstance(first, outcome.WorkerFailed)
-    assert others == [first] * 2
-
-
-def test_all_nodes_restart_together(stack: ExitStack) -> None:
-    """A chosen port is different in the next attempt, the address stays."""
-    job = Job(2, job_settings(free_port(), 2, keeps_rendezvous_port=True, max_restarts=1))
+def ports_of_attempts(stack: ExitStack, job: Job) -> list[int | None]:
+    """Let rank 1 fail, so all restart once; return the master ports of both attempts."""
     stack.callback(job.close)
-    before = job.worlds
     cause = result(1, 7, tail="ValueError: it", clock=100.0)
-
     job.nodes[1].send(messages.FirstFailure(0, cause, None))
     job.nodes[0].send(done(0, [result(0, exit_status=outcome.Killed(15), stopped_by_us=True)]))
     job.nodes[1].send(done(0, [cause]))
     orders = [job.receive(number, 2)[1] for number in (0, 1)]
-    after = [node.world for node in job.nodes if node.world]
+    worlds = [node.world for node in job.nodes if node.world]
     for number in (0, 1):
         job.nodes[number].send(done(1, [result(number)]))
 
     reasons = [order.reason for order in orders if isinstance(order, messages.NextAttempt)]
     assert reasons == [outcome.WorkerFailed(cause)] * 2
-    assert [world.attempt for world in after] == [1, 1]
-    assert len({world.master_port for world in after}) == 1
-    assert {world.master_port for world in after} != {world.master_port for world in before}
-    assert [world.master_addr for world in after] == [world.master_addr for world in before]
-    assert [world.first_rank for world in after] == [0, 1]
+    assert [world.attempt for world in worlds] == [1, 1]
+    assert [world.first_rank for world in worlds] == [0, 1]
+    assert [it.master_addr for it in worlds] == [it.master_addr for it in job.worlds]
     assert job.reasons() == [outcome.Succeeded()] * 2
+    [before], [after] = ({it.master_port for it in each} for each in (job.worlds, worlds))
+    return [before, after]
+
+
+def test_free_port_is_another_one_in_each_attempt(stack: ExitStack) -> None:
+    """And none of them is the rendezvous port, which is kept for nodes that join."""
+    settings = job_settings(free_port(), 2, keeps_rendezvous_port=True, max_restarts=1)
+    job = Job(2, settings)
+    (port,) = {world.master_port for world in job.worlds}
+    with closing(bind_wildcard(port or 0)) as store:
+        store.listen()
+    with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
+        other.bind(("", port or 0))
+
+    assert len({None, *settings.ports.value, *ports_of_attempts(stack, job)}) == 4
+
+
+def test_set_port_is_kept(stack: ExitStack) -> None:
+    port = free_port()
+    job = Job(2, job_settings(port, 2, max_restarts=1))
+
+    assert ports_of_attempts(stack, job) == [port, port]
+
+
+def test_chosen_port_is_reserved_for_the_whole_job(stack: ExitStack) -> None:
+    """Even while a process that the previous attempt has left listens there."""
+    port = free_port()
+    chosen = Setting[int | None](port, "--master-port")
+    job = Job(
+        2,
+        job_settings(
+            free_port(), 2, keeps_rendezvous_port=True, workers_port=chosen, max_restarts=1
+        ),
+    )
+    left = stack.enter_context(closing(bind_wildcard(port)))
+    left.listen()
+
+    assert ports_of_attempts(stack, job) == [port, port]
 
 
 def test_all_nodes_use_node_zeros_clock(stack: ExitStack) -> None:
@@ -280,23 +246,6 @@ def test_success_ends_the_lease_of_members(stack: ExitStack) -> None:
     assert [leases[-1] for leases in job.leases] == [None] * 3
 
 
-def test_set_port_is_kept(stack: ExitStack) -> None:
-    """A port that the user sets never changes."""
-    port = free_port()
-    job = Job(2, job_settings(port, 2, max_restarts=1))
-    stack.callback(job.close)
-
-    job.nodes[1].send(messages.FirstFailure(0, result(1, 7), None))
-    for number in (0, 1):
-        job.nodes[number].send(done(0, [result(number, 7)]))
-    for number in (0, 1):
-        job.receive(number, 2)
-
-    assert {node.world and (node.world.attempt, node.world.master_port) for node in job.nodes} == {
-        (1, port)
-    }
-
-
 def test_messages_to_node_zeros_agent_stay_in_order(job: Job) -> None:
     """The answer to a message comes after what was sent before."""
     node_zero = job.nodes[0]
@@ -316,25 +265,3 @@ def test_signal_at_the_moment_the_world_forms_ends_the_job(job: Job) -> None:
     job.nodes[0].membership.abandon(outcome.Interrupted(15))
 
     assert job.receive(1) == [messages.Stop(0, "n0 got SIGTERM", outcome.Interrupted(15))]
-
-
-def test_chosen_port_is_reserved_for_the_whole_job(stack: ExitStack) -> None:
-    """Even while a process that the previous attempt has left listens there."""
-    port = free_port()
-    chosen = Setting[int | None](port, "--master-port")
-    settings = job_settings(
-        free_port(), 2, keeps_rendezvous_port=True, workers_port=chosen, max_restarts=1
-    )
-    job = Job(2, settings)
-    stack.callback(job.close)
-    left = stack.enter_context(closing(bind_wildcard(port)))
-    left.listen()
-
-    job.nodes[1].send(messages.FirstFailure(0, result(1, 7), None))
-    for number in (0, 1):
-        job.nodes[number].send(done(0, [result(number, 7)]))
-    for number in (0, 1):
-        job.receive(number, 2)
-
-    assert {world.master_port for world in job.worlds} == {port}
-    assert {node.world and node.world.master_port for node in job.nodes} == {port}

@@ -1,19 +1,16 @@
 """A program that forwards connections between a member and node 0 of a job with a token."""
 
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import pytest
-from clusterrun.errors import RendezvousError
-from clusterrun.planning.plan import World
-from clusterrun.policy.settings import RendezvousSettings
 from free_ports import free_port
 
-from tests.network.nodes import PATIENCE, Node, Notices, job_settings, join_context, ranked_hello
+from tests.network.nodes import Notices, job_settings, join_context, ranked_hello
+from tests.network.threads import NAMES_ARE_LOOKED_UP_IN_FORKS, Joined, Nodes, error, world
 
-# Agents have one thread; here each node is a thread, and a name is looked up in a fork.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+pytestmark = NAMES_ARE_LOOKED_UP_IN_FORKS
 
 NODE_ZERO = "127.0.0.1"
 ELSEWHERE = "0.0.0.0"  # noqa: S104 - no socket binds to it
@@ -64,62 +61,44 @@ class Relay:
 
 
 class Job:
-    """Node 0, and node 1 that calls it through a relay."""
+    """Node 0, and a relay through which node 1 calls it."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, nodes: Nodes) -> None:
         self.port = free_port()
         self.notices = Notices()
         self.relay = Relay(self.port)
-        self._nodes: list[Node] = []
-        self._executor = stack.enter_context(ThreadPoolExecutor(2))
         stack.callback(self.relay.close)
+        self._nodes = nodes
         settings = job_settings(self.port, rdzv_timeout=2.0)
-        self.node_zero = self._executor.submit(self._joins, 0, settings)
-        stack.callback(self._ends)
+        self.node_zero = nodes.join(settings, ranked_hello(0), join_context(self.notices), TOKEN)
 
-    def join_member(self, host: str, *more_ports: int) -> World:
+    def member(self, host: str, *more_ports: int) -> Future[Joined]:
         """Let node 1 call ``host`` at the relay's port, and at others."""
         settings = job_settings((self.relay.port, *more_ports), host=host, rdzv_timeout=2.0)
-        return self._executor.submit(self._joins, 1, settings).result(PATIENCE)
-
-    def _joins(self, number: int, settings: RendezvousSettings) -> World:
-        where = join_context(self.notices if number == 0 else None)
-        node = Node(settings, ranked_hello(number), TOKEN, where)
-        self._nodes.append(node)
-        joined = node.join()
-        assert isinstance(joined, World)
-        return joined
-
-    def _ends(self) -> None:
-        with suppress(RendezvousError):
-            self.node_zero.result(PATIENCE)
-        for node in reversed(self._nodes):
-            node.leave()
+        return self._nodes.join(settings, ranked_hello(1), token=TOKEN)
 
 
-def test_relay_on_node_zeros_host_is_refused(stack: ExitStack) -> None:
+@pytest.fixture
+def job(stack: ExitStack, nodes: Nodes) -> Job:
+    return Job(stack, nodes)
+
+
+def test_relay_on_node_zeros_host_is_refused(job: Job) -> None:
     """It changes nothing, but could drop or delay messages."""
-    job = Job(stack)
+    refused = error(job.member(NODE_ZERO))
 
-    with pytest.raises(RendezvousError, match="through another program on its host") as caught:
-        job.join_member(NODE_ZERO)
-
-    assert caught.value.hint.endswith("or give the job another port with --master-port")
+    assert "through another program on its host" in refused.message
+    assert refused.hint.endswith("or give the job another port with --master-port")
     how = "and another program on this host forwarded the connection"
-    with pytest.raises(RendezvousError):
-        job.node_zero.result(PATIENCE)
+    error(job.node_zero)
     assert job.notices[0] == f"refused 127.0.0.1: it connected to 127.0.0.1:{job.relay.port}, {how}"
 
 
-def test_next_port_is_tried_after_a_relay(stack: ExitStack) -> None:
+def test_next_port_is_tried_after_a_relay(job: Job) -> None:
     """The program may have taken the first port before node 0 started."""
-    job = Job(stack)
-
-    assert job.join_member(NODE_ZERO, job.port).master_addr == NODE_ZERO
+    assert world(job.member(NODE_ZERO, job.port)).master_addr == NODE_ZERO
 
 
-def test_address_translation_is_not_a_relay(stack: ExitStack) -> None:
+def test_address_translation_is_not_a_relay(job: Job) -> None:
     """The dialed address does not belong to node 0's host."""
-    job = Job(stack)
-
-    assert job.join_member(ELSEWHERE).nodes == 2
+    assert world(job.member(ELSEWHERE)).nodes == 2
