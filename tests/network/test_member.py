@@ -6,29 +6,23 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 from clusterrun.bounds import NodeRank
 from clusterrun.job.job import ProgramKind, WorkerProgram
 from clusterrun.job.services import Service
 from clusterrun.loop import NEVER
-from clusterrun.network.addresses import Address
 from clusterrun.network.channel import (
-    FROM_COORDINATOR,
-    FROM_MEMBERS,
-    Channel,
     ChannelEnd,
     OutgoingChannel,
 )
-from clusterrun.network.handshake import BadFrame, coordinator_handshake
+from clusterrun.network.handshake import BadFrame
 from clusterrun.network.joining_node import JoinContext, JoiningNode
 from clusterrun.network.member import Member, MemberPhase, NodeZeroLoss, check_world
-from clusterrun.planning.plan import ProgramOnNode, ProgramWorld
+from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, World
 from clusterrun.policy import events, messages, outcome, queries
 from clusterrun.policy.settings import HeartbeatRhythm
-from msgspec import Raw, ValidationError
-from msgspec.msgpack import encode
 from msgspec.structs import replace
 
 from tests.network.nodes import (
@@ -50,8 +44,31 @@ FORMED = messages.WorldFormed(world_of_node_1(), "n0")
 NEXT = messages.NextAttempt(world_of_node_1(attempt=1), outcome.NodeLost(1, "n1"))
 
 
-class Pair:
-    """A member without an agent, by clocks that a test sets, and its node 0, which is the test."""
+class FakeChannel:
+    """A channel to node 0, which is the test."""
+
+    def __init__(self) -> None:
+        self.sent: list[messages.FromMember] = []
+        self.unread: list[messages.FromCoordinator] = []
+        self.end: ChannelEnd | None = None
+        self.patience = 0.0
+
+    def fileno(self) -> int:
+        return 7
+
+    def give_up_after(self, seconds: float) -> None:
+        self.patience = seconds
+
+    def send(self, message: messages.FromMember) -> None:
+        self.sent.append(message)
+
+    def receive(self) -> list[messages.FromCoordinator]:
+        read, self.unread = self.unread, []
+        return read
+
+
+class LoneMember:
+    """A member without an agent, by clocks that a test sets."""
 
     def __init__(self, **values: Any) -> None:
         """Let it introduce itself; ``values`` are fields of its settings."""
@@ -62,59 +79,27 @@ class Pair:
         self.leases: list[float | None] = []
         """What the fork server is given."""
         self.held: list[int] = []
+        self.channel = FakeChannel()
         where = join_context()._replace(
             lease_clock=lambda: self.now,
             renew_lease=self.leases.append,
             hold_connection=self.held.append,
         )
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            settings = job_settings(port, **{"rhythm": RHYTHM, "spares": 1, **values})
-            channel = OutgoingChannel(Address(socket.AF_INET, "127.0.0.1", 0), port, b"")
-            self.socket, _ = listener.accept()
-        self.node_zero = Channel(FROM_MEMBERS, self.socket, coordinator_handshake(b""))
+        settings = job_settings(29500, **{"rhythm": RHYTHM, "spares": 1, **values})
         node = JoiningNode(settings, ranked_hello(1), b"", where)
-        self.member = Member(channel, node, replace(node.hello, at=self.now), 0.0)
-        self.came: list[messages.FromMember] = []
-        """All that node 0 has received."""
-        self.wait_for(lambda: bool(self.came))
-
-    def wait_for(self, until: Callable[[], bool]) -> None:
-        """Let both read and write until ``until`` holds."""
-        deadline = time.monotonic() + PATIENCE
-        while not until() and time.monotonic() < deadline:
-            list(self.member.receive(self.at))
-            self.came += self.node_zero.receive()
-        assert until()
+        hello = replace(node.hello, at=self.now)
+        self.member = Member(cast("OutgoingChannel", self.channel), node, hello, 0.0)
 
     def send(self, *sent: messages.FromCoordinator) -> list[messages.FromCoordinator]:
         """Let node 0 send messages; return what the member takes of them."""
-        # The last one shows that all have come.
-        for message in (*sent, messages.Notice("end")):
-            self.node_zero.send(message)
-        taken: list[messages.FromCoordinator] = []
-        deadline = time.monotonic() + PATIENCE
-        while not taken or taken[-1] != messages.Notice("end"):
-            assert time.monotonic() < deadline
-            taken += self.member.receive(self.at)
-        return taken[:-1]
-
-    def receive(self, count: int) -> list[messages.FromMember]:
-        """Return what node 0 has received after the Hello, once it is so much."""
-        self.wait_for(lambda: len(self.came) > count)
-        return self.came[1:]
-
-    def close(self) -> None:
-        self.member.channel.close()
-        self.node_zero.close()
+        self.channel.unread += sent
+        return list(self.member.receive(self.at))
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
+def lone() -> LoneMember:
     """Return a member of a job that outlives nodes."""
-    made = Pair()
-    yield made
-    made.close()
+    return LoneMember()
 
 
 def answer(sent: float, at: float = 0.0) -> messages.HeartbeatAnswer:
@@ -125,18 +110,28 @@ def answer(sent: float, at: float = 0.0) -> messages.HeartbeatAnswer:
 # The world that it is given.
 
 
-def test_matching_world_is_accepted() -> None:
-    """A node may have workers of services only."""
-    settings, hello = job_settings(29500, max_restarts=7), ranked_hello(1)
+def check(world: World, previous: int, **values: Any) -> None:
+    """Check a world after the attempt ``previous``; ``values`` are of the hello and the settings."""
+    says = {name: values.pop(name) for name in ("workers", "programs") if name in values}
+    hello = ranked_hello(1, run_id="run", **says)
+    check_world(world, hello, job_settings(29500, **values), previous)
 
-    check_world(world_of_node_1(), hello, settings, -1)
-    check_world(world_of_node_1(attempt=7), hello, settings, 6)
-    check_world(
-        replace(world_of_node_1(), local_size=0, size=1, role_size=1),
-        replace(hello, workers=0),
-        settings,
-        -1,
-    )
+
+@pytest.mark.parametrize(
+    ("previous", "changes", "values"),
+    [
+        (-1, {}, {}),
+        (6, {"attempt": 7}, {"max_restarts": 7}),
+        # Lost nodes may cause more attempts than restarts.
+        (2, {"attempt": 3}, {"max_restarts": 1, "spares": 1}),
+        # A node may have workers of services only.
+        (-1, {"local_size": 0, "size": 1, "role_size": 1}, {"workers": 0}),
+    ],
+)
+def test_matching_world_is_accepted(
+    previous: int, changes: dict[str, Any], values: dict[str, Any]
+) -> None:
+    check(replace(world_of_node_1(), **changes), previous, **values)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +145,15 @@ def test_matching_world_is_accepted() -> None:
         {"first_rank": 2},
         {"size": 1, "role_size": 1},
         {"size": (1 << 21) + 1},
+        # It would keep the agent busy for ever.
         {"size": (1 << 31) - 1},
         {"first_role_rank": 2},
         {"role_size": 1},
         {"role_size": 3},
         {"run_id": "other"},
-        {"attempt": 0},
-        {"attempt": 2},
+        {"attempt": 1},
         {"attempt": 3},
+        {"attempt": 4},
         {"kept_attempts": 10_001},
         {"master_port": None},
         {"programs": (ProgramWorld("main", 0, ()),)},
@@ -165,21 +161,16 @@ def test_matching_world_is_accepted() -> None:
     ids=str,
 )
 def test_world_without_this_node_is_refused(wrong: dict[str, Any]) -> None:
-    """A world of 2^31 - 1 workers would keep the agent busy for ever."""
-    hello, settings = ranked_hello(1, run_id="run"), job_settings(29500, max_restarts=2)
-    check_world(world_of_node_1(attempt=1), hello, settings, 0)
+    world = world_of_node_1(attempt=2)
+    check(world, 1, max_restarts=2)
 
     with pytest.raises(BadFrame, match="sent a world that does not fit this node"):
-        check_world(replace(world_of_node_1(attempt=1), **wrong), hello, settings, 0)
+        check(replace(world, **wrong), 1, max_restarts=2)
 
 
 def test_too_many_attempts_are_refused() -> None:
-    """Unless lost nodes may cause more of them."""
-    hello = ranked_hello(1, run_id="run")
-    check_world(world_of_node_1(attempt=3), hello, job_settings(29500, max_restarts=1, spares=1), 2)
-
     with pytest.raises(BadFrame):
-        check_world(world_of_node_1(attempt=3), hello, job_settings(29500, max_restarts=1), 2)
+        check(world_of_node_1(attempt=3), 2, max_restarts=1)
 
 
 SERVICE = Service(
@@ -200,14 +191,12 @@ SERVER = ProgramWorld("server", 2, (on_node(1, 7002, 7003),))
 
 
 def test_program_without_workers_on_this_node_is_accepted() -> None:
-    hello, settings = (
-        ranked_hello(1, programs=OFFERS[1:], workers=0),
-        job_settings(29500, services=(SERVICE,)),
-    )
     world = replace(world_of_node_1(), local_size=0, size=1, role_size=1)
-    main = replace(MAIN_PROGRAM, nodes=(on_node(0, 7000),))
+    programs = (replace(MAIN_PROGRAM, nodes=(on_node(0, 7000),)), replace(SERVER, first=1))
 
-    check_world(replace(world, programs=(main, replace(SERVER, first=1))), hello, settings, -1)
+    check(
+        replace(world, programs=programs), -1, programs=OFFERS[1:], workers=0, services=(SERVICE,)
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,20 +217,19 @@ def test_program_without_workers_on_this_node_is_accepted() -> None:
 )
 def test_programs_that_do_not_match_are_refused(programs: tuple[ProgramWorld, ...]) -> None:
     """A worker's plan needs its program, its number there and its port."""
-    hello, settings = ranked_hello(1, programs=OFFERS), job_settings(29500, services=(SERVICE,))
     world = replace(world_of_node_1(), programs=(MAIN_PROGRAM, SERVER))
-    check_world(world, hello, settings, -1)
+    check(world, -1, programs=OFFERS, services=(SERVICE,))
 
     with pytest.raises(BadFrame):
-        check_world(replace(world, programs=programs), hello, settings, -1)
+        check(replace(world, programs=programs), -1, programs=OFFERS, services=(SERVICE,))
 
 
 @pytest.mark.parametrize("of_attempt", [0, 1])
-def test_repeated_or_earlier_attempt_is_refused(pair: Pair, of_attempt: int) -> None:
-    pair.send(replace(FORMED, world=world_of_node_1(attempt=1)))
+def test_repeated_or_earlier_attempt_is_refused(lone: LoneMember, of_attempt: int) -> None:
+    lone.send(replace(FORMED, world=world_of_node_1(attempt=1)))
 
     with pytest.raises(BadFrame, match="does not fit this node"):
-        pair.send(replace(NEXT, world=world_of_node_1(attempt=of_attempt)))
+        lone.send(replace(NEXT, world=world_of_node_1(attempt=of_attempt)))
 
 
 # What it takes of node 0.
@@ -291,14 +279,14 @@ def test_each_message_is_allowed_in_some_phase() -> None:
 
 @pytest.mark.parametrize("phase", MemberPhase)
 @pytest.mark.parametrize("kind", SENT)
-def test_message_of_wrong_phase_is_refused(pair: Pair, phase: MemberPhase, kind: str) -> None:
-    pair.member.phase = phase
+def test_message_of_wrong_phase_is_refused(lone: LoneMember, phase: MemberPhase, kind: str) -> None:
+    lone.member.phase = phase
 
     if kind in TAKEN[phase]:
-        assert pair.send(SENT[kind]) == [SENT[kind]]
+        assert lone.send(SENT[kind]) == [SENT[kind]]
     else:
         with pytest.raises(BadFrame, match=rf"^sent an unexpected message \({kind}\)$"):
-            pair.send(SENT[kind])
+            lone.send(SENT[kind])
 
 
 @pytest.mark.parametrize(
@@ -307,19 +295,18 @@ def test_message_of_wrong_phase_is_refused(pair: Pair, phase: MemberPhase, kind:
 )
 def test_plain_job_refuses_to_wait(phase: MemberPhase, kind: str) -> None:
     """A node would wait for ever to be admitted."""
-    pair = Pair(spares=0)
-    pair.member.phase = phase
+    lone = LoneMember(spares=0)
+    lone.member.phase = phase
 
     with pytest.raises(BadFrame, match=kind):
-        pair.send(SENT[kind])
-    pair.close()
+        lone.send(SENT[kind])
 
 
-def test_waiting_member_becomes_working(pair: Pair) -> None:
-    phases = [pair.member.phase]
+def test_waiting_member_becomes_working(lone: LoneMember) -> None:
+    phases = [lone.member.phase]
     for each in (messages.KeepWaiting("n0"), FORMED, NEXT):
-        pair.send(each)
-        phases.append(pair.member.phase)
+        lone.send(each)
+        phases.append(lone.member.phase)
 
     joining, waiting, working = MemberPhase
     assert phases == [joining, waiting, working, working]
@@ -328,74 +315,76 @@ def test_waiting_member_becomes_working(pair: Pair) -> None:
 # Heartbeats, and the lease of its workers.
 
 
-def test_heartbeat_is_sent_in_each_interval(pair: Pair) -> None:
+def test_heartbeat_is_sent_in_each_interval(lone: LoneMember) -> None:
     """With the time of sending by the clock of leases. The Hello was the first one."""
-    pair.member.send_due_heartbeat(0.2)
+    lone.member.send_due_heartbeat(0.2)
     for at in (0.25, 0.3, 0.5):
-        pair.now = 100.0 + at
-        pair.member.send_due_heartbeat(at)
+        lone.now = 100.0 + at
+        lone.member.send_due_heartbeat(at)
 
-    assert pair.receive(2) == [messages.Heartbeat(100.25), messages.Heartbeat(100.5)]
-    assert pair.came[0] == replace(ranked_hello(1), at=100.0)
-    assert pair.member.due == 0.75
+    assert lone.channel.sent == [
+        replace(ranked_hello(1), at=100.0),
+        messages.Heartbeat(100.25),
+        messages.Heartbeat(100.5),
+    ]
+    assert lone.member.due == 0.75
 
 
-def test_answer_renews_the_lease_from_the_time_of_sending(pair: Pair) -> None:
+def test_answer_renews_the_lease_from_the_time_of_sending(lone: LoneMember) -> None:
     """However late it is read; no answer makes the lease shorter."""
-    pair.now = 101.5
-    pair.send(answer(100.0), answer(100.75), answer(100.5), FORMED)
-    before = list(pair.leases)
-    pair.member.begin_work(0.0)
-    pair.now = 109.0
-    pair.send(answer(101.0), answer(100.9), answer(101.25))
+    lone.now = 101.5
+    lone.send(answer(100.0), answer(100.75), answer(100.5), FORMED)
+    before = list(lone.leases)
+    lone.member.begin_work(0.0)
+    lone.now = 109.0
+    lone.send(answer(101.0), answer(100.9), answer(101.25))
 
     assert before == []
-    assert pair.held == [pair.member.channel.fileno()]
-    assert pair.leases == [at + LEASE for at in (100.75, 101.0, 101.25)]
+    assert lone.held == [7]
+    assert lone.leases == [at + LEASE for at in (100.75, 101.0, 101.25)]
 
 
-def test_answer_from_the_future_extends_no_lease(pair: Pair) -> None:
+def test_answer_from_the_future_extends_no_lease(lone: LoneMember) -> None:
     """Otherwise a lease could be without end."""
-    pair.send(FORMED, answer(1e9))
+    lone.send(FORMED, answer(1e9))
 
-    assert pair.leases == [100.0 + LEASE]
+    assert lone.leases == [100.0 + LEASE]
 
 
-def test_lease_before_the_first_answer_has_ended(pair: Pair) -> None:
+def test_lease_before_the_first_answer_has_ended(lone: LoneMember) -> None:
     """Node 0 answers the Hello before it forms a world."""
-    pair.send(FORMED)
-    pair.member.begin_work(0.0)
+    lone.send(FORMED)
+    lone.member.begin_work(0.0)
 
-    assert pair.leases == [0.0]
+    assert lone.leases == [0.0]
 
 
 def test_plain_job_has_no_leases() -> None:
     """The fork server does not keep the connection open either."""
-    pair = Pair(spares=0)
-    pair.send(answer(100.0), FORMED)
-    pair.member.begin_work(0.0)
-    pair.now = 101.0
-    pair.send(answer(100.5))
+    lone = LoneMember(spares=0)
+    lone.send(answer(100.0), FORMED)
+    lone.member.begin_work(0.0)
+    lone.now = 101.0
+    lone.send(answer(100.5))
 
-    assert (pair.leases, pair.held) == ([], [])
-    pair.close()
+    assert (lone.leases, lone.held) == ([], [])
 
 
-def test_node_zero_time_uses_the_quickest_exchange(pair: Pair) -> None:
+def test_node_zero_time_uses_the_quickest_exchange(lone: LoneMember) -> None:
     """The error is half the difference between the times of the two directions."""
-    unknown = pair.member.node_zero_time(0.0)
-    pair.now = 104.0
-    pair.send(answer(100.0, 1003.0))
-    slow = pair.member.node_zero_time(1.0)
-    pair.now = 104.5
-    pair.send(answer(104.25, 1004.5))
-    quick = pair.member.node_zero_time(1.0)
-    pair.send(answer(101.0, 1004.5))
+    unknown = lone.member.node_zero_time(0.0)
+    lone.now = 104.0
+    lone.send(answer(100.0, 1003.0))
+    slow = lone.member.node_zero_time(1.0)
+    lone.now = 104.5
+    lone.send(answer(104.25, 1004.5))
+    quick = lone.member.node_zero_time(1.0)
+    lone.send(answer(101.0, 1004.5))
 
     assert unknown is None
     assert slow == 1003.0 + 2.0 - 1.0
     assert quick == 1004.5 + 0.125 - 1.0
-    assert pair.member.node_zero_time(1.0) == quick
+    assert lone.member.node_zero_time(1.0) == quick
 
 
 # How node 0 is lost.
@@ -413,61 +402,57 @@ def test_node_zero_time_uses_the_quickest_exchange(pair: Pair) -> None:
     ],
 )
 def test_closed_connection_is_a_loss_of_node_zero(
-    pair: Pair, end: ChannelEnd | None, loss: NodeZeroLoss | None
+    lone: LoneMember, end: ChannelEnd | None, loss: NodeZeroLoss | None
 ) -> None:
-    pair.member.channel.end = end
+    lone.channel.end = end
 
-    assert pair.member.loss(0.0) == loss
+    assert lone.member.loss(0.0) == loss
 
 
-def test_node_zero_is_lost_after_silence(pair: Pair) -> None:
+def test_node_zero_is_lost_after_silence(lone: LoneMember) -> None:
     """Any message is a sign of life."""
     losses: list[tuple[float, NodeZeroLoss]] = []
     while not losses:
-        pair.at += 0.25
-        if pair.at == 1.5:
-            pair.send(messages.Notice("it lives"))
-        losses += [(pair.at, loss)] if (loss := pair.member.loss(pair.at)) else []
+        lone.at += 0.25
+        if lone.at == 1.5:
+            lone.send(messages.Notice("it lives"))
+        losses += [(lone.at, loss)] if (loss := lone.member.loss(lone.at)) else []
 
     assert losses == [
         (1.5 + RHYTHM.timeout + 2 * RHYTHM.interval, NodeZeroLoss(SILENCE, is_silent=True))
     ]
 
 
-def test_slow_name_server_is_not_silence(pair: Pair) -> None:
+def test_slow_name_server_is_not_silence(lone: LoneMember) -> None:
     """Messages that node 0 has sent meanwhile were not read yet."""
-    [pair.member.loss(at * 0.25) for at in range(8)]
-    pair.member.begin_work(1.75)
+    [lone.member.loss(at * 0.25) for at in range(8)]
+    lone.member.begin_work(1.75)
 
-    assert [pair.member.loss(1.75 + at) is None for at in (0.5, 1.0, 1.5, 2.0)] == [
+    assert [lone.member.loss(1.75 + at) is None for at in (0.5, 1.0, 1.5, 2.0)] == [
         *(True, True, True, False)
     ]
 
 
-def test_paused_node_zero_is_not_silent(pair: Pair) -> None:
+def test_paused_node_zero_is_not_silent(lone: LoneMember) -> None:
     """It sends a message when it continues, and then a heartbeat is due at once."""
-    pair.member.set_paused(0.0, paused=True)
-    while_paused = {pair.member.loss(at * 0.25) for at in range(100)}
-    pair.send(messages.Notice("came with it"))
-    due = pair.member.due
-    pair.member.set_paused(30.0, paused=False)
-    pair.member.send_due_heartbeat(30.0)
+    lone.member.set_paused(0.0, paused=True)
+    while_paused = {lone.member.loss(at * 0.25) for at in range(100)}
+    lone.send(messages.Notice("came with it"))
+    due = lone.member.due
+    lone.member.set_paused(30.0, paused=False)
+    lone.member.send_due_heartbeat(30.0)
 
     assert while_paused == {None}
     assert due == NEVER
-    assert pair.receive(1) == [messages.Heartbeat(100.0)]
-    assert [pair.member.loss(30.0 + at) is None for at in (0.5, 1.0, 1.5, 2.0)] == [
+    assert lone.channel.sent[1:] == [messages.Heartbeat(100.0)]
+    assert [lone.member.loss(30.0 + at) is None for at in (0.5, 1.0, 1.5, 2.0)] == [
         *[True] * 3,
         False,
     ]
 
 
-def test_kernel_timeout_of_node_zero_equals_heartbeat_timeout(pair: Pair) -> None:
-    """In milliseconds."""
-    with socket.socket(fileno=os.dup(pair.member.channel.fileno())) as same:
-        timeout = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-
-    assert timeout == 2000
+def test_kernel_timeout_of_node_zero_equals_heartbeat_timeout(lone: LoneMember) -> None:
+    assert lone.channel.patience == 2.0
 
 
 # As its agent gets to know it.
@@ -505,7 +490,7 @@ def member() -> Iterator[LeasedMember]:
     made.close()
 
 
-def test_slow_name_server_extends_no_lease() -> None:
+def test_slow_name_server_extends_no_lease(stack: ExitStack) -> None:
     """The name is looked up when all have joined, after the heartbeat was sent."""
 
     def slowly(*_: object) -> bool:
@@ -513,13 +498,13 @@ def test_slow_name_server_extends_no_lease() -> None:
         return True
 
     member = LeasedMember(join_context()._replace(resolves_for_others=slowly))
+    stack.callback(member.close)
     [begins] = member.deliver(answer(member.sent), FORMED)
 
     assert isinstance(begins, events.WorldJoined)
     assert begins.world.attempt == 0
     assert member.leases == [member.sent + LEASE]
     assert abs(member.sent - time.clock_gettime(time.CLOCK_BOOTTIME)) < PATIENCE
-    member.close()
 
 
 def test_node_zero_without_answers_extends_no_lease(member: LeasedMember) -> None:
@@ -568,27 +553,51 @@ def test_query_after_success_is_answered_by_this_node(member: LeasedMember) -> N
     assert end.message == queries.EndOfAnswers(3)
 
 
+def freezes(_member: LeasedMember) -> None:
+    """Have node 0 send nothing."""
+
+
+def closes(member: LeasedMember) -> None:
+    member.coordinator.close()
+
+
+def resets(member: LeasedMember) -> None:
+    member.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    member.coordinator.close()
+
+
 @pytest.mark.parametrize(
-    ("values", "first", "at_once"),
+    ("values", "first", "node_zero", "how", "at_once"),
     [
-        ({"spares": 1}, FORMED, True),
-        ({"spares": 1}, messages.KeepWaiting("n0"), True),
-        ({"fewest_nodes": 1, "spares": 0}, FORMED, True),
-        ({"spares": 0}, FORMED, False),
+        # If other nodes may continue, there is no grace period, because the lease is over.
+        ({"spares": 1}, FORMED, freezes, SILENCE, True),
+        ({"spares": 1}, messages.KeepWaiting("n0"), freezes, SILENCE, True),
+        ({"fewest_nodes": 1, "spares": 0}, FORMED, freezes, SILENCE, True),
+        ({"spares": 0}, FORMED, freezes, SILENCE, False),
+        # No other node continues, so the workers may save.
+        ({"spares": 0}, FORMED, closes, "is gone", False),
+        ({"spares": 1}, FORMED, closes, "is gone", False),
+        ({"spares": 0}, FORMED, resets, "is gone", False),
+        ({"spares": 1}, FORMED, resets, "is gone", False),
     ],
 )
-def test_agent_learns_that_node_zero_is_silent(
-    values: dict[str, Any], first: messages.FromCoordinator, *, at_once: bool
+def test_agent_learns_that_node_zero_is_lost(
+    stack: ExitStack,
+    values: dict[str, Any],
+    first: messages.FromCoordinator,
+    node_zero: Callable[[LeasedMember], None],
+    how: str,
+    *,
+    at_once: bool,
 ) -> None:
-    """If other nodes may continue, there is no grace period, because the lease is over."""
     member = LeasedMember(**values)
+    stack.callback(member.close)
     member.deliver(first)
+    node_zero(member)
 
     lost = member.wait_for_loss()
 
-    assert lost.node == outcome.NodeLost(0, "n0", SILENCE)
-    assert lost.at_once is at_once
-    member.close()
+    assert (lost.node, lost.at_once) == (outcome.NodeLost(0, "n0", how), at_once)
 
 
 def test_agent_waits_for_a_paused_node_zero(member: LeasedMember) -> None:
@@ -600,23 +609,6 @@ def test_agent_waits_for_a_paused_node_zero(member: LeasedMember) -> None:
     assert member.deliver(messages.Paused(paused=False)) == []
 
     assert member.wait_for_loss().node.how == SILENCE
-
-
-@pytest.mark.parametrize("is_reset", [False, True])
-@pytest.mark.parametrize("spares", [0, 1])
-def test_agent_learns_that_node_zero_is_gone(spares: int, *, is_reset: bool) -> None:
-    """No other node continues, so the workers may save."""
-    member = LeasedMember(spares=spares)
-    member.deliver(FORMED)
-    if is_reset:
-        member.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    member.coordinator.close()
-
-    lost = member.wait_for_loss()
-
-    assert lost.node == outcome.NodeLost(0, "n0", "is gone")
-    assert not lost.at_once
-    member.close()
 
 
 @pytest.mark.parametrize(
@@ -653,18 +645,6 @@ def test_printed_lines_of_node_zero_are_limited(stack: ExitStack, notices: Notic
     member.node.run_for(0.2)
 
     assert notices == [f"line {number}" for number in range(64)]
-
-
-@pytest.mark.parametrize(
-    "reason", [outcome.Succeeded(), outcome.Interrupted(15), outcome.OutputGone()]
-)
-def test_next_attempt_after_a_final_reason_is_refused(reason: outcome.Reason) -> None:
-    """There is no text for a restart after such a reason."""
-    world = encode(NEXT.world)
-    body = encode({"type": "NextAttempt", "world": Raw(world), "reason": reason})
-
-    with pytest.raises(ValidationError):
-        FROM_COORDINATOR.decode(body)
 
 
 @pytest.mark.parametrize(

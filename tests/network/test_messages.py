@@ -131,14 +131,18 @@ def test_impossible_world_is_refused(wrong: dict[str, object]) -> None:
         messages.Notice(CLEAR_SCREEN),
         messages.Stop(0, CLEAR_SCREEN),
         messages.Verdict(outcome.NodeLost(1, CLEAR_SCREEN), ""),
+        # No attempt follows such an end.
+        messages.NextAttempt(world(2, attempt=1), outcome.Succeeded()),  # type: ignore[arg-type]
+        messages.NextAttempt(world(2, attempt=1), outcome.Interrupted(15)),  # type: ignore[arg-type]
+        messages.NextAttempt(world(2, attempt=1), outcome.OutputGone()),  # type: ignore[arg-type]
         queries.Answer(0, 0, CLEAR_SCREEN),
         queries.EndOfAnswers(0, (queries.MissingNode(0, CLEAR_SCREEN, ""),)),
     ],
 )
-def test_coordinator_message_with_control_characters_is_refused(
+def test_impossible_message_of_the_coordinator_is_refused(
     message: messages.FromCoordinator,
 ) -> None:
-    """Its texts are printed as they come."""
+    """A text with control characters, which is printed as it comes."""
     with pytest.raises(BadFrame):
         received(FROM_COORDINATOR, framed(message))
 
