@@ -105,25 +105,6 @@ def test_given_up_node_rejoins_after_its_workers_have_ended(job: Job) -> None:
     assert isinstance(job.nodes[1].received[-1], events.WaitListed)
 
 
-def test_readmitted_node_has_a_lease_again(job: Job) -> None:
-    freeze(job, 1)
-    run_until(lambda: job.received(1), job.nodes[1])
-    job.nodes[1].membership.rejoin()
-    job.nodes[2].leave()
-    run_until(lambda: [each.host for each in waiting(job)] == ["n1"], *job.nodes[:2])
-    job.nodes[0].send(done(0, []))
-    run_until(
-        lambda: job.nodes[1].world is not None and job.nodes[1].world.attempt == 1, *job.nodes[:2]
-    )
-    begun = len(job.leases[1])
-    run_until(lambda: len(job.leases[1]) > begun + 2, *job.nodes[:2])
-
-    ends = [each or 0.0 for each in job.leases[1][begun:]]
-    assert ends == sorted(ends)
-    assert ends[-1] > time.clock_gettime(time.CLOCK_BOOTTIME)
-    assert job.received(1) == [SILENT]
-
-
 class GivenUpMember(MemberHarness):
     """A member that waits or works, and is declared lost by a node 0 that ends."""
 

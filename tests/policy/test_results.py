@@ -1,5 +1,7 @@
 """The results of workers, and messages with them that fit into a frame."""
 
+from typing import Any
+
 import pytest
 from clusterrun.bounds import MAX_WORKERS, GlobalRank, LocalRank
 from clusterrun.network import channel
@@ -74,25 +76,37 @@ def test_attempt_without_reason_raises() -> None:
         conclude(attempt(), ())
 
 
-def bounded_done(results: list[outcome.WorkerResult], at: float | None = None) -> messages.Done:
+STOPPED = [
+    result(rank, exit_status=outcome.Killed(15), stopped_by_us=True, tail="loss") for rank in (2, 3)
+]
+GOOD, BAD = result(0, tail="loss 0.1", error="{}"), result(1, 1, tail="Error: x", error="{}")
+LONG_NAME = "gpu-node-0123.cluster.example.com"
+LONG_LOG = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
+POO = "\N{PILE OF POO}" * (16 << 10)
+
+
+def bounded_done(*results: outcome.WorkerResult, at: float | None = None) -> messages.Done:
     """Return the bounded report of these results; ``at`` is by node 0's clock."""
     message = bounded(messages.Done(0, tuple(messages.DatedResult(it, at) for it in results), None))
     assert isinstance(message, messages.Done)
     return message
 
 
-def bounded_failure(result: outcome.WorkerResult, at: float | None = None) -> messages.FirstFailure:
-    """Return the bounded message about this result; ``at`` is by node 0's clock."""
-    message = bounded(messages.FirstFailure(0, result, at))
+def bounded_result(**values: Any) -> outcome.WorkerResult:
+    """Return a result as its message has it; ``values`` are its fields."""
+    message = bounded(messages.FirstFailure(0, result(0, 1, **values), None))
     assert isinstance(message, messages.FirstFailure)
-    return message
+    return message.result
 
 
 @pytest.mark.parametrize(("at", "sent"), [(104.5, 104.5), (-3.0, 0.0), (None, None)])
-def test_failure_times_are_bounded(at: float | None, sent: float | None) -> None:
-    """The time is by node 0's clock; None if no heartbeat was answered."""
-    assert bounded_done([result(0, 1)], at).results[0].at == sent
-    assert bounded_failure(result(0, 1), at).at == sent
+def test_times_are_bounded(at: float | None, sent: float | None) -> None:
+    """By node 0's clock, so the difference of two; None if no heartbeat was answered."""
+    exits = messages.RanksExited(0, (messages.DatedExit(0, at),))
+
+    assert bounded_done(result(0, 1), at=at).results[0].at == sent
+    assert bounded(messages.FirstFailure(0, BAD, at)) == messages.FirstFailure(0, BAD, sent)
+    assert bounded(exits) == messages.RanksExited(0, (messages.DatedExit(0, sent),))
 
 
 @pytest.mark.parametrize(
@@ -107,107 +121,80 @@ def test_message_within_bounds_is_unchanged(message: messages.AgentMessage) -> N
     assert bounded(message) == message
 
 
-def test_only_possible_causes_are_sent() -> None:
+@pytest.mark.parametrize(
+    ("results", "sent"),
+    [
+        ([GOOD, BAD, *STOPPED], [BAD]),
+        # With none, node 0 would see a success.
+        ([GOOD, *STOPPED], STOPPED[:1]),
+    ],
+)
+def test_only_possible_causes_are_sent(
+    results: list[outcome.WorkerResult], sent: list[outcome.WorkerResult]
+) -> None:
     """Node 0 does not need other results."""
-    good, bad = result(0, tail="loss 0.1", error="{}"), result(1, 1, tail="Error: x", error="{}")
-    stopped = result(2, exit_status=outcome.Killed(15), stopped_by_us=True, tail="loss 0.1")
-
-    message = bounded_done([good, bad, stopped])
-
-    assert [each.result for each in message.results] == [bad]
+    assert [it.result for it in bounded_done(*results).results] == sent
 
 
-def test_stopped_workers_send_one_result() -> None:
-    """Otherwise node 0 would see a success."""
-    good = result(0)
-    stopped = [result(rank, exit_status=outcome.Killed(15), stopped_by_us=True) for rank in (1, 2)]
-
-    message = bounded_done([good, *stopped])
-
-    assert [each.result for each in message.results] == stopped[:1]
-
-
-def test_longest_tails_fit_into_a_frame() -> None:
-    """256 workers fail with the longest tails, in characters of four bytes."""
-    tail = "\N{PILE OF POO}" * (16 << 10)
-    results = [result(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
-
-    assert len(encode(bounded_done(results))) < channel.MAX_FRAME_BYTES
-    assert len(encode(bounded_failure(results[0]))) < channel.MAX_FRAME_BYTES
-
-
-def test_most_workers_fit_into_a_frame() -> None:
-    """Each worker has a long log path and host name."""
-    name = "gpu-node-0123.cluster.example.com"
-    log = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
-    results = [
-        result(rank, 1, host=name, log=log.format(rank), tail="Error\n" * 60, error="{}")
-        for rank in range(MAX_WORKERS)
-    ]
-
-    assert len(encode(bounded_done(results))) < channel.MAX_FRAME_BYTES
+@pytest.mark.parametrize(
+    "results",
+    [
+        # 256 workers with the longest tails, in characters of four bytes.
+        [result(rank, 1, tail=POO, error=f'"{POO}"') for rank in range(256)],
+        [
+            result(it, 1, host=LONG_NAME, log=LONG_LOG.format(it), tail="Error\n" * 60, error="{}")
+            for it in range(MAX_WORKERS)
+        ],
+    ],
+    ids=["longest tails", "most workers"],
+)
+def test_results_fit_into_a_frame(results: list[outcome.WorkerResult]) -> None:
+    assert len(encode(bounded_done(*results))) < channel.MAX_FRAME_BYTES
+    first = bounded(messages.FirstFailure(0, results[0], None))
+    assert len(encode(first)) < channel.MAX_FRAME_BYTES
 
 
 def test_long_tail_keeps_its_end() -> None:
     """An error file that is too long is dropped."""
     long = "x" * (20 << 10)
 
-    message = bounded_failure(result(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'))
+    sent = bounded_result(tail=f"{long}ValueError: it", error=f'"{long}"')
 
-    assert message.result.tail.endswith("ValueError: it")
-    assert len(message.result.tail) == 16 << 10
-    assert message.result.error == ""
+    assert sent.tail.endswith("ValueError: it")
+    assert (len(sent.tail), sent.error) == (16 << 10, "")
 
 
 def test_long_traceback_keeps_both_ends() -> None:
     frames = "".join(f'  File "train.py", line {line}, in step\n' for line in range(500))
     tail = f"Traceback (most recent call last):\n{frames}ValueError: it"
 
-    message = bounded_failure(result(0, 1, tail=tail))
+    sent = bounded_result(tail=tail).tail
 
-    lines = message.result.tail.splitlines()
-    assert lines[:2] == tail.splitlines()[:2]
-    assert lines[-1] == "ValueError: it"
-    assert len(message.result.tail) <= 16 << 10
+    assert sent.splitlines()[:2] == tail.splitlines()[:2]
+    assert sent.endswith("\nValueError: it")
+    assert len(sent) <= 16 << 10
 
 
-def test_log_path_that_is_not_text() -> None:
+def test_log_path_that_is_not_text_is_sent() -> None:
     """File names are bytes."""
-    message = bounded_failure(result(0, 1, log="/logs/\udcff"))
-
-    assert b"/logs/?" in encode(message)
+    assert bounded_result(log="/logs/\udcff").log == "/logs/?"
 
 
 def test_helper_failure_becomes_one_line() -> None:
     """An interpreter that crashes at its start prints several lines."""
     crash = "was killed by SIGSEGV:\n    Fatal Python error\x1b[0m\n    no frame"
-    reason = outcome.HelperFailed("fork server", crash, 11)
-
-    sent = [
-        encode(bounded(message))
-        for message in (messages.EndedExternally(0, reason), messages.Done(0, (), reason))
-    ]
-
     how = "was killed by SIGSEGV: Fatal Python error?[0m no frame"
-    expected = outcome.HelperFailed("fork server", how, 11)
-    received = [channel.FROM_MEMBERS.decode(each) for each in sent]
-    assert received == [messages.EndedExternally(0, expected), messages.Done(0, (), expected)]
+    reason, sent = (outcome.HelperFailed("fork server", each, 11) for each in (crash, how))
+
+    assert bounded(messages.EndedExternally(0, reason)) == messages.EndedExternally(0, sent)
+    assert bounded(messages.Done(0, (), reason)) == messages.Done(0, (), sent)
 
 
 def test_probe_error_becomes_one_line() -> None:
     """A server may answer with any bytes."""
     unready = outcome.NotReady(-1.0, "HTTP/1.1 500 \x1b[31mno\nway")
 
-    sent = bounded_failure(replace(result(0, 1), exit_status=unready)).result.exit_status
+    sent = bounded_result(exit_status=unready).exit_status
 
     assert sent == outcome.NotReady(0.0, "HTTP/1.1 500 ?[31mno?way")
     assert sent.succeeded is False
-
-
-def test_exit_times_are_bounded() -> None:
-    """The difference of two clocks may be below 0, or not known."""
-    exits = (messages.DatedExit(0, -0.5), messages.DatedExit(1, None))
-
-    assert bounded(messages.RanksExited(0, exits)) == messages.RanksExited(
-        0, (messages.DatedExit(0, 0.0), messages.DatedExit(1, None))
-    )
