@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 from clusterrun.job.declarations import Setting
@@ -158,17 +158,6 @@ def test_released_port_can_be_opened(port: int) -> None:
     opened(port).release()
 
 
-def test_port_of_other_program_is_an_error(port: int) -> None:
-    """The error names the program."""
-    with socket.create_server(("", port)), pytest.raises(PortInUse) as caught:
-        opened(port)
-
-    message = f"port {port} (--master-port) is in use on n0 by "
-    assert caught.value.message.startswith(message)
-    assert caught.value.message.endswith(f"by {program(os.getpid())}")
-    assert "--master-port" in caught.value.hint
-
-
 def test_port_of_other_jobs_workers_is_an_error(rendezvous_port: RendezvousPort, port: int) -> None:
     """Even before the store of that job listens."""
     rendezvous_port.close()
@@ -186,15 +175,17 @@ def test_first_free_port_of_a_list_is_used(rendezvous_port: RendezvousPort, port
     taken.release()
 
 
-def test_list_without_a_free_port_is_an_error(port: int) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_ports_of_other_programs_are_an_error(count: int) -> None:
     """The error names every port and the program that uses it."""
-    other = free_port()
-    with (
-        socket.create_server(("", port)),
-        socket.create_server(("", other)),
-        pytest.raises(PortInUse) as caught,
-    ):
-        opened(port, other)
+    ports = [free_port() for _ in range(count)]
+    with ExitStack() as servers:
+        for each in ports:
+            servers.enter_context(socket.create_server(("", each)))
+        with pytest.raises(PortInUse) as caught:
+            opened(*ports)
 
-    assert [str(number) in caught.value.message for number in (port, other)] == [True, True]
-    assert caught.value.message.count("; ") == 1
+    assert caught.value.message == "; ".join(
+        f"port {each} (--master-port) is in use on n0 by {program(os.getpid())}" for each in ports
+    )
+    assert "--master-port" in caught.value.hint

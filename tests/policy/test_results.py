@@ -9,7 +9,6 @@ from clusterrun.policy import events, messages, outcome
 from clusterrun.policy.node import Attempt, EndedWorker, RunningWorker
 from clusterrun.policy.results import bounded, conclude, results_of
 from msgspec.msgpack import encode
-from msgspec.structs import replace
 
 from tests.network.nodes import result
 from tests.plans import job, plan_of
