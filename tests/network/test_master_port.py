@@ -16,8 +16,6 @@ from clusterrun.job.declarations import Setting
 from clusterrun.ports import MasterPort, owner_of_port, program
 from free_ports import free_port
 
-from tests.imports import imports
-
 IP_LOCAL_PORT_RANGE = 51
 """linux/in.h: from where the kernel chooses a port for this socket; Linux 6.3 or newer."""
 
@@ -134,35 +132,6 @@ def test_port_with_time_wait_connections_can_be_reserved(reserved: MasterPort) -
     reserved.release()
 
     MasterPort(Setting(reserved.number, "--master-port")).release()
-
-
-HOLD = (
-    imports(MasterPort)
-    + """
-import sys
-reserved = MasterPort()
-print(reserved.number, flush=True)
-sys.stdin.read()
-"""
-)
-
-
-def test_jobs_at_once_get_different_ports() -> None:
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, "-c", HOLD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(10)
-    ]
-
-    ports = {job.stdout.readline() for job in jobs if job.stdout}
-    for job in jobs:
-        job.communicate(timeout=30)
-
-    assert len(ports - {""}) == len(jobs)
 
 
 @pytest.mark.parametrize(

@@ -41,31 +41,29 @@ def joined(*, have_ranks: bool) -> Coordinator:
     return job
 
 
+def sends(job: Coordinator, number: int, message: messages.AgentMessage) -> list[job_events.Action]:
+    return job.handle(job_events.MessageReceived(number, message, 2.0))
+
+
+def stopped_result(rank: int) -> messages.DatedResult:
+    stopped = result(rank, exit_status=outcome.Killed(15), stopped_by_us=True)
+    return messages.DatedResult(stopped, 0.0)
+
+
 @pytest.mark.parametrize("have_ranks", [True, False])
 def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
     """With node ranks, or in the order of joining."""
     job = joined(have_ranks=have_ranks)
     stopped = [
-        tuple(
-            messages.DatedResult(
-                result(first + rank, exit_status=outcome.Killed(15), stopped_by_us=True), 0.0
-            )
-            for rank in range(WORKERS)
-        )
-        for first in (each.first_rank for each in job.members.participants)
+        tuple(stopped_result(each.first_rank + rank) for rank in range(WORKERS))
+        for each in job.members.participants
     ]
 
     with limit(1000):
-        job.handle(job_events.MessageReceived(0, messages.FirstFailure(0, result(0, 1), 0.0), 2.0))
-        job.handle(
-            job_events.MessageReceived(
-                0, messages.Done(0, (messages.DatedResult(result(0, 1), 0.0),), None), 2.0
-            )
-        )
+        sends(job, 0, messages.FirstFailure(0, result(0, 1), 0.0))
+        sends(job, 0, messages.Done(0, (messages.DatedResult(result(0, 1), 0.0),), None))
         for number, results in enumerate(stopped[1:], start=1):
-            last = job.handle(
-                job_events.MessageReceived(number, messages.Done(0, results, None), 3.0)
-            )
+            last = sends(job, number, messages.Done(0, results, None))
     with limit(300):
         restart = job.handle(job_events.PortReady(29501, 0.0))
 
@@ -96,7 +94,7 @@ def test_all_members_are_suspended() -> None:
     with limit(300):
         for paused in (True, False):
             for number in range(MEMBERS):
-                job.handle(job_events.MessageReceived(number, messages.Paused(paused), 2.0))
+                sends(job, number, messages.Paused(paused))
 
     assert not any(each.paused for each in job.members.participants)
 
@@ -107,12 +105,12 @@ def test_stacks_of_all_members_are_collected() -> None:
 
     with limit(300):
         for number in range(MEMBERS):
-            asked = job.handle(job_events.MessageReceived(number, messages.Idle(0, 30.0), 2.0))
+            asked = sends(job, number, messages.Idle(0, 30.0))
         for number, first in enumerate([each.first_rank for each in job.members.participants]):
             group = StackGroup(tuple(range(first, first + WORKERS)), "in train")
             body = encode(answers.NodeStacks((group,)))
             answer = queries.Answer(1, number, "n", body)
-            shown = job.handle(job_events.MessageReceived(number, answer, 3.0))
+            shown = sends(job, number, answer)
 
     query = queries.Query(1, queries.Topic.STACKS, 4.0)
     assert asked[1:] == [job_events.Send(tuple(range(MEMBERS)), query)]
@@ -124,8 +122,8 @@ def test_no_member_sends_its_stacks() -> None:
     """A message names as many as it has room for, and the screen fewer."""
     job = joined(have_ranks=True)
     query = queries.Query(1, queries.Topic.RANKS, 1.2)
-    job.handle(job_events.MessageReceived(0, messages.RequestStacks(), 2.0))
-    job.handle(job_events.MessageReceived(1, query, 2.0))
+    sends(job, 0, messages.RequestStacks())
+    sends(job, 1, query)
 
     [ended] = job.handle(job_events.TimePassed(job.due))
     shown, *_ = job.handle(job_events.TimePassed(job.due))
@@ -154,12 +152,7 @@ def test_many_nodes_are_lost_at_once() -> None:
         job.handle(job_events.MemberDisconnected(number, "", 2.0))
     for each in [each for each in job.members.participants if each.is_present]:
         number = each.connection or 0
-        stopped = messages.DatedResult(
-            result(each.first_rank, exit_status=outcome.Killed(15), stopped_by_us=True), 0.0
-        )
-        last = job.handle(
-            job_events.MessageReceived(number, messages.Done(0, (stopped,), None), 3.0)
-        )
+        last = sends(job, number, messages.Done(0, (stopped_result(each.first_rank),), None))
     orders = job.handle(job_events.PortReady(29501, 3.0))
 
     assert time.process_time() - began < 5
