@@ -181,10 +181,6 @@ class Worker:
 class ForkServer:
     """Starts and ends the worker of a node, and kills it when its lease is over."""
 
-    refuses_late_starts = True
-    kills_by_lease = True
-    takes_absolute_times = True
-
     def __init__(self, agent: "Agent") -> None:
         self._agent, self._job = agent, agent.job
         self.worker: Worker | None = None
@@ -227,16 +223,15 @@ class ForkServer:
             self._inbox.popleft()()
         self.check_lease()
 
-    def renews(self, until: float | None, asked_at: float) -> None:
-        late = 0.0 if self.takes_absolute_times else self.clock() - asked_at
-        self._lease = None if until is None else until + late
+    def renews(self, until: float | None) -> None:
+        self._lease = until
         self._check_later()
 
     def holds(self, end: End) -> None:
         self._held, end.is_held = end, True
 
     def starts(self, attempt: int) -> None:
-        if self.is_over and self.refuses_late_starts:
+        if self.is_over:
             # As if it had been started, and killed.
             self._reports_end(outcome.Killed(9), by_lease=True)
             return
@@ -262,8 +257,7 @@ class ForkServer:
         self._agent.receives_event(partial(events.CleanedUp, ()))
 
     def check_lease(self) -> None:
-        is_over = self.is_over and self.kills_by_lease
-        if self.worker is not None and is_over and not self.stops and not self.is_dead:
+        if self.worker is not None and self.is_over and not self.stops and not self.is_dead:
             self.ends_worker(outcome.Killed(9), by_lease=True)
 
     def _check_later(self) -> None:
@@ -530,8 +524,7 @@ class Agent:
             yield self._mail.popleft()(at=now)
 
     def _renews_lease(self, until: float | None) -> None:
-        asked_at = self.host.boot_time()
-        self.fork_server.asks(partial(self.fork_server.renews, until, asked_at))
+        self.fork_server.asks(partial(self.fork_server.renews, until))
 
     def _holds(self, descriptor: int) -> None:
         self.fork_server.asks(partial(self.fork_server.holds, self.ends[descriptor]))

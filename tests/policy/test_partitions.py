@@ -1,44 +1,27 @@
 """Nodes are stopped, killed and cut off: workers of two attempts never run at once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clusterrun.loop import NEVER
-from clusterrun.network import member
-from clusterrun.network.member import Member
-from clusterrun.network.server import CoordinatorServer
-from clusterrun.policy import coordinator, events, heartbeat, job_events, leases, outcome, settings
-from clusterrun.policy.coordinator import Coordinator
-from clusterrun.policy.heartbeat import ListeningClock
-from clusterrun.policy.leases import GrantedLeases
-from clusterrun.policy.node import Attempt
-from clusterrun.policy.settings import HeartbeatRhythm
-from msgspec.structs import replace
+from clusterrun.policy import outcome
 
 from tests.policy.partition_job import ELASTIC, I, PartitionJob, T, replace_sockets
-from tests.policy.partition_nodes import Agent, Broken, ForkServer, Host
+from tests.policy.partition_nodes import Agent, Broken
 from tests.policy.partition_wires import LONGEST_RETRY
 from tests.rounds import in_all_rounds, numbers
 
-HISTORIES = 300
-LONG_HISTORIES = 10_000
 RUNS_PER_SCENARIO = 12
 """Histories of each kind."""
-
-RUNS_PER_MUTANT = 120
-"""Histories of a kind of which one shows that a part of the rule is needed."""
 
 SECONDS = 30.0
 
 LEASE = T + 3 * I
 """Seconds after which node 0 goes on."""
 
-Patch = pytest.MonkeyPatch
-
 
 @pytest.fixture(autouse=True)
-def without_sockets(monkeypatch: Patch) -> None:
+def without_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_sockets(monkeypatch)
 
 
@@ -65,19 +48,16 @@ def continued(seeds: range) -> int:
     return found
 
 
-@pytest.mark.timeout(in_all_rounds(120))
-def test_no_two_attempts_run_at_once_and_nothing_hangs() -> None:
+@pytest.mark.parametrize(
+    "histories",
+    [
+        pytest.param(300, marks=pytest.mark.timeout(in_all_rounds(120))),
+        pytest.param(10_000, marks=(pytest.mark.long, pytest.mark.timeout(in_all_rounds(1800)))),
+    ],
+)
+def test_no_two_attempts_run_at_once_and_nothing_hangs(histories: int) -> None:
     """Processes, hosts and all nodes stop, agents are killed, links are cut, reset and heal."""
-    seeds = numbers(HISTORIES)
-
-    assert continued(seeds) > len(seeds) / 3
-
-
-@pytest.mark.long
-@pytest.mark.timeout(in_all_rounds(1800))
-def test_no_two_attempts_run_at_once_in_ten_thousand_histories() -> None:
-    """As above."""
-    seeds = numbers(LONG_HISTORIES)
+    seeds = numbers(histories)
 
     assert continued(seeds) > len(seeds) / 3
 
@@ -334,183 +314,3 @@ def test_fork_server_stopped_as_lease_expires() -> None:
         job.runs(T + I)
         job.stops_fork_server(agent, 4.9, beyond_lease=True)
         job.runs(LEASE)
-
-
-# Each part of the rule is needed: without it, a history is found in which it is broken.
-
-
-def a_margin(patch: Patch) -> None:
-    patch.setattr(leases, "FORK_SERVER_KILL_INTERVALS", 3.25)
-
-
-def dating_from_sending(patch: Patch) -> None:
-    # Not min(answer.to, now).
-    patch.setattr(member, "min", max, raising=False)
-
-
-def resets_that_are_no_ends(patch: Patch) -> None:
-    original = CoordinatorServer.handle
-
-    def believes(server: CoordinatorServer, event: job_events.CoordinatorEvent) -> None:
-        if isinstance(event, job_events.MemberDisconnected):
-            event = replace(event, has_ended=True)
-        original(server, event)
-
-    patch.setattr(CoordinatorServer, "handle", believes)
-
-
-def waiting_for_leases(patch: Patch) -> None:
-    patch.setattr(GrantedLeases, "lost", lambda _grants, _member: None)
-
-
-def trust_in_ends(patch: Patch) -> None:
-    patch.setattr(GrantedLeases, "has_ended", lambda _grants, _member: None)
-
-
-def no_answer_to_lost_members(patch: Patch) -> None:
-    patch.setattr(Coordinator, "is_lost", lambda _coordinator, _member: False)
-
-
-def answers_dated_when_they_are_sent(patch: Patch) -> None:
-    answer, serve, began = GrantedLeases.answer, vars(CoordinatorServer)["_serve"], [0.0]
-
-    def serves(server: CoordinatorServer, number: int, now: float) -> object:
-        began[0] = now
-        return serve(server, number, now)
-
-    patch.setattr(CoordinatorServer, "_serve", serves)
-    patch.setattr(GrantedLeases, "answer", lambda grants, it, _now: answer(grants, it, began[0]))
-
-
-def two_intervals_for_node_zero(patch: Patch) -> None:
-    for module in (heartbeat, settings):
-        patch.setattr(module, "NODE_ZERO_SILENCE_INTERVALS", 0.0)
-
-
-def three_intervals_for_members(patch: Patch) -> None:
-    for module in (heartbeat, settings):
-        patch.setattr(module, "MEMBER_SILENCE_INTERVALS", 0.0)
-
-
-def two_intervals_for_leases(patch: Patch) -> None:
-    patch.setattr(leases, "FORK_SERVER_KILL_INTERVALS", 0.0)
-
-
-def ends_that_name_the_lease(patch: Patch) -> None:
-    original = Attempt.handle
-
-    def forgets(attempt: Attempt, event: events.Event) -> object:
-        if isinstance(event, events.WorkerEnded):
-            event = replace(event, by_lease=False)
-        return original(attempt, event)
-
-    patch.setattr(Attempt, "handle", forgets)
-
-
-def nodes_that_come_back(patch: Patch) -> None:
-    patch.setattr(Attempt, "_handle_given_up", lambda _attempt, _order, _why: None)
-
-
-def a_lease_from_the_start_on(patch: Patch) -> None:
-    patch.setattr(Member, "begin_work", lambda _member, _now: None)
-
-
-def own_workers_that_have_ended(patch: Patch) -> None:
-    name = "_end_if_all_have_reported"
-    ends = vars(Coordinator)[name]
-
-    def hurries(job: Coordinator, running: coordinator.Running, at: float) -> object:
-        if job.members.own not in running.evidence.reported:
-            running.evidence.reported.append(job.members.own)
-        return ends(job, running, at)
-
-    patch.setattr(Coordinator, name, hurries)
-
-
-def time_spent_listening(patch: Patch) -> None:
-    class WholeTime(ListeningClock):
-        def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
-            super().__init__(rhythm, now)
-            self._longest_gap = NEVER
-
-    patch.setattr(heartbeat, "ListeningClock", WholeTime)
-
-
-def time_to_report_after_a_stop(patch: Patch) -> None:
-    original = Coordinator.handle
-
-    def counts_it(job: Coordinator, event: job_events.CoordinatorEvent) -> object:
-        if isinstance(event, job_events.NodeZeroWasStopped):
-            event = replace(event, seconds=0.0)
-        return original(job, event)
-
-    patch.setattr(Coordinator, "handle", counts_it)
-
-
-def leases_after_a_pause_of_node_zero(patch: Patch) -> None:
-    patch.setattr(coordinator, "HEARTBEATS_TO_SETTLE", 0.0)
-
-
-def fork_servers_that_kill(patch: Patch) -> None:
-    patch.setattr(ForkServer, "kills_by_lease", False)
-
-
-def fork_servers_that_refuse(patch: Patch) -> None:
-    patch.setattr(ForkServer, "refuses_late_starts", False)
-
-
-def absolute_times(patch: Patch) -> None:
-    patch.setattr(ForkServer, "takes_absolute_times", False)
-
-
-def ends_of_all_processes(patch: Patch) -> None:
-    patch.setattr(ForkServer, "holds", lambda _fork_server, _end: None)
-
-
-def a_clock_that_runs_while_its_host_sleeps(patch: Patch) -> None:
-    patch.setattr(Host, "boot_time", Host.monotonic)
-
-
-Mutant = Callable[[Patch], None]
-MUTANTS: dict[Mutant, Callable[[int], object]] = {
-    a_margin: a_connection_is_reset,
-    dating_from_sending: an_answer_is_late,
-    resets_that_are_no_ends: a_connection_is_reset,
-    waiting_for_leases: a_connection_is_reset,
-    trust_in_ends: a_member_is_killed,
-    no_answer_to_lost_members: a_helper_is_lost,
-    answers_dated_when_they_are_sent: node_zero_stops_in_a_turn,
-    two_intervals_for_node_zero: a_short_stop,
-    three_intervals_for_members: a_short_stop,
-    two_intervals_for_leases: a_short_stop,
-    ends_that_name_the_lease: a_long_stop,
-    nodes_that_come_back: a_long_stop,
-    a_lease_from_the_start_on: a_member_stops_at_its_start,
-    own_workers_that_have_ended: a_worker_fails,
-    time_spent_listening: all_are_stopped,
-    time_to_report_after_a_stop: all_are_stopped_while_workers_end,
-    leases_after_a_pause_of_node_zero: node_zero_is_paused,
-    fork_servers_that_kill: a_connection_is_reset,
-    fork_servers_that_refuse: an_order_is_read_late,
-    absolute_times: leases_are_read_late,
-    ends_of_all_processes: an_agent_is_killed_while_its_fork_server_is_stopped,
-    a_clock_that_runs_while_its_host_sleeps: a_long_stop,
-}
-"""Each with the histories that show what it is for."""
-
-
-def found_broken(scenario: Callable[[int], object]) -> Iterator[int]:
-    """Yield the histories in which the rule is broken."""
-    for seed in range(RUNS_PER_MUTANT):
-        try:
-            scenario(seed)
-        except Broken:
-            yield seed
-
-
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_rule_is_broken_without_each_part(mutant: Mutant, monkeypatch: Patch) -> None:
-    """Each part is needed."""
-    mutant(monkeypatch)
-
-    assert next(found_broken(MUTANTS[mutant]), None) is not None
