@@ -6,7 +6,6 @@ import socket
 import struct
 import time
 from contextlib import ExitStack, suppress
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -25,7 +24,7 @@ from clusterrun.network.handshake import (
     member_handshake,
     packed_address,
 )
-from clusterrun.policy import events, messages, outcome
+from clusterrun.policy import messages, outcome
 from clusterrun.processes import raise_descriptor_limit
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,13 +40,11 @@ from tests.network.frames import (
 )
 from tests.network.nodes import (
     PATIENCE,
-    MemberHarness,
     done,
     hello,
     open_descriptors,
     result,
     run_until,
-    world_of_node_1,
 )
 from tests.rounds import in_all_rounds, numbers
 
@@ -300,66 +297,3 @@ def test_million_unauthenticated_frames_do_not_disturb_the_job(stack: ExitStack,
     assert sizes[-1] - sizes[4000] < 4096
     assert open_descriptors() == descriptors
     assert job.succeed()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", numbers(1))
-def test_hundred_thousand_member_frames_do_not_crash_the_server(seed: int) -> None:
-    """Each member is read up to its first invalid message, at most."""
-    dice, watch = random.Random(seed), Watch()
-    understood = (
-        frame for frame in strange(dice, FROM_A_MEMBER) if messages_in(FROM_MEMBERS, frame) == 1
-    )
-    for bunch in watch.bunches(5_000, understood, size=20):
-        with ExitStack() as opened:
-            node_zero = start_coordinator(opened, nodes=3)
-            members = [connect(opened, node_zero).join(hello(each, 3)) for each in (1, 2)]
-            assert all(isinstance(member.receive(), messages.WorldFormed) for member in members)
-            node_zero.send_from_node_zero(done(0, [result(0)]))
-
-            members[0].send_bytes(bunch + b"\xff\xff\xff\xff")
-
-            assert members[0].is_disconnected()
-            members[1].send(done(0, [result(2)])).receive_kind(messages.Verdict)
-
-    assert watch.saw_nothing()
-
-
-def has_an_end(member: MemberHarness) -> bool:
-    """Return whether its agent knows that the job has ended, or that node 0 is lost."""
-    return any(
-        isinstance(event, events.CoordinatorLost)
-        or (
-            isinstance(event, events.CoordinatorSent)
-            and isinstance(event.message, messages.Verdict)
-        )
-        for event in member.node.received
-    )
-
-
-def has_a_world(member: MemberHarness) -> bool:
-    return member.node.world is not None
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", numbers(1))
-def test_hundred_thousand_coordinator_frames_do_not_crash_a_member(seed: int) -> None:
-    """It produces events, or has lost node 0."""
-    dice, watch = random.Random(seed), Watch()
-    understood = (
-        frame
-        for frame in strange(dice, FROM_A_COORDINATOR)
-        if messages_in(FROM_COORDINATOR, frame) == 1
-    )
-    for bunch in watch.bunches(5_000, understood, size=20):
-        member = MemberHarness()
-        member.deliver(messages.WorldFormed(world_of_node_1(), "n0"))
-        # Read together with a frame that is none, it would be dropped: the member would dial again.
-        run_until(partial(has_a_world, member), member.node)
-        member.socket.sendall(bunch + b"\xff\xff\xff\xff")
-        run_until(partial(has_an_end, member), member.node)
-        member.close()
-
-    assert watch.saw_nothing()
