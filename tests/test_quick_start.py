@@ -53,7 +53,7 @@ def asked(own: dict[str, str], *words: str) -> str:
 
 
 def pid_of_rank_1(status: str) -> int:
-    (pid,) = re.findall(r"(?m)^1 +\d+ +\S+ +\S+ +(\d+)", status)
+    (pid,) = re.findall(r"(?m)^1 +\S+ +running +(\d+)", status)
     return int(pid)
 
 

@@ -16,7 +16,7 @@ PACKAGES = ("cli", "job", "machine/test_capture.py", "report", "network")
 CONTRACTS = ("test_jobs.py", "test_binding.py")
 """Real jobs, with workers."""
 
-CHOSEN = ("-m", "not long and not hosts", "-k", "not torchrun_gives")
+CHOSEN = ("-m", "not long and not hosts", "-k", "not those_of_torchrun")
 """Without the tests that need torchrun, which is not installed there."""
 
 
@@ -27,7 +27,7 @@ def test_tests_pass_with_dependency_versions(versions: str, tmp_path: Path) -> N
     """Test the installed wheel, without other packages of this repository."""
     (wheel,) = build(tmp_path).glob("*.whl")
     pins = oldest() if versions == "oldest" else dependencies()
-    tools = ["pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.100"]
+    tools = ["pytest>=8.4", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100"]
     binaries = environment(tmp_path / "environment", [str(wheel), *pins, *tools])
     tests = [f"tests/{package}" for package in PACKAGES]
     tests += [f"tests/contract/{name}" for name in CONTRACTS]
