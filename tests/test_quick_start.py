@@ -3,11 +3,11 @@
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.commands.run_commands import run_command
 from tests.contract.launched import COMMAND, Launcher
 from tests.contract.shell import Shell
 from tests.transcripts import SCRIPTS, blocks, without_accidents
@@ -45,15 +45,8 @@ def plain(text: str) -> str:
     return re.sub(r"\d[\d.:-]*", "N", words)
 
 
-def asked(own: dict[str, str], *words: str) -> str:
-    done = subprocess.run(
-        [COMMAND, *words], env={**os.environ, **own}, capture_output=True, text=True, check=True
-    )
-    return done.stdout
-
-
 def pid_of_rank_1(status: str) -> int:
-    (pid,) = re.findall(r"(?m)^1 +\S+ +running +(\d+)", status)
+    (pid,) = re.findall(r"(?m)^1 +\d+ +\S+ +\S+ +(\d+)", status)
     return int(pid)
 
 
@@ -63,7 +56,7 @@ def test_a_killed_rank_is_reported(clusterrun: Launcher, own: dict[str, str]) ->
     job = clusterrun.command(*words, environ=own)
     for attempt in (1, 2):
         job.wait_for(r"epoch 2/400", times=attempt, seconds=SECONDS)
-        status = asked(own, "status")
+        status = run_command(own, "status").stdout
         os.kill(pid_of_rank_1(status), signal.SIGKILL)
     done = job.ended(SECONDS)
 
