@@ -1,14 +1,11 @@
-"""Job files: keys set options, the program and variables; errors have file, line and key."""
+"""Job files: keys set options, the program and variables; errors are in lines/job_files.txt."""
 
 from pathlib import Path
 
 import pytest
-from clusterrun.errors import ExitCode, UsageError
 from clusterrun.job.declarations import Setting
 from clusterrun.job.job_file import read_job_file
 from clusterrun.job.sources import JobFile, value_of
-
-KEYS_ARE_OPTIONS = "each option is a key: run clusterrun --help all"
 
 
 def read(text: str) -> JobFile:
@@ -71,37 +68,3 @@ def test_keys_without_a_value_are_unset() -> None:
     job_file = read("script:\nmodule:\nargs:\nenv:\nnnodes:\nrun_id: ''\n")
 
     assert job_file == JobFile({}, Setting((), "default"))
-
-
-@pytest.mark.parametrize(
-    ("text", "message", "hint"),
-    [
-        (
-            "\nnproc-per-node: 1\n",
-            "job.yaml:2 nproc-per-node: there is no such key",
-            "did you mean nproc_per_node?",
-        ),
-        (
-            "compute_environment: LOCAL_MACHINE\nnum_processes: 8\n",
-            "job.yaml:1 compute_environment: there is no such key; accelerate's own files have it",
-            f"set its values with options, or write a job file; {KEYS_ARE_OPTIONS}",
-        ),
-        ("<<: {}\n", "job.yaml:1 <<: there is no such key", KEYS_ARE_OPTIONS),
-        (
-            "script: a.py\nargs: [[1]]\n",
-            "job.yaml:2 args: a list, where a single value is expected",
-            "put quotes around it if it is meant as text",
-        ),
-        (
-            "env:\n  A=B: 1\n",
-            "job.yaml:2 env.A=B: 'A=B' is not the name of a variable",
-            "write NAME: VALUE",
-        ),
-    ],
-)
-def test_wrong_job_file_is_an_error(text: str, message: str, hint: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        read(text)
-
-    assert caught.value.exit_code == ExitCode.USAGE
-    assert (caught.value.message, caught.value.hint) == (message, hint)

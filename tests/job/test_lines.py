@@ -7,6 +7,15 @@ A file in ``lines/`` has sessions, separated by empty lines:
     nnodes: 2 (--nnodes)
     warning: ...
 
+Lines that begin with ``>`` are the file job.yaml:
+
+    > services: {server: {command: a, nnodes: 0}}
+    error: job.yaml:1 services.server.nnodes: '0' is not a number of nodes
+      give a number from 1
+
+The line is then ``clusterrun --config job.yaml train.py`` unless the session has one, and no empty
+line is needed before the next file.
+
 ``@node.1`` stands for the variables under that heading in ``clusters/slurm_22_05.txt`` or
 ``clusters/platforms.txt``; a later word replaces variables of an earlier one. ``at-a-shell`` says that
 the line is typed at an interactive shell. A session has the values that matter and all warnings, or an
@@ -18,6 +27,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +51,31 @@ ADDRESSES = {
 }
 """The addresses of this host, node7, and of other names."""
 FILES = ("slurm_22_05.txt", "platforms.txt")
+SESSION = re.compile(r"(?m)(?:^>.*\n)*(?:^[^>\n].*\n?)+")
+WITH_FILE = "$ clusterrun --config job.yaml train.py"
 
 
 def sessions() -> list[str]:
     """Return all sessions, without comments."""
     texts = [re.sub(r"(?m)^#.*\n", "", path.read_text()) for path in TEXTS]
-    return [session for text in texts for session in text.strip().split("\n\n")]
+    return [session.strip() for text in texts for session in SESSION.findall(text)]
 
 
 @pytest.mark.usefixtures("script")
 @pytest.mark.parametrize("session", sessions())
 def test_session(session: str) -> None:
     """The current folder has train.py; nothing is known about the machine."""
-    line, *expected = session.removeprefix("$ ").splitlines()
+    lines = session.splitlines()
+    file = [line.removeprefix(">").removeprefix(" ") for line in lines if line.startswith(">")]
+    if file:
+        Path("job.yaml").write_text("\n".join([*file, ""]))
+    line, *expected = lines[len(file) :]
+    if not line.startswith("$ "):
+        line, expected = WITH_FILE, [line, *expected]
     texts = ("warning: ", "error: ", "  ")
     names = [text.partition(": ")[0] for text in expected if not text.startswith(texts)]
 
-    assert list(session_output(line, names)) == expected
+    assert list(session_output(line.removeprefix("$ "), names)) == expected
 
 
 def session_output(line: str, names: list[str]) -> Iterator[str]:
@@ -91,15 +109,17 @@ def variables_of(heading: str) -> dict[str, str]:
 
 
 def shown_value(resolved: Resolved, name: str) -> str:
-    """Return a value with its origin; ``program.args`` is a value of a subject, or of the result."""
+    """Return a value with its origin, if it has one; ``program.args`` is a value of a subject."""
     whole, _, part = name.partition(".")
+    if name in Resolved.__struct_fields__:
+        return plain(getattr(resolved, name))
     if not part:
         setting = resolved.job.setting(name)
         # Properties of a job have no origin.
         has_origin = name in OPTIONS or name in Job.__struct_fields__
         return f"{plain(setting.value)} ({setting.origin})" if has_origin else plain(setting.value)
     of = getattr(resolved, whole) if hasattr(resolved, whole) else resolved.job.setting(whole).value
-    return plain(getattr(of, part))
+    return plain(attrgetter(part)(of))
 
 
 def plain(value: Any) -> str:

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 from clusterrun.job.declarations import Setting
-from clusterrun.job.job import ProgramKind, WorkerProgram
-from clusterrun.job.options import NumaBinding
 from clusterrun.job.resolve import resolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,37 +51,6 @@ def test_env_is_merged_by_name() -> None:
         "C": Setting("pet", "PET_ENV"),
         "D": Setting("no", "job.yaml:5 env.D"),
     }
-
-
-def test_job_file_alone_describes_a_job() -> None:
-    """It has the script and its arguments; a variable may name the file."""
-    Path("job.yaml").write_text(
-        "script: train.py\nargs: [--lr, 010]\nnproc_per_node: 2\nnuma_binding: none\n"
-        "dry_run: yes\nverbose: 1\n"
-    )
-
-    resolved = describe(environ={"CLUSTERRUN_CONFIG": "job.yaml"})
-
-    program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--lr", "010"))
-    assert resolved.job.setting("script") == Setting(program, "job.yaml:1 script")
-    assert resolved.job.setting("nproc_per_node") == Setting(2, "job.yaml:3 nproc_per_node")
-    assert resolved.job.setting("numa_binding") == Setting(
-        NumaBinding.NONE, "job.yaml:4 numa_binding"
-    )
-    assert resolved.dry_run
-    assert resolved.job.output.verbose
-
-
-@pytest.mark.parametrize("named", ["script: ./run\nno_python: yes", "module: pkg.other"])
-def test_typed_script_replaces_the_files_script(named: str) -> None:
-    """Arguments and the kind of program are also replaced; other keys are not."""
-    Path("job.yaml").write_text(f"{named}\nargs: [--old]\nmax_restarts: 1\n")
-
-    job = describe("train.py", "--new", flags={"config": "job.yaml"}).job
-
-    program = WorkerProgram(ProgramKind.SCRIPT, "train.py", ("--new",))
-    assert job.setting("script") == Setting(program, "command line")
-    assert job.failures.max_restarts == 1
 
 
 @pytest.mark.parametrize(

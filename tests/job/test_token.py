@@ -167,13 +167,3 @@ def test_default_token_has_the_user_id() -> None:
     token = describe("train.py", environ=captured("node.0"), process=process).job.setting("token")
 
     assert token == Setting("26.0 of user 7", "SLURM_JOB_ID, SLURM_STEP_ID")
-
-
-def test_token_is_not_a_key_of_a_job_file() -> None:
-    """Job files are shared and kept."""
-    Path("job.yaml").write_text("token: mine\n")
-
-    assert mistake("train.py", flags={"config": "job.yaml"}) == (
-        "job.yaml:1 token: there is no such key",
-        "did you mean token_file?",
-    )
