@@ -85,15 +85,6 @@ def test_words_after_dashes_are_arguments_of_the_files_script(
     assert (script.name, script.args) == (program, tuple(args.split()))
 
 
-def test_options_of_a_dry_run(folder: Path) -> None:
-    flags: Flags = {"dry_run": True, "json": True, "machine_root": str(folder)}
-
-    resolved = describe("train.py", flags=flags)
-
-    assert (resolved.dry_run, resolved.as_json) == (True, True)
-    assert resolved.machine_root == Setting(folder, "--machine-root")
-
-
 def test_topo_ignores_the_script(folder: Path) -> None:
     """Other keys of the job file apply."""
     (folder / "job.yaml").write_text("script: missing.py\nnproc_per_node: 3\n")
@@ -104,14 +95,3 @@ def test_topo_ignores_the_script(folder: Path) -> None:
     assert resolved.job.setting("nproc_per_node") == Setting(3, "job.yaml:2 nproc_per_node")
     assert resolved.job.origin("script") == "clusterrun topo"
     assert (resolved.dry_run, resolved.as_json) == (True, True)
-
-
-def test_given_exports_without_variables_of_options() -> None:
-    """--cluster none ignores exported variables, but not PET_ variables."""
-    exported = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "gpu-01"}
-
-    plain = describe("train.py", environ=exported).job
-    asked = describe("train.py", environ=exported | {"PET_NODE_RANK": "0"}).job
-
-    assert plain.given.exports == ("NNODES", "NODE_RANK", "MASTER_ADDR")
-    assert asked.given.exports == ("NNODES", "MASTER_ADDR")

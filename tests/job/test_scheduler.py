@@ -1,7 +1,7 @@
 """The scheduler's job: its end, its requeue command, the number of its restarts."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from clusterrun.errors import UsageError
@@ -62,16 +62,24 @@ def resolved(
     return found.job, found.warnings
 
 
-@pytest.mark.parametrize(("variables", "question", "_requeue"), SCHEDULED)
-def test_end_is_asked_once(variables: Mapping[str, str], question: str, _requeue: str) -> None:
-    """The origin of the time is the command."""
-    scheduler = FakeScheduler(IN_AN_HOUR)
+@pytest.mark.parametrize(("variables", "question", "requeue"), SCHEDULED)
+def test_commands_of_each_scheduler(
+    variables: Mapping[str, str], question: str, requeue: str
+) -> None:
+    """The end is asked once. The run id is the id of the job, which stays the same after a requeue."""
+    limited, unlimited = FakeScheduler(IN_AN_HOUR), FakeScheduler(NO_LIMIT)
 
-    job, warnings = resolved(variables, scheduler, suspend_before="300")
+    job, warnings = resolved(variables, limited, suspend_before="300", requeue=True)
+    endless, [warning] = resolved(variables, unlimited, suspend_before="300")
 
-    assert (job.ends_at, job.origin("ends_at")) == (4600.0, question)
-    assert scheduler.commands == [question]
-    assert warnings == ()
+    assert limited.commands == unlimited.commands == [question]
+    assert (job.ends_at, job.origin("ends_at"), warnings) == (4600.0, question, ())
+    assert endless.ends_at is None
+    assert question in warning
+    assert "no time limit" in warning
+    assert job.scheduler is not None
+    assert " ".join(job.scheduler.requeue).startswith(requeue)
+    assert job.join.run_id == next(iter(variables.values()))
 
 
 def test_end_is_not_asked_if_known_or_not_needed() -> None:
@@ -105,17 +113,6 @@ def test_only_node_0_asks_for_the_end() -> None:
     assert warnings == ()
 
 
-@pytest.mark.parametrize(("variables", "question", "_requeue"), SCHEDULED)
-def test_job_without_time_limit_has_a_warning(
-    variables: Mapping[str, str], question: str, _requeue: str
-) -> None:
-    job, warnings = resolved(variables, FakeScheduler(NO_LIMIT), suspend_before="300")
-
-    assert job.ends_at is None
-    assert [question in warning for warning in warnings] == [True]
-    assert "no time limit" in warnings[0]
-
-
 def test_failed_command_is_quoted_in_the_warning() -> None:
     scheduler = FakeScheduler(
         IN_AN_HOUR, "slurm_load_jobs error: Unable to contact slurm controller"
@@ -132,18 +129,6 @@ def test_suspend_before_without_a_scheduler_has_a_warning() -> None:
     assert warnings == ("--suspend-before 300 has no effect: no scheduler says when this job ends",)
 
 
-@pytest.mark.parametrize(("variables", "_question", "command"), SCHEDULED)
-def test_requeue_command_of_each_scheduler(
-    variables: Mapping[str, str], _question: str, command: str
-) -> None:
-    """The run id is the id of the job, which stays the same after a requeue."""
-    job, _ = resolved(variables, FakeScheduler({}), requeue=True)
-
-    assert job.scheduler is not None
-    assert " ".join(job.scheduler.requeue).startswith(command)
-    assert job.join.run_id == next(iter(variables.values()))
-
-
 def test_requeue_in_kubernetes_needs_no_command() -> None:
     """The exit code is enough, and no variable has an id for the run."""
     job, _ = resolved({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, FakeScheduler({}), requeue=True)
@@ -155,7 +140,6 @@ def test_requeue_in_kubernetes_needs_no_command() -> None:
 
 @pytest.mark.parametrize("variables", [{}, {**BATCH, "CLUSTERRUN_CLUSTER": "none"}])
 def test_requeue_without_a_scheduler_is_an_error(variables: Mapping[str, str]) -> None:
-    """The same applies to --cluster none."""
     with pytest.raises(UsageError, match=r"requeue: only .* can requeue a job"):
         resolved(variables, FakeScheduler({}), requeue=True)
 
@@ -187,64 +171,46 @@ def test_run_command_returns_output_or_failure(
 
 
 AT = time.mktime((2026, 11, 23, 1, 0, 0, 0, 0, -1))
-
 QSTAT = """\
 Job Id: 17.server
     Job_Name = train
     Resource_List.select = 2:ncpus=8:\n\tngpus=4
     Resource_List.walltime = 01:30:00
-    {} = Mon Nov 23 01:00:00 2026
+    stime = Mon Nov 23 01:00:00 2026
     resources_used.walltime = 00:10:00
 """
 
 
 @pytest.mark.parametrize(
-    ("answer", "end"),
+    ("parse", "answer", "end"),
     [
-        ("JobId=17 StartTime=1 EndTime=1795395600 Deadline=N/A", 1795395600.0),
-        ("JobId=17 EndTime=2026-11-23T01:00:00 Deadline=N/A", AT),
-        ("JobId=17 EndTime=Unknown Deadline=N/A", None),
-        ("", None),
+        # In seconds since the epoch or in local time.
+        (parse_end_time, "JobId=17 StartTime=1 EndTime=1795395600 Deadline=N/A", 1795395600.0),
+        (parse_end_time, "JobId=17 EndTime=2026-11-23T01:00:00 Deadline=N/A", AT),
+        (parse_end_time, "JobId=17 EndTime=Unknown Deadline=N/A", None),
+        (parse_end_time, "", None),
+        # The start, whose name in Torque is another than in OpenPBS, and the limit.
+        (parse_qstat, QSTAT, AT + 5400),
+        (parse_qstat, QSTAT.replace("stime", "start_time"), AT + 5400),
+        (parse_qstat, QSTAT.replace("stime", "ctime"), None),
+        (parse_qstat, QSTAT.replace("01:30:00", ""), None),
+        (parse_qstat, "", None),
+        # Flux prints seconds, LSF hours and minutes; UINT_MAX and "-" mean no limit.
+        (parse_time_left, "3600\n", 1000.0 + 3600),
+        (parse_time_left, "0:50 L\n", 1000.0 + 3000),
+        (parse_time_left, "12:05 E\n", 1000.0 + 43500),
+        (parse_time_left, "00:50:30 L\n", 1000.0 + 3030),
+        (parse_time_left, "4294967295\n", None),
+        (parse_time_left, "-\n", None),
     ],
 )
-def test_parse_end_time_of_scontrol(answer: str, end: float | None) -> None:
-    """The time is in seconds since the epoch or in local time."""
-    assert parse_end_time(answer, 0.0) == end
+def test_end_of_an_answer(
+    parse: Callable[[str, float], float | None], answer: str, end: float | None
+) -> None:
+    """By the answer of scontrol, qstat, flux or bjobs at 1000 s since the epoch."""
+    assert parse(answer, 1000.0) == end
 
 
-@pytest.mark.parametrize("name", ["stime", "start_time"])
-def test_parse_qstat_adds_start_and_limit(name: str) -> None:
-    """The start has another name in OpenPBS than in Torque."""
-    assert parse_qstat(QSTAT.format(name), 0.0) == AT + 5400
-
-
-@pytest.mark.parametrize("answer", ["", QSTAT.format("ctime"), QSTAT.replace("01:30:00", "")])
-def test_parse_qstat_without_limit(answer: str) -> None:
-    assert parse_qstat(answer, 0.0) is None
-
-
-@pytest.mark.parametrize(
-    ("answer", "left"),
-    [
-        ("3600\n", 3600),
-        ("0:50 L\n", 3000),
-        ("12:05 E\n", 43500),
-        ("00:50:30 L\n", 3030),
-        ("4294967295\n", None),
-        ("-\n", None),
-    ],
-)
-def test_parse_time_left_of_flux_and_lsf(answer: str, left: int | None) -> None:
-    """Flux prints seconds, LSF hours and minutes; UINT_MAX and "-" mean no limit."""
-    assert parse_time_left(answer, 1000.0) == (None if left is None else 1000.0 + left)
-
-
-@pytest.mark.parametrize(
-    ("job", "words"),
-    [
-        (SchedulerJob("Slurm", "17", (), ()), "Slurm job 17"),
-        (SchedulerJob("Kubernetes", "", (), ()), "Kubernetes"),
-    ],
-)
-def test_scheduler_job_as_text(job: SchedulerJob, words: str) -> None:
-    assert str(job) == words
+def test_scheduler_job_as_text() -> None:
+    assert str(SchedulerJob("Slurm", "17", (), ())) == "Slurm job 17"
+    assert str(SchedulerJob("Kubernetes", "", (), ())) == "Kubernetes"
