@@ -2,9 +2,11 @@
 
 import json
 import re
+from collections.abc import Mapping
 from textwrap import dedent
 from typing import Any
 
+import pytest
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.cpuset import CpuSet
 from clusterrun.job.job import Job, ProgramKind, TaskLayout, WorkerProgram
@@ -219,23 +221,45 @@ def test_worker_with_several_gpus_and_memory_policy() -> None:
 
 
 def test_json_of_unbound_worker() -> None:
-    alone = worker_of(0, warning="why")
+    alone = worker_of(0, warning="why", env={"MASTER_PORT": "9"})
 
     (found,) = decoded(JOB, plan(alone))["workers"]
 
     assert (found["gpu"], found["numa_node"], found["cpus"]) == (None, None, None)
-    assert found["remark"] == "why"
+    assert (found["remark"], found["env"]["MASTER_PORT"]) == ("why", "9")
 
 
-def test_module_and_executable_have_keys_of_job_file() -> None:
-    module = job(script=WorkerProgram(ProgramKind.MODULE, "pkg.train", ()))
-    shell = job(script=WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ()))
+MODULE = WorkerProgram(ProgramKind.MODULE, "pkg.train", ())
+EXECUTABLE = WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ())
+TASK = TaskLayout(GlobalRank(3), 4, LocalRank(1), 2, NodeRank(1), 2)
 
-    of_module = decoded(module, plan(worker(0)))["job"]
-    of_shell = decoded(shell, plan(worker(0)))["job"]
 
-    assert (of_module["module"]["value"], "script" in of_module) == ("pkg.train", False)
-    assert (of_shell["script"]["value"], of_shell["no_python"]["value"]) == ("run.sh", True)
+@pytest.mark.parametrize(
+    ("values", "name", "value", "row"),
+    [
+        ({}, "master_addr", "127.0.0.1", "master_addr 127.0.0.1 default"),
+        ({}, "tasks", None, ""),
+        ({"script": MODULE}, "module", "pkg.train", "module pkg.train the test"),
+        ({"script": EXECUTABLE}, "script", "run.sh", "script run.sh the test"),
+        ({"script": EXECUTABLE}, "no_python", True, "no_python yes the test"),
+        ({"hosts": ("n0", "n1")}, "hosts", ["n0", "n1"], "hosts n0 n1 the test"),
+        ({"port_candidates": (1, 2)}, "port_candidates", [1, 2], "port_candidates 1 2 the test"),
+        ({"port_candidates": (1, 2)}, "master_port", None, "master_port the first free default"),
+        ({"tasks": TASK}, "tasks", to_builtins(TASK), "tasks 3 of 4, on this node 1 of 2 the test"),
+        ({"token": "hush"}, "token", "given", "token given the test"),
+    ],
+)
+def test_value_of_a_job(values: dict[str, Any], name: str, value: object, row: str) -> None:
+    """In the JSON and in the text, which has it only if it is known; a token is not shown."""
+    spec = job(**values)
+
+    text, data = dry_run_text(spec, plan(worker(0))), decoded(spec, plan(worker(0)))
+
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert data["job"][name]["value"] == value
+    assert [line for line in rows if line.startswith(f"{name} ")] == ([row] if row else [])
+    assert ("script" in data["job"]) is (values.get("script") is not MODULE)
+    assert "hush" not in text + json.dumps(data)
 
 
 def test_env_with_two_origins() -> None:
@@ -243,12 +267,6 @@ def test_env_with_two_origins() -> None:
     spec = replace(job(env={"A": "1", "B": "2"}), origins=origins)
 
     assert decoded(spec, plan(worker(0)))["job"]["env"]["origin"] == "job.yaml:3 env, --env"
-
-
-def test_known_master_port() -> None:
-    fixed = worker_of(0, env={"MASTER_PORT": "9"})
-
-    assert decoded(JOB, plan(fixed))["workers"][0]["env"]["MASTER_PORT"] == "9"
 
 
 def test_ras_port_is_chosen_at_the_start() -> None:
@@ -266,22 +284,6 @@ def test_ras_port_is_chosen_at_the_start() -> None:
     assert environments[2]["NCCL_RAS_ADDR"] == "127.0.0.1:4000"
 
 
-def test_token_is_redacted() -> None:
-    """The output only shows that a token is set."""
-    word = "hush"
-    spec = job(token=word)
-
-    assert word not in dry_run_text(spec, plan(worker(0)))
-    assert word not in str(decoded(spec, plan(worker(0))))
-    assert decoded(spec, plan(worker(0)))["job"]["token"]["value"] == "given"
-
-
-def test_default_master_address() -> None:
-    address = decoded(job(), plan(worker(0)))["job"]["master_addr"]
-
-    assert address == {"value": "127.0.0.1", "origin": "default"}
-
-
 def test_other_nodes_are_assumed_alike() -> None:
     """A dry run does not contact other nodes."""
     spec = job(nnodes=2, node_rank=1, master_addr="a")
@@ -289,24 +291,6 @@ def test_other_nodes_are_assumed_alike() -> None:
     found = decoded(spec, plan(worker(0), world=assumed_world(spec, 1)))
 
     assert found["assumed"] is True
-
-
-def test_values_of_a_cluster() -> None:
-    """The text has a value if it is known, and the JSON always has it."""
-    layout = TaskLayout(GlobalRank(3), 4, LocalRank(1), 2, NodeRank(1), 2)
-    spec = job(tasks=layout, hosts=("n0", "n1"), port_candidates=(20001, 20002))
-
-    text = [" ".join(line.split()) for line in dry_run_text(spec, plan(worker(0))).splitlines()]
-    values = decoded(spec, plan(worker(0)))["job"]
-
-    assert "tasks 3 of 4, on this node 1 of 2 the test" in text
-    assert "hosts n0 n1 the test" in text
-    assert "port_candidates 20001 20002 the test" in text
-    assert "master_port the first free default" in text
-    assert values["hosts"]["value"] == ["n0", "n1"]
-    assert values["port_candidates"]["value"] == [20001, 20002]
-    assert values["tasks"]["value"]["local_size"] == 2
-    assert decoded(JOB, plan(worker(0)))["job"]["tasks"] == {"value": None, "origin": "default"}
 
 
 def test_local_rank_of_a_task() -> None:
@@ -319,39 +303,18 @@ def test_local_rank_of_a_task() -> None:
     assert "  0     2      7 " in dry_run_text(JOB, plan(third))
 
 
-BOUND = WorkerPlan(
-    rank=GlobalRank(0),
-    local_rank=LocalRank(0),
-    gpus=(gpu(3, 1),),
-    numa_nodes=(1,),
-    cpus=CpuSet.parse("0-3,8"),
-    memory=None,
-    env={},
-    warning="",
-    command=("python", "-u", "train.py"),
-    runs_python=True,
-)
-FREE = replace(
-    BOUND, rank=GlobalRank(1), local_rank=LocalRank(1), gpus=(), numa_nodes=(), cpus=None
-)
+BOUND = worker_of(0, gpus=(gpu(3, 1),), numa_nodes=(1,), cpus=CpuSet.parse("0-3,8"))
 
 
 def started(interface: str = "") -> NodePlan:
-    return NodePlan(
-        world=replace(world(2), interface=interface),
-        host="gpu-07",
-        env={},
-        unset=(),
-        workers=(BOUND, FREE),
-        warnings=(),
-    )
+    return plan(BOUND, worker_of(1), world=replace(world(2), interface=interface))
 
 
 def test_describe_start() -> None:
     first, *others = describe_start(started())
 
     assert first == (
-        "run run, attempt 0: 2 of 2 workers on gpu-07, node 0 of 1;"
+        "run run, attempt 0: 2 of 2 workers on node7, node 0 of 1;"
         " master address 127.0.0.1, port 29500"
     )
     assert others == [
@@ -360,13 +323,12 @@ def test_describe_start() -> None:
     ]
 
 
-def test_describe_start_with_numa_balancing() -> None:
-    (line,) = set(describe_start(started(), moves_pages=True)) - set(describe_start(started()))
+def test_start_names_numa_balancing_and_network_interface() -> None:
+    usual = describe_start(started())
 
-    assert line.startswith("kernel.numa_balancing is on")
+    (moved,) = set(describe_start(started(), moves_pages=True)) - set(usual)
 
-
-def test_describe_start_with_network_interface() -> None:
+    assert moved.startswith("kernel.numa_balancing is on")
     assert "gloo, NCCL and TensorPipe use the network interface eth0" in describe_start(
         started("eth0")
     )
@@ -385,36 +347,39 @@ def test_slow_imports_are_named() -> None:
 SETS = "train.py:2 sets OMP_NUM_THREADS before torch is imported"
 
 
-def costs(why: str, workers: int, **fields: Any) -> list[str]:
-    """Return the lines without ``-v`` for workers that could not be forked after one import."""
-    prepared = Prepared(why, must_warn=False, costs_time=True, **fields)
-    return [*describe_prepared(prepared, workers, verbose=False)]
+TORCH: Mapping[str, Any] = {
+    "not_preloaded": "torch",
+    "why_not_preloaded": SETS,
+    "preload_option_helps": True,
+}
+NUMPY: Mapping[str, Any] = {
+    "not_preloaded": "numpy",
+    "why_not_preloaded": "importing numpy raised ValueError",
+}
+EIGHT_TIMES = (
+    f"{SETS}, so each of 8 workers imports torch itself; to import it once: --preload torch"
+)
+TWICE = "importing numpy raised ValueError, so each of 2 workers imports numpy itself"
+SPAWNED = (
+    "workers are spawned: LD_PRELOAD is set; all 2 import separately what could be imported once"
+    " (docs/binding.md)"
+)
 
 
-def test_line_of_script_prevents_preload() -> None:
-    """The line has the option that helps. A single worker has no line."""
-    fields = {"not_preloaded": "torch", "why_not_preloaded": SETS, "preload_option_helps": True}
+@pytest.mark.parametrize(
+    ("why_spawned", "workers", "imports", "lines"),
+    [
+        (SETS, 8, TORCH, [EIGHT_TIMES]),
+        ("", 8, TORCH, [EIGHT_TIMES]),
+        ("", 1, TORCH, []),
+        ("", 2, NUMPY, [TWICE]),
+        ("LD_PRELOAD is set", 2, {}, [SPAWNED]),
+    ],
+)
+def test_workers_that_import_by_themselves(
+    why_spawned: str, workers: int, imports: Mapping[str, Any], lines: list[str]
+) -> None:
+    """The line has the reason, and the option if that helps. A single worker has no line."""
+    prepared = Prepared(why_spawned, must_warn=False, costs_time=True, **imports)
 
-    assert costs(SETS, 8, **fields) == [
-        f"{SETS}, so each of 8 workers imports torch itself; to import it once: --preload torch"
-    ]
-    assert costs("", 8, **fields) == costs(SETS, 8, **fields)
-    assert costs("", 1, **fields) == []
-
-
-def test_import_prevents_preload() -> None:
-    """The option --preload would not help."""
-    why = "importing numpy raised ValueError"
-
-    assert costs("", 2, not_preloaded="numpy", why_not_preloaded=why) == [
-        f"{why}, so each of 2 workers imports numpy itself"
-    ]
-
-
-def test_spawned_workers_import_by_themselves() -> None:
-    (line,) = costs("LD_PRELOAD is set", 2)
-
-    assert line == (
-        "workers are spawned: LD_PRELOAD is set; all 2 import separately what could be imported"
-        " once (docs/binding.md)"
-    )
+    assert [*describe_prepared(prepared, workers, verbose=False)] == lines
