@@ -1,5 +1,7 @@
 """Lists of hosts and counts, as Slurm writes them."""
 
+from collections.abc import Callable
+
 import pytest
 from clusterrun.errors import UsageError
 from clusterrun.job.declarations import Setting
@@ -23,6 +25,12 @@ from hypothesis import strategies as st
         ("n[08-100/46]", "n08 n54 n100"),
         ("@x[1-2]", "@x1 @x2"),
         ("", ""),
+        # Ranks follow the order, so hosts are not sorted and duplicates stay.
+        ("n2,n0", "n2 n0"),
+        ("n[3,1]", "n3 n1"),
+        ("z[1-2],a", "z1 z2 a"),
+        ("r[2,1]n[1,0]", "r2n1 r2n0 r1n1 r1n0"),
+        ("n1,n1", "n1 n1"),
     ],
 )
 def test_host_list(text: str, names: str) -> None:
@@ -32,61 +40,44 @@ def test_host_list(text: str, names: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("n2,n0", "n2 n0"),
-        ("n[3,1]", "n3 n1"),
-        ("z[1-2],a", "z1 z2 a"),
-        ("r[2,1]n[1,0]", "r2n1 r2n0 r1n1 r1n0"),
-        ("n1,n1", "n1 n1"),
-    ],
-)
-def test_host_list_keeps_its_order(text: str, names: str) -> None:
-    """Ranks follow the order, so hosts are not sorted and duplicates stay."""
-    assert expand_hosts(Setting(text, "x")).value == tuple(names.split())
+NOT_HOSTS = "{}: {!r} is not a list of hosts"
+NOT_COUNTS = "{}: {!r} is not a list of counts"
+TOO_MANY = "{{}}: {{!r}} has {} hosts, but a job has 1,000,000 at most"
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("expand", "text", "message"),
     [
-        *("n[0-", "n]", "n[a-b]", "n[3-1]", "n[]", "n[1-2", "n[[1]]", "n][1]", "n[1-]", "n[-1]"),
-        *("n[1-3/0]", "n[1 - 3]", "n[1,]", "n[\u0663-5]", f"n[{'9' * 19}]"),
-        # How many zeros?
-        *("n[8-011]", "n[001-3]"),
-        *("n\x1b[1]", "a,n\u202e", "n\t1"),
+        *(
+            (expand_hosts, text, NOT_HOSTS)
+            for text in (
+                *("n[0-", "n]", "n[a-b]", "n[3-1]", "n[]", "n[1-2", "n[[1]]", "n][1]", "n[1-]"),
+                *("n[-1]", "n[1-3/0]", "n[1 - 3]", "n[1,]", "n[\u0663-5]", f"n[{'9' * 19}]"),
+                # How many zeros?
+                *("n[8-011]", "n[001-3]"),
+                *("n\x1b[1]", "a,n\u202e", "n\t1"),
+            )
+        ),
+        *(
+            (expand_counts, text, NOT_COUNTS)
+            for text in ("", "two", "2(x", "2,,1", "2(3)", "2(x3) 1", "-1")
+        ),
+        # The hosts are counted before their names are made.
+        (expand_hosts, "n[1-50000000]", TOO_MANY.format("50,000,000")),
+        (expand_hosts, "r[1-2000]n[1-2000]", TOO_MANY.format("4,000,000")),
+        (expand_hosts, "a,n[1-1000000]", TOO_MANY.format("1,000,001")),
+        (expand_hosts, "n[0-999999999999999999]", TOO_MANY.format("1,000,000,000,000,000,000")),
+        (expand_counts, "2(x50000000)", TOO_MANY.format("50,000,000")),
     ],
 )
-def test_wrong_host_list_is_an_error(text: str) -> None:
+def test_wrong_list_is_an_error(
+    expand: Callable[[Setting[str]], object], text: str, message: str
+) -> None:
     """The message has the origin of the list."""
     with pytest.raises(UsageError) as caught:
-        expand_hosts(Setting(text, "SLURM_NODELIST"))
+        expand(Setting(text, "SLURM_VARIABLE"))
 
-    assert caught.value.message == f"SLURM_NODELIST: {text!r} is not a list of hosts"
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("n[1-50000000]", "50,000,000"),
-        ("r[1-2000]n[1-2000]", "4,000,000"),
-        ("a,n[1-1000000]", "1,000,001"),
-        ("n[0-999999999999999999]", "1,000,000,000,000,000,000"),
-    ],
-)
-def test_too_many_hosts_are_an_error(text: str, number: str) -> None:
-    """The hosts are counted before their names are made."""
-    with pytest.raises(UsageError) as caught:
-        expand_hosts(Setting(text, "SLURM_NODELIST"))
-
-    assert caught.value.message == (
-        f"SLURM_NODELIST: {text!r} has {number} hosts, but a job has 1,000,000 at most"
-    )
-
-
-def test_too_many_counts_are_an_error() -> None:
-    with pytest.raises(UsageError, match=r"SLURM_TASKS_PER_NODE: .* has 50,000,000 hosts"):
-        expand_counts(Setting("2(x50000000)", "SLURM_TASKS_PER_NODE"))
+    assert caught.value.message == message.format("SLURM_VARIABLE", text)
 
 
 def test_long_list_is_shortened_in_the_message() -> None:
@@ -102,11 +93,3 @@ def test_count_list(pairs: list[tuple[int, int]]) -> None:
     text = ",".join(f"{n}(x{times})" if times > 1 else f"{n}" for n, times in pairs)
 
     assert expand_counts(Setting(text, "x")) == tuple(n for n, times in pairs for _ in range(times))
-
-
-@pytest.mark.parametrize("text", ["", "two", "2(x", "2,,1", "2(3)", "2(x3) 1", "-1"])
-def test_wrong_count_list_is_an_error(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        expand_counts(Setting(text, "SLURM_TASKS_PER_NODE"))
-
-    assert caught.value.message == f"SLURM_TASKS_PER_NODE: {text!r} is not a list of counts"
