@@ -1,6 +1,6 @@
 """What command lines mean: values with origins, warnings, or an error.
 
-A file in ``lines/`` has sessions, separated by empty lines:
+A file in ``lines/`` has sessions:
 
     # Why the line means what follows.
     $ @node.1 NAME=VALUE clusterrun --nnodes 2 train.py
@@ -13,8 +13,7 @@ Lines that begin with ``>`` are the file job.yaml:
     error: job.yaml:1 services.server.nnodes: '0' is not a number of nodes
       give a number from 1
 
-The line is then ``clusterrun --config job.yaml train.py`` unless the session has one, and no empty
-line is needed before the next file.
+The line is then ``clusterrun --config job.yaml train.py`` unless the session has one.
 
 ``@node.1`` stands for the variables under that heading in ``clusters/slurm_22_05.txt`` or
 ``clusters/platforms.txt``; a later word replaces variables of an earlier one. ``at-a-shell`` says that
@@ -23,7 +22,6 @@ error and its hint. Errors without a scheduler's environment have transcripts in
 tests/contract/command_line/mistakes.
 """
 
-import re
 import shlex
 from collections.abc import Iterator
 from enum import Enum
@@ -41,6 +39,7 @@ from msgspec.structs import replace
 
 from tests.captured import CLUSTERS, captured
 from tests.described import PROCESS, SEARCH_PATH
+from tests.sessions import Session, sessions_of
 
 TEXTS = sorted((Path(__file__).parent / "lines").glob("*.txt"))
 AT_SHELL = "at-a-shell"
@@ -51,31 +50,18 @@ ADDRESSES = {
 }
 """The addresses of this host, node7, and of other names."""
 FILES = ("slurm_22_05.txt", "platforms.txt")
-SESSION = re.compile(r"(?m)(?:^>.*\n)*(?:^[^>\n].*\n?)+")
-WITH_FILE = "$ clusterrun --config job.yaml train.py"
-
-
-def sessions() -> list[str]:
-    """Return all sessions, without comments."""
-    texts = [re.sub(r"(?m)^#.*\n", "", path.read_text()) for path in TEXTS]
-    return [session.strip() for text in texts for session in SESSION.findall(text)]
+WITH_FILE = "clusterrun --config job.yaml train.py"
 
 
 @pytest.mark.usefixtures("script")
-@pytest.mark.parametrize("session", sessions())
-def test_session(session: str) -> None:
+@pytest.mark.parametrize("session", sessions_of(*TEXTS, usual=WITH_FILE))
+def test_session(session: Session) -> None:
     """The current folder has train.py; nothing is known about the machine."""
-    lines = session.splitlines()
-    file = [line.removeprefix(">").removeprefix(" ") for line in lines if line.startswith(">")]
-    if file:
-        Path("job.yaml").write_text("\n".join([*file, ""]))
-    line, *expected = lines[len(file) :]
-    if not line.startswith("$ "):
-        line, expected = WITH_FILE, [line, *expected]
+    session.write_file()
     texts = ("warning: ", "error: ", "  ")
-    names = [text.partition(": ")[0] for text in expected if not text.startswith(texts)]
+    names = [text.partition(": ")[0] for text in session.expected if not text.startswith(texts)]
 
-    assert list(session_output(line.removeprefix("$ "), names)) == expected
+    assert (*session_output(session.line, names),) == session.expected
 
 
 def session_output(line: str, names: list[str]) -> Iterator[str]:
