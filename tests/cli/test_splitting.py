@@ -58,8 +58,11 @@ from tests.imports import imports
     ],
 )
 def test_lines(line: str, flags: Flags, words: str) -> None:
-    """Values stay text; all that follows SCRIPT is the script's."""
-    assert split(line.split()) == command_line(flags, *words.split())
+    """Values stay text; all that follows SCRIPT is the script's. What was given stays as it is."""
+    argv = line.split()
+
+    assert split(argv) == command_line(flags, *words.split())
+    assert argv == line.split()
 
 
 @pytest.mark.parametrize(
@@ -87,15 +90,6 @@ def test_words_after_dashes(line: str, words: str, after_dashes: bool) -> None:
 def test_empty_values_are_values() -> None:
     """A flag given an empty text was given: its complaint is to come."""
     assert split(["--nnodes", "", "", ""]) == command_line({"nnodes": ""}, "", "")
-
-
-def test_split_does_not_change_its_argument() -> None:
-    """Splitting takes nothing away from what it was given."""
-    argv = ["--nnodes", "1", "train.py"]
-
-    split(argv)
-
-    assert argv == ["--nnodes", "1", "train.py"]
 
 
 def test_options_keep_the_order_in_which_they_are_typed() -> None:

@@ -75,13 +75,11 @@ def test_removed_option(script: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "typed_as"),
     [
-        ("--mem 4G", "--mem"),
         ("--mem=4G", "--mem"),
         ("--mail-type=END", "--mail-type"),
         ("-p all", "-p"),
         ("-pall", "-pall"),
         ("--hold train.py", "--hold"),
-        ("-lr 0.1", "-lr"),
     ],
 )
 def test_options_of_sbatch_or_the_script(script: Path, words: str, typed_as: str) -> None:
@@ -95,15 +93,6 @@ def test_options_of_sbatch_or_the_script(script: Path, words: str, typed_as: str
         f" --directive='{typed_as} ...'\n"
         "  if it is the script's, put it after the script\n"
     )
-
-
-def test_option_names_shared_with_submit(script: Path) -> None:
-    """With _ for -, and abbreviated."""
-    done = submitted(script, *SUBMIT, "--job_name", "a", "--part", "b", "--print")
-
-    assert done.code == 0
-    assert "--job-name=a\n" in done.out
-    assert "--partition=b\n" in done.out
 
 
 def test_a_file_that_others_can_read(script: Path) -> None:
@@ -153,14 +142,6 @@ def test_options_after_the_script_are_the_scripts(script: Path) -> None:
     assert refused.err.startswith(f"clusterrun: --gpus-per-node {nothing}clusterrun: error: ")
     assert (done.code, done.err) == (0, f"clusterrun: --nnodes {nothing}")
     assert (meant.code, meant.err) == (0, "")
-
-
-def test_a_directive_may_begin_as_an_option_of_ours(script: Path) -> None:
-    """``--mem`` is sbatch's, though it abbreviates --memory-per-gpu."""
-    done = submitted(script, *SUBMIT, "--directive", "--mem=4G", "--print")
-
-    assert done.code == 0
-    assert "#SBATCH --mem=4G\n" in done.out
 
 
 @pytest.mark.parametrize(

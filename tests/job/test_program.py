@@ -19,6 +19,7 @@ NOBODY = 65534
 MODULE = {"module": True}
 NO_PYTHON = {"no_python": True}
 RUN_PATH = {"run_path": True}
+NOWHERE = {"PATH": "/nowhere"}
 
 
 @pytest.fixture(autouse=True)
@@ -108,23 +109,19 @@ def test_program_is_found_on_path_of_env(folder: Path) -> None:
     assert named.job.script.name == current.job.script.name == "tool"
 
 
-def test_interpreter_is_found_on_path(folder: Path) -> None:
-    job = describe("train.py", flags={"python": "python"}, environ={"PATH": f"{folder}/venv/bin"})
+def test_interpreter_and_hook_are_found_on_path(folder: Path) -> None:
+    """On PATH, or on that of --env."""
+    flags: Flags = {"python": "python", "suspend_hook": "tool"}
+    path = f"{folder}/venv/bin:{folder}"
 
-    assert job.job.setting("python") == Setting(f"{folder}/venv/bin/python", "--python")
+    jobs = [
+        describe("train.py", flags=flags, environ={"PATH": path}).job,
+        describe("train.py", flags={**flags, "env": (f"PATH={path}",)}, environ=NOWHERE).job,
+    ]
 
-
-def test_interpreter_and_hook_are_found_on_path_of_env(folder: Path) -> None:
-    flags: Flags = {
-        "python": "python",
-        "suspend_hook": "tool",
-        "env": (f"PATH={folder}/venv/bin:{folder}",),
-    }
-
-    job = describe("train.py", flags=flags, environ={"PATH": "/nowhere"}).job
-
-    assert job.program.python == f"{folder}/venv/bin/python"
-    assert job.suspending.suspend_hook == ("tool",)
+    for job in jobs:
+        assert job.setting("python") == Setting(f"{folder}/venv/bin/python", "--python")
+        assert job.suspending.suspend_hook == ("tool",)
 
 
 @pytest.mark.parametrize(

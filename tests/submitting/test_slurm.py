@@ -47,15 +47,20 @@ def command(text: str) -> list[str]:
         ("--partition a100,h100", ["--partition=a100,h100"]),
         ("--queue a100", ["--partition=a100"]),
         ("--account team --qos high", ["--account=team", "--qos=high"]),
-        ("--constraint a100|h100", ["--constraint=a100|h100"]),
+        ("--constraint 'a100|h100'", ["--constraint=a100|h100"]),
         ("--requeue", ["--requeue", "--open-mode=append"]),
         ("--job-name probe", ["--job-name=probe"]),
-        ("--directive=--mail-type=END --directive=-C;x", ["--mail-type=END", "-C;x"]),
+        ("--directive=--mail-type=END '--directive=-C;x'", ["--mail-type=END", "-C;x"]),
+        # --mem is sbatch's, though it abbreviates --memory-per-gpu.
+        ("--directive --mem=4G", ["--mem=4G"]),
+        # Otherwise the line would be a comment.
+        ("--directive='#SBATCH --x=1'", ["--x=1"]),
+        ("--job_name a --part b", ["--job-name=a", "--partition=b"]),
     ],
 )
 def test_option_becomes_directive(options: str, expected: list[str]) -> None:
     """The script passes shellcheck."""
-    text = script(*ONE_GPU, *options.split(), "train.py")
+    text = script(*ONE_GPU, *shlex.split(options), "train.py")
 
     assert [each for each in expected if each not in directives(text)] == []
     assert shellcheck_warnings(text) == ""
@@ -232,20 +237,37 @@ def test_job_number_is_in_last_line(printed: str, queued: QueuedJob) -> None:
     assert submit(job, "", lambda *_words: CommandResult(printed, "", 0)) == queued
 
 
-def test_submission_without_job_number() -> None:
-    """It is queued, and the message says how to find it."""
-    job = submission("--gpus-per-node", "1", "train.py")
+@pytest.mark.parametrize(
+    ("answer", "error", "message", "hint"),
+    [
+        (
+            CommandResult("", "sbatch: error: Batch job submission failed:\n Invalid qos\n", 1),
+            UsageError,
+            "the job is not queued: sbatch: error: Batch job submission failed: Invalid qos",
+            "to see what is requested from Slurm, add --print",
+        ),
+        # The job may be queued nevertheless, and the hint says how to find it.
+        (
+            CommandResult("", "odd\n", 0),
+            MachineError,
+            "Slurm accepted the job, but its ID is unknown: odd",
+            "to find it by its name, train, run squeue",
+        ),
+        (
+            CommandResult("", "sbatch: no answer in 60 s", None),
+            MachineError,
+            "it is not known whether the job is queued: sbatch: no answer in 60 s",
+            "to look for it by its name, run squeue --name train",
+        ),
+    ],
+)
+def test_failed_submission(
+    answer: CommandResult, error: type[UsageError | MachineError], message: str, hint: str
+) -> None:
+    with pytest.raises(error) as caught:
+        submit(submission(*ONE_GPU, "train.py"), "", lambda *_words: answer)
 
-    with pytest.raises(MachineError, match=r"accepted the job, but its ID is unknown: odd\n") as no:
-        submit(job, "", lambda *_words: CommandResult("", "odd\n", 0))
-    assert no.value.hint == "to find it by its name, train, run squeue"
-
-
-def test_directive_with_sbatch_prefix() -> None:
-    """The prefix is removed, because the line would be a comment."""
-    text = script(*ONE_GPU, "--directive=#SBATCH --x=1", "train.py")
-
-    assert "\n#SBATCH --x=1\n" in text
+    assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
 SECRET = ("--env", "KEY=hush", "train.py")
@@ -260,29 +282,3 @@ def test_env_values_are_not_on_command_line() -> None:
     assert "(umask 077; clusterrun submit --print ... > FILE)" in text
     assert "umask" not in script(*ONE_GPU, "train.py")
     assert shellcheck_warnings(text) == ""
-
-
-def test_rejected_job() -> None:
-    """The message has Slurm's error."""
-    job = submission(*ONE_GPU, "--qos", "x", "train.py")
-    answer = CommandResult("", "sbatch: error: Batch job submission failed:\n Invalid qos\n", 1)
-
-    with pytest.raises(UsageError) as caught:
-        submit(job, "", lambda *_words: answer)
-
-    why = "sbatch: error: Batch job submission failed: Invalid qos"
-    assert caught.value.message == f"the job is not queued: {why}"
-    assert caught.value.hint == "to see what is requested from Slurm, add --print"
-
-
-def test_timeout_of_sbatch() -> None:
-    """The job may be queued nevertheless."""
-    job = submission(*ONE_GPU, "--job-name=mine", "train.py")
-
-    with pytest.raises(MachineError) as caught:
-        submit(job, "", lambda *_words: CommandResult("", "sbatch: no answer in 60 s", None))
-
-    assert caught.value.message == (
-        "it is not known whether the job is queued: sbatch: no answer in 60 s"
-    )
-    assert caught.value.hint == "to look for it by its name, run squeue --name mine"
