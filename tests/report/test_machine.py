@@ -10,7 +10,6 @@ from clusterrun.machine.machine import Gpu, Machine, NumaNode
 from clusterrun.planning.plan import NodePlan
 from clusterrun.report.machine import (
     DIM,
-    PLAIN,
     Cell,
     Style,
     TreeRow,
@@ -344,10 +343,6 @@ TREE = [
 ]
 
 
-def line(text: str, style: Style, color: str = PLAIN) -> str:
-    return draw([TreeRow("line", [Cell(text, color)])], style)
-
-
 def drawn(rows: list[TreeRow], **style: Any) -> list[str]:
     return draw(rows, Style(**style)).splitlines()
 
@@ -364,48 +359,36 @@ def test_tree_aligns_rows_of_a_kind() -> None:
     ]
 
 
+COLOUR = {"colour": True}
+NARROW = {"width": 20}
+
+
 @pytest.mark.parametrize(
-    ("text", "lines"),
+    ("cell", "style", "shown"),
     [
-        ("one two three four five six", ["one two three four", "five six"]),
-        ("abcdefghijklmnopqrstuvwxyz", ["abcdefghijklmnopqrst", "uvwxyz"]),
+        # A line is broken at a space, or else at the width.
+        (Cell("one two three four five six"), NARROW, "one two three four\nfive six"),
+        (Cell("abcdefghijklmnopqrstuvwxyz"), NARROW, "abcdefghijklmnopqrst\nuvwxyz"),
+        # The name of a GPU in a captured machine may have any characters.
+        (Cell("H100\x1b[2J\n\rH200"), {}, "H100?[2J??H200"),
+        # Brackets mark CPUs that a process is not allowed to use; they are not markup.
+        (Cell("[bold]0-3[/bold] :smile:"), {}, "[bold]0-3[/bold] :smile:"),
+        # An empty text has no colour sequences.
+        (Cell("a b", DIM), COLOUR, "\x1b[2ma b\x1b[0m"),
+        (Cell("a b", DIM), {}, "a b"),
+        (Cell("a"), COLOUR, "a"),
+        (Cell("", DIM), COLOUR, ""),
     ],
 )
-def test_long_line_is_wrapped(text: str, lines: list[str]) -> None:
-    """A line is broken at a space, or else at the width."""
-    assert drawn([TreeRow("x", [Cell(text)])], width=20) == lines
-    assert line(text, Style(width=20)).splitlines() == lines
-
-
-def test_control_characters_are_replaced() -> None:
-    """The name of a GPU in a captured machine may have any characters."""
-    rows = [TreeRow("box", [Cell("a")], [TreeRow("leaf", [Cell("H100\x1b[2J\n\rH200")])])]
-
-    assert drawn(rows) == ["a", "└── H100?[2J??H200"]
-
-
-def test_markup_is_not_interpreted() -> None:
-    """Brackets mark CPUs that a process is not allowed to use."""
-    assert line("[bold]0-3[/bold] :smile:", Style()) == "[bold]0-3[/bold] :smile:"
-
-
-def test_styles_need_colour() -> None:
-    """An empty text has no colour sequences."""
-    colour = Style(colour=True)
-
-    assert line("a", colour, DIM) == "\x1b[2ma\x1b[0m"
-    assert line("a", Style(), DIM) == "a"
-    assert line("a", colour, PLAIN) == "a"
-    assert line("", colour, DIM) == ""
-
-
-def test_environment_does_not_change_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("variable", ["", "1"])
+def test_text_of_a_line(
+    cell: Cell, style: dict[str, Any], shown: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The caller sets width and colours; rich must not read them from variables."""
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "JUPYTER_COLUMNS"):
-        monkeypatch.setenv(name, "1")
+        monkeypatch.setenv(name, variable)
 
-    assert line("one two", Style(), DIM) == "one two"
-    assert line("one two", Style(colour=True), DIM) == "\x1b[2mone two\x1b[0m"
+    assert draw([TreeRow("line", [cell])], Style(**style)) == shown
 
 
 @pytest.mark.parametrize(
@@ -460,6 +443,9 @@ def at_distances(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:
     ]
 
 
+GH200 = tuple(" ".join(str(10 + abs(one - it)) for it in range(36)) for one in range(36))
+
+
 @pytest.mark.parametrize(
     ("rows", "lines"),
     [
@@ -483,19 +469,13 @@ def at_distances(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:
             ("10 16 22", "22 10 22", "22 22 10"),
             ["   0  1  2", "0 10 16 22", "1 22 10 22", "2 22 22 10"],
         ),
+        # Four GH200 have 36 NUMA nodes.
+        (GH200, ["11 to 45, without a pattern; see --json"]),
     ],
 )
 def test_describe_distances(rows: tuple[str, ...], lines: list[str]) -> None:
     """There is no line if all distances are equal or one is unknown."""
     assert describe_distances(at_distances(*rows)) == lines
-
-
-def test_large_distance_table_is_omitted() -> None:
-    """Four GH200 have 36 NUMA nodes."""
-    count = 36
-    rows = [" ".join(str(10 + abs(one - it)) for it in range(count)) for one in range(count)]
-
-    assert describe_distances(at_distances(*rows)) == ["11 to 45, without a pattern; see --json"]
 
 
 def test_distances_with_gaps_between_ids() -> None:
