@@ -134,62 +134,47 @@ def test_long_message_keeps_exception() -> None:
     assert excerpt(tail.text())[-1] == "\tsize mismatch for layer.499"
 
 
-def test_logged_line_is_not_a_syntax_error() -> None:
-    """Only the last line counts if there is no traceback."""
-    assert exception_line("SyntaxError: in the log\nbye\n") == ""
+HEAD = "Traceback (most recent call last):"
+STEPS = [f"step {number}" for number in range(100)]
+FRAMES = [f"  File {number}" for number in range(1000)]
+LOGGED = [HEAD, "  File", "ValueError: retried"]
+CHAINED = [
+    *(HEAD, '  File "train.py", line 1, in <module>', "KeyError: 'a'", ""),
+    *("During handling of the above exception, another exception occurred:", ""),
+    *(HEAD, '  File "train.py", line 3, in <module>', "RuntimeError: boom"),
+]
 
 
-def test_rank_prefixes_of_torch_are_removed() -> None:
-    """Torch's excepthook prefixes all but empty lines."""
-    tail = dedent("""\
-        [rank3]: Traceback (most recent call last):
-        [rank3]:   File "train.py", line 1, in <module>
-        [rank3]: KeyError: 'a'
+@pytest.mark.parametrize(
+    ("tail", "exception", "shown"),
+    [
+        ([], "", []),
+        (["", ""], "", []),
+        # Without a traceback, a screen's worth of lines, of which only the last may be an error.
+        (STEPS, "", STEPS[-20:]),
+        (["SyntaxError: x", "bye"], "", ["SyntaxError: x", "bye"]),
+        # The worker was killed while it printed.
+        ([HEAD, "  File x"], "", [HEAD, "  File x"]),
+        # A traceback before much output was logged, and is not the cause.
+        (
+            [*LOGGED, *STEPS],
+            "",
+            [*LOGGED, *STEPS[:7], "... 81 lines omitted ...", *STEPS[-12:]],
+        ),
+        # A deep traceback is cut in the middle.
+        (
+            [HEAD, *FRAMES, "ValueError: boom"],
+            "ValueError: boom",
+            [HEAD, *FRAMES[:9], "... 951 lines omitted ...", *FRAMES[-40:], "ValueError: boom"],
+        ),
+        # Torch's excepthook prefixes all but empty lines.
+        ([line and f"[rank3]: {line}" for line in CHAINED], "RuntimeError: boom", CHAINED),
+    ],
+)
+def test_excerpt_of_lines(tail: list[str], exception: str, shown: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in tail)
 
-        [rank3]: During handling of the above exception, another exception occurred:
-
-        [rank3]: Traceback (most recent call last):
-        [rank3]:   File "train.py", line 3, in <module>
-        [rank3]: RuntimeError: boom
-    """)
-
-    assert len(excerpt(tail)) == 9
-    assert exception_line(tail) == "RuntimeError: boom"
-
-
-def test_excerpt_without_traceback_is_last_lines() -> None:
-    """Twenty lines are a screen's worth."""
-    tail = "".join(f"step {step}\n" for step in range(100))
-
-    assert excerpt(tail) == [f"step {step}" for step in range(80, 100)]
-    assert exception_line(tail) == ""
-
-
-def test_traceback_before_much_output_is_not_the_cause() -> None:
-    """The traceback was logged. It and the last lines are shown."""
-    tail = "Traceback (most recent call last):\n  File\nValueError: retried\n" + "step\n" * 100
-
-    assert exception_line(tail) == ""
-    assert excerpt(tail)[2] == "ValueError: retried"
-    assert "... 81 lines omitted ..." in excerpt(tail)
-    assert excerpt(tail)[-1] == "step"
-
-
-def test_excerpt_cuts_deep_traceback_in_the_middle() -> None:
-    frames = "".join(f"  File {number}\n" for number in range(1000))
-    shown = excerpt(f"Traceback (most recent call last):\n{frames}ValueError: boom\n")
-
-    assert len(shown) == 52
-    assert shown[1] == "  File 0"
-    assert shown[-2:] == ["  File 999", "ValueError: boom"]
-
-
-def test_incomplete_traceback_has_no_exception() -> None:
-    """The worker was killed while it printed."""
-    tail = "Traceback (most recent call last):\n  File x\n"
-
-    assert excerpt(tail) == ["Traceback (most recent call last):", "  File x"]
-    assert exception_line(tail) == ""
+    assert (exception_line(text), excerpt(text)) == (exception, shown)
 
 
 def test_plain_lines() -> None:
@@ -202,8 +187,3 @@ def test_plain_lines() -> None:
 def test_long_line_is_cut() -> None:
     """One line of a megabyte must not scroll the cause away."""
     assert len(excerpt("x" * 1_000_000)[0]) < 500
-
-
-def test_excerpt_of_no_output() -> None:
-    assert excerpt("") == []
-    assert excerpt("\n\n") == []
