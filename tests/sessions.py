@@ -1,25 +1,29 @@
-"""Sessions of a text table: a file, the line that is typed, and what follows from it."""
+"""Sessions of a text table: files, the line that is typed, and what follows from it."""
 
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-SESSION = re.compile(r"(?m)(?=^[>$])(?:^>.*\n)*(?:^\$.*\n?)?(?:^[^>$\n].*\n?)*")
+SESSION = re.compile(r"(?m)(?=^\w*[>$])(?:^\w*>.*\n)*(?:^\$.*\n?)?(?:^(?!\w*[>$]).+\n?)*")
 
 
 class Session(NamedTuple):
-    """A file, which may be empty, then what is typed, then what follows; empty lines change nothing."""
+    """Files, which may be none, then what is typed, then what follows; empty lines change nothing."""
 
-    file: tuple[str, ...]
-    """Lines of job.yaml, which begin with ``>``."""
+    files: tuple[str, ...]
+    """Lines of job.yaml, which begin with ``>``, and of a file with the name before that."""
     line: str
     """What is typed after ``$``."""
     expected: tuple[str, ...]
 
-    def write_file(self) -> None:
-        """Write job.yaml to the current folder if there is one."""
-        if self.file:
-            Path("job.yaml").write_text("".join(f"{line}\n" for line in self.file))
+    def write_files(self) -> None:
+        """Write the files to the current folder."""
+        texts: dict[str, str] = {}
+        for line in self.files:
+            name, _, text = line.partition(">")
+            texts[name] = f"{texts.get(name, '')}{text[1:]}\n"
+        for name, text in texts.items():
+            Path(name or "job.yaml").write_text(text)
 
 
 def sessions_of(*tables: Path, usual: str) -> list[Session]:
@@ -29,10 +33,10 @@ def sessions_of(*tables: Path, usual: str) -> list[Session]:
 
 
 def session(text: str, usual: str) -> Session:
-    """Return the session of a text; its file ends where lines do not begin with ``>``."""
+    """Return the session of a text, which begins with the lines of its files."""
     lines = text.splitlines()
-    file = tuple(line[2:] for line in lines if line.startswith(">"))
-    first, *rest = lines[len(file) :]
+    files = tuple(line for line in lines if re.match(r"\w*>", line))
+    first, *rest = lines[len(files) :]
     if first.startswith("$ "):
-        return Session(file, first[2:], tuple(rest))
-    return Session(file, usual, (first, *rest))
+        return Session(files, first[2:], tuple(rest))
+    return Session(files, usual, (first, *rest))

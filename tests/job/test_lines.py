@@ -7,7 +7,7 @@ A file in ``lines/`` has sessions:
     nnodes: 2 (--nnodes)
     warning: ...
 
-Lines that begin with ``>`` are the file job.yaml:
+Lines that begin with ``>`` are the file job.yaml, and with ``NAME>`` another file:
 
     > services: {server: {command: a, nnodes: 0}}
     error: job.yaml:1 services.server.nnodes: '0' is not a number of nodes
@@ -57,7 +57,7 @@ WITH_FILE = "clusterrun --config job.yaml train.py"
 @pytest.mark.parametrize("session", sessions_of(*TEXTS, usual=WITH_FILE))
 def test_session(session: Session) -> None:
     """The current folder has train.py; nothing is known about the machine."""
-    session.write_file()
+    session.write_files()
     texts = ("warning: ", "error: ", "  ")
     names = [text.partition(": ")[0] for text in session.expected if not text.startswith(texts)]
 

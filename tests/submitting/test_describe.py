@@ -28,7 +28,7 @@ def test_directive_with_line_break_is_refused() -> None:
 )
 def test_session(session: Session) -> None:
     """What is submitted: values of the job and directives, or the error."""
-    session.write_file()
+    session.write_files()
 
     assert (*session_output(session),) == session.expected
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.captured import captured
-from tests.described import PROCESS, describe
 from tests.machine_trees import PciDevice, two_nodes, write_tree
 from tests.typed import typed
 
@@ -369,66 +368,6 @@ def test_ambiguous_rank_with_several_workers_is_an_error() -> None:
         "    clusterrun --nproc-per-node 8 --dry-run --nnodes $WORLD_SIZE --node-rank $RANK"
         " --nproc-per-node 1 train.py\n"
     )
-
-
-def test_pbs_rank_is_the_position_in_the_nodefile(folder: Path) -> None:
-    """The nodefile has a line for each slot; names may have domains."""
-    here = os.uname().nodename
-    nodefile = folder / "nodes"
-    nodefile.write_text(f"other-host.cluster\nother-host.cluster\n{here}.cluster\n")
-    environ = {"PBS_JOBID": "314827.pbs", "PBS_NODEFILE": str(nodefile)}
-
-    job = dry_run(environ)["job"]
-
-    assert job["nnodes"] == {"value": 2, "origin": "PBS_NODEFILE"}
-    assert job["node_rank"] == {"value": 1, "origin": "PBS_NODEFILE"}
-    assert job["master_addr"] == {"value": "other-host.cluster", "origin": "PBS_NODEFILE"}
-    assert job["run_id"] == {"value": "314827.pbs", "origin": "PBS_JOBID"}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("other-host\n", "PBS_NODEFILE: {file} lists other-host, but not this host, {here}"),
-        ("", "PBS_NODEFILE: {file} is empty"),
-        (None, "PBS_NODEFILE: {file} can't be read: No such file or directory"),
-    ],
-)
-def test_unusable_pbs_nodefile_is_an_error(text: str | None, message: str, folder: Path) -> None:
-    """The job must not run on one node instead."""
-    nodefile = folder / "nodes"
-    if text is not None:
-        nodefile.write_text(text)
-
-    printed = error({"PBS_NODEFILE": str(nodefile)})
-
-    expected = message.format(file=nodefile, here=os.uname().nodename)
-    assert printed.startswith(f"clusterrun: error: {expected}")
-
-
-def test_one_node_job_outside_the_pbs_nodes_has_a_warning(folder: Path) -> None:
-    """The job may be meant for the nodes of PBS."""
-    nodefile = folder / "nodes"
-    nodefile.write_text("other-host\n")
-
-    resolved = describe(
-        "train.py", flags={"nnodes": "1"}, environ={**PATH, "PBS_NODEFILE": str(nodefile)}
-    )
-
-    assert resolved.warnings == (
-        f"PBS_NODEFILE: {nodefile} lists other-host, but not this host, {PROCESS.host}",
-    )
-
-
-def test_pals_hosts_come_from_the_pbs_nodefile(folder: Path) -> None:
-    """MASTER_ADDR is not needed."""
-    nodefile = folder / "nodes"
-    nodefile.write_text("x1000\nx1001\n")
-    environ = variables("pals.task") | {"PBS_NODEFILE": str(nodefile), "MASTER_ADDR": ""}
-
-    job = dry_run(environ)["job"]
-
-    assert job["master_addr"] == {"value": "x1000", "origin": "PBS_NODEFILE"}
 
 
 def test_paddle_workers_get_paddle_variables() -> None:
