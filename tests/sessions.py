@@ -16,6 +16,10 @@ class Session(NamedTuple):
     """What is typed after ``$``."""
     expected: tuple[str, ...]
 
+    def __str__(self) -> str:
+        """Return what a test of it is called: what is typed, after the last line of its files."""
+        return " | ".join([*self.files[-1:], self.line])
+
     def write_files(self) -> None:
         """Write the files to the current folder."""
         texts: dict[str, str] = {}

@@ -54,7 +54,7 @@ WITH_FILE = "clusterrun --config job.yaml train.py"
 
 
 @pytest.mark.usefixtures("script")
-@pytest.mark.parametrize("session", sessions_of(*TEXTS, usual=WITH_FILE))
+@pytest.mark.parametrize("session", sessions_of(*TEXTS, usual=WITH_FILE), ids=str)
 def test_session(session: Session) -> None:
     """The current folder has train.py; nothing is known about the machine."""
     session.write_files()

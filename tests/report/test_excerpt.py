@@ -39,7 +39,9 @@ SCRIPTS = re.findall(
 )
 
 
-@pytest.mark.parametrize(("script", "expected"), SCRIPTS)
+@pytest.mark.parametrize(
+    ("script", "expected"), SCRIPTS, ids=[expected.splitlines()[0] for _, expected in SCRIPTS]
+)
 def test_traceback_of_a_script(script: str, expected: str, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def f():\n    x = 1\n    y = 1 2\n")
 

@@ -24,7 +24,9 @@ def test_directive_with_line_break_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "session", sessions_of(Path(__file__).parent / "submissions.txt", usual="clusterrun submit")
+    "session",
+    sessions_of(Path(__file__).parent / "submissions.txt", usual="clusterrun submit"),
+    ids=str,
 )
 def test_session(session: Session) -> None:
     """What is submitted: values of the job and directives, or the error."""
