@@ -49,13 +49,14 @@ def histories() -> Iterator[Any]:
             if title.startswith("= "):
                 beginnings[f"from {title[2:]}"] = rest
                 continue
-            lines = [each for line in rest for each in beginnings.get(line, [line])]
-            body = [line for line in lines if not line.startswith(("#", "with "))]
-            for row in [line for line in lines if line.startswith("with ")] or [""]:
+            body = [line for line in rest if not line.startswith(("#", "with "))]
+            for row in [line for line in rest if line.startswith("with ")] or [""]:
                 values = dict(VALUE.findall(row))
+                lines = [Template(line).substitute(values) for line in body]
                 name = f"{path.stem}: {title[2:].partition(':')[0]} {' '.join(values.values())}"
                 yield pytest.param(
-                    [Template(line).substitute(values) for line in body], id=name.strip()
+                    [each for line in lines for each in beginnings.get(line, [line])],
+                    id=name.strip(),
                 )
 
 

@@ -86,11 +86,6 @@ def test_two_nodes_are_lost_at_once() -> None:
     for job in (enough, too_few):
         job.loses_node(1).loses_node(2).settles().dies(0, by=signal.SIGTERM).settles()
 
-    assert enough.new_lines()[-3:] == [
-        "node 0 starts rank 0, attempt 1",
-        "node 3 starts rank 1, attempt 1",
-        "node 4 starts rank 2, attempt 1",
-    ]
     assert "lost nodes: 2" in enough.restarted()
     assert too_few.new_lines()[-2:] == [
         (
@@ -155,15 +150,6 @@ def test_silent_node_is_declared_lost() -> None:
     job.time_passes(5).settles().time_passes(7)
     assert of_node(1, job.settles().new_lines())[-1] == "node 1 joins again"
     assert job.joins(host="n1").settles().new_lines()[-1] == "node 4 waits for a place"
-
-
-def test_silent_node_gets_verdict_of_ended_job() -> None:
-    """So it reports the same as all others."""
-    job = Job(nodes=2)
-
-    stops(job.goes_silent(1), 0)
-
-    assert stops(job.continues(1), 1)[-1] == "node 1 ends with 5: node 1 has been silent for 18 s"
 
 
 def test_spare_declared_lost_joins_again() -> None:

@@ -4,9 +4,10 @@ import json
 import signal
 from typing import Any, get_args
 
+import pytest
 from clusterrun.bounds import LocalRank
 from clusterrun.errors import RendezvousError
-from clusterrun.policy.events import CoordinatorLost, Event, WorkerEnded
+from clusterrun.policy.events import CoordinatorLost, Event, WorkerEnded, WorkerStarted
 from clusterrun.policy.messages import SaveAt
 from clusterrun.policy.node import Attempt
 from clusterrun.policy.outcome import (
@@ -63,7 +64,7 @@ class Lines:
         self.written.append({"to": node_rank, **json.loads(line)})
 
 
-def written(state: Attempt, *events: Event) -> list[dict[str, Any]]:
+def written(state: Attempt, *events: Event) -> list[str]:
     """Return what is new after each of these, without what all lines say of this node."""
     lines = Lines()
     for event in events:
@@ -71,75 +72,78 @@ def written(state: Attempt, *events: Event) -> list[dict[str, Any]]:
         lines.log.record_changes(state, event.at)
     of_all = {**OF_THIS_NODE, "to": 0}
     return [
-        {name: it for name, it in line.items() if name != "time" and it != of_all.get(name, ...)}
+        " ".join(
+            f"{name}={it}"
+            for name, it in line.items()
+            if name != "time" and it != of_all.get(name, ...)
+        )
         for line in lines.written
     ]
 
 
-def test_exited_workers_have_two_records() -> None:
-    """Started and exited, with the global rank."""
-    assert written(workers(2), started(0), started(1), exited(1), exited(0), cleaned_up()) == [
-        {"event": "started", "rank": 4, "local_rank": 0, "pid": 100},
-        {"event": "started", "rank": 5, "local_rank": 1, "pid": 101},
-        {"event": "exited", "rank": 5, "local_rank": 1, "pid": 101, "code": 0, "ran_for": 9.0},
-        {"event": "exited", "rank": 4, "local_rank": 0, "pid": 100, "code": 0, "ran_for": 9.0},
-    ]
+FAILS = WorkerEnded(LocalRank(0), Exited(3), at=10.0, since_failure=2.5)
+CANNOT_START = WorkerEnded(LocalRank(0), NotStarted("execute \udcff", "Permission denied"), at=1.0)
+NODE_3_LOST = verdict(NodeLost(3, "node9", "has been silent for 15 s"))
+NODE_0_LOST = CoordinatorLost(NodeLost(0, "node0"), at=10.0)
+STARTED = ["event=started rank=4 local_rank=0 pid=100", "event=started rank=5 local_rank=1 pid=101"]
+KILLED = "event=exited rank=4 local_rank=0 pid=100 signal=9 stopped=True ran_for=9.0"
 
 
-def test_failed_and_stopped_workers_are_recorded() -> None:
-    """The first one has failed some time before it exited; the other was stopped."""
-    fails = WorkerEnded(LocalRank(0), Exited(3), at=10.0, since_failure=2.5)
+@pytest.mark.parametrize(
+    ("events", "lines"),
+    [
+        pytest.param(
+            [started(0), started(1), exited(1), exited(0), cleaned_up()],
+            [
+                *STARTED,
+                "event=exited rank=5 local_rank=1 pid=101 code=0 ran_for=9.0",
+                "event=exited rank=4 local_rank=0 pid=100 code=0 ran_for=9.0",
+            ],
+            id="two workers exit",
+        ),
+        pytest.param(
+            [started(0), started(1), FAILS, killed(1, signal.SIGTERM)],
+            [
+                *STARTED,
+                "event=failed rank=4 local_rank=0 pid=100 code=3 age=2.5 ran_for=9.0",
+                "event=exited rank=5 local_rank=1 pid=101 signal=15 stopped=True ran_for=9.0",
+            ],
+            id="one fails some time before it exits and the other is stopped",
+        ),
+        pytest.param(
+            [CANNOT_START],
+            ["event=failed rank=4 local_rank=0 step=execute ? error=Permission denied"],
+            id="a path in the step is not valid text",
+        ),
+        pytest.param(
+            [started(0), FORK_SERVER_LOST, printed(0)],
+            [STARTED[0], "event=lost what=fork server how=was killed by SIGKILL", KILLED],
+            id="the fork server is lost with its worker",
+        ),
+        pytest.param(
+            [started(0), sent(SaveAt(0, 5))],
+            [STARTED[0], "event=saving save_step=4"],
+            id="the step of a suspension is known",
+        ),
+        pytest.param(
+            [started(0), NODE_3_LOST, signal_received(2)],
+            [
+                STARTED[0],
+                "event=lost node_rank=3 host=node9 what=node how=has been silent for 15 s",
+            ],
+            id="a verdict names a lost node once",
+        ),
+        pytest.param(
+            [started(0), NODE_0_LOST, signal_received(2)],
+            [STARTED[0], "event=lost host=node0 what=node how=is gone"],
+            id="node 0 is lost once",
+        ),
+    ],
+)
+def test_change_is_recorded(events: list[Event], lines: list[str]) -> None:
+    ranks = max((it.local_rank for it in events if isinstance(it, WorkerStarted)), default=0)
 
-    assert written(workers(2), started(0), started(1), fails, killed(1, signal.SIGTERM))[2:] == [
-        {
-            "event": "failed",
-            "rank": 4,
-            "local_rank": 0,
-            "pid": 100,
-            "code": 3,
-            "age": 2.5,
-            "ran_for": 9.0,
-        },
-        {
-            "event": "exited",
-            "rank": 5,
-            "local_rank": 1,
-            "pid": 101,
-            "signal": 15,
-            "stopped": True,
-            "ran_for": 9.0,
-        },
-    ]
-
-
-def test_worker_that_could_not_start_is_recorded() -> None:
-    """With the step; a path in it may not be valid text."""
-    broken = WorkerEnded(LocalRank(0), NotStarted("execute \udcff", "Permission denied"), at=1.0)
-
-    assert written(workers(1), broken) == [
-        {
-            "event": "failed",
-            "rank": 4,
-            "local_rank": 0,
-            "step": "execute ?",
-            "error": "Permission denied",
-        }
-    ]
-
-
-def test_lost_fork_server_and_its_workers_are_recorded() -> None:
-    assert written(workers(1), started(0), FORK_SERVER_LOST, printed(0))[1:] == [
-        {"event": "lost", "what": "fork server", "how": "was killed by SIGKILL"},
-        {
-            "event": "exited",
-            "rank": 4,
-            "local_rank": 0,
-            "pid": 100,
-            "signal": 9,
-            "stopped": True,
-            "ran_for": 9.0,
-        },
-    ]
+    assert written(workers(ranks + 1), *events) == lines
 
 
 def test_hang_is_recorded() -> None:
@@ -153,47 +157,17 @@ def test_hang_is_recorded() -> None:
 
 
 def test_suspension_is_recorded() -> None:
-    """When the step is known; at the end with all details of the report."""
-    state = workers(1)
+    """At the end with all details of the report."""
     lines = Lines()
     lines.log.attempt_started(PLAN)
 
     lines.log.job_ended(Outcome(Suspended("USR1 on n1", 4, 1.2345, 75), 0, (), ()))
     lines.log.job_ended(Outcome(NotSuspended("USR1", 4, 30.0, (1,), (2,)), 0, (), ()))
 
-    assert written(state, started(0), sent(SaveAt(0, 5)))[1:] == [
-        {"event": "saving", "save_step": 4}
-    ]
-    suspended, late = (
-        {name: each[name] for name in ("reason", "code", "by", "save_step", "seconds")}
-        for each in lines.written[1:]
-    )
-    assert suspended == {
-        "reason": "suspended",
-        "code": 75,
-        "by": "USR1 on n1",
-        "save_step": 4,
-        "seconds": 1.234,
-    }
-    assert late == {
-        "reason": "not suspended",
-        "code": 7,
-        "by": "USR1",
-        "save_step": 4,
-        "seconds": 30.0,
-    }
-    assert (lines.written[2]["unsaved"], lines.written[2]["silent"]) == ([1], [2])
-
-
-def test_lost_node_is_recorded_once() -> None:
-    """With the verdict, or by a node that loses node 0."""
-    lost = NodeLost(3, "node9", "has been silent for 15 s")
-    of_another = {"event": "lost", "what": "node", "node_rank": 3, "host": "node9", "how": lost.how}
-    node_0_lost = CoordinatorLost(NodeLost(0, "node0"), at=10.0)
-    of_node_0 = {"event": "lost", "what": "node", "host": "node0", "how": "is gone"}
-
-    assert written(workers(1), started(0), verdict(lost), signal_received(2))[1:] == [of_another]
-    assert written(workers(1), started(0), node_0_lost, signal_received(2))[1:] == [of_node_0]
+    names = ("reason", "code", "by", "save_step", "seconds", "unsaved", "silent")
+    suspended, late = ([each.get(name) for name in names] for each in lines.written[1:])
+    assert suspended[:5] == ["suspended", 75, "USR1 on n1", 4, 1.234]
+    assert late == ["not suspended", 7, "USR1", 4, 30.0, [1], [2]]
 
 
 def test_joining_restart_and_end_are_recorded() -> None:
