@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.histories.job_history import Job
+from tests.histories.worlds import ends, signals
 
 TERM = signal.SIGTERM
 
@@ -27,15 +28,6 @@ def running(on_failure: str, nodes: int = 2, *, restarts: int = 2, **has: Any) -
         job.is_ready("server 0", "server 1")
     job.settles().new_lines()
     return job
-
-
-def ends(job: Job) -> set[str]:
-    """Return how the nodes that have ended since then say that the job has."""
-    return {line[7:] for line in job.new_lines() if " ends with " in line}
-
-
-def signals(job: Job) -> list[str]:
-    return [line for line in job.new_lines() if " sends " in line]
 
 
 def starts(job: Job) -> list[str]:

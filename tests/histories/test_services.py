@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.histories.job_history import Job
+from tests.histories.worlds import ends, signals
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
 
@@ -40,15 +41,6 @@ def ending(nodes: int = 2, **values: Any) -> Job:
     job = running(nodes, **values).exits(0, 1).settles()
     job.new_lines()
     return job
-
-
-def ends(job: Job) -> set[str]:
-    """Return how the nodes that have ended since then say that the job has."""
-    return {line[7:] for line in job.new_lines() if " ends with " in line}
-
-
-def signals(job: Job) -> list[str]:
-    return [line for line in job.new_lines() if " sends " in line]
 
 
 # Who starts when.

@@ -32,3 +32,12 @@ def begun(job: Job) -> list[str]:
 def of_node(node: int, lines: list[str]) -> list[str]:
     """Return the lines about one node."""
     return [line for line in lines if line.startswith(f"node {node} ")]
+
+
+def ends(job: Job) -> set[str]:
+    """Return how the nodes that have ended since then say that the job has."""
+    return {line[7:] for line in job.new_lines() if " ends with " in line}
+
+
+def signals(job: Job) -> list[str]:
+    return [line for line in job.new_lines() if " sends " in line]
