@@ -216,13 +216,10 @@ class Finder:
     def __init__(self, path: str, data: bytes) -> None:
         self.path = path
         self.found: dict[str, list[Fault]] = {}
-        self._data = data
         self._starts = [0, *accumulate(map(len, data.splitlines(keepends=True)))]
         self._names: list[str] = []
         self._function: ast.AST | None = None
-        tree = ast.parse(data)
-        self._unchanged = ast.dump(tree)
-        self.visit(tree)
+        self.visit(ast.parse(data))
 
     def visit(self, node: ast.AST) -> None:
         match node:
@@ -254,7 +251,9 @@ class Finder:
         end = self._starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
         place = ".".join(self._names) or "(module)"
         fault = Fault(self.path, place, start, end, text.encode())
-        if ast.dump(ast.parse(fault.planted(self._data))) != self._unchanged:
+        [planted] = ast.parse(text).body
+        after = planted.value if isinstance(planted, ast.Expr) else planted
+        if ast.dump(after) != ast.dump(node):
             self.found.setdefault(place, []).append(fault)
 
 

@@ -30,7 +30,6 @@ LONGEST = (
     "tests/histories/test_all_orders.py",
     "tests/policy/test_partitions.py",
     "tests/policy/test_large_jobs.py",
-    "tests/policy/test_fates.py",
     "tests/from_python/test_notebook.py",
     "tests/commands/test_stuck_output.py",
     "tests/contract/output/test_torchrun_output.py",
