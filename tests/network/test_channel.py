@@ -271,7 +271,7 @@ def test_kernel_probes_idle_connection(pair: Pair, seconds: float, between: int)
     """A host that has failed is detected even if no agent has anything to send."""
     channel = of_members(pair[0])
 
-    channel.give_up_after(seconds)
+    channel.limit_silence(seconds)
 
     assert pair[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     tcp = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)

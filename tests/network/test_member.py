@@ -55,7 +55,7 @@ class FakeChannel:
     def fileno(self) -> int:
         return 7
 
-    def give_up_after(self, seconds: float) -> None:
+    def limit_silence(self, seconds: float) -> None:
         self.patience = seconds
 
     def send(self, message: messages.FromMember) -> None:

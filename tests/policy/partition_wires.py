@@ -70,7 +70,7 @@ class End:
         self._forget = loop.forget
         loop.watch(self._number, ready, rank, reads=reads)
 
-    def give_up_after(self, seconds: float) -> None:
+    def limit_silence(self, seconds: float) -> None:
         self.patience = seconds
         self._wire.expects(self)
 

@@ -165,7 +165,7 @@ class Channel(Generic[MessageT]):
             return plain_address(self._tcp.getsockname()[0]) if self._tcp else None
         return None
 
-    def give_up_after(self, seconds: float) -> None:
+    def limit_silence(self, seconds: float) -> None:
         """Have the kernel end a TCP connection if the peer's host does not answer for ``seconds``.
 
         The kernel probes an idle connection: a paused agent sends no heartbeats, and its host may

@@ -83,7 +83,7 @@ class Member:
         self._lease = MemberLease(node.settings.rhythm)
         self._offset = ClockOffset()
         self._heartbeat = HeartbeatTimer(node.settings.rhythm, now)
-        channel.give_up_after(node.settings.node_zero_silence)
+        channel.limit_silence(node.settings.node_zero_silence)
         channel.send(hello)
 
     @property

@@ -364,7 +364,7 @@ class CoordinatorServer:
         connection.is_member = True
         connection.deadline = NEVER
         connection.channel.max_body_bytes = MAX_FRAME_BYTES
-        connection.channel.give_up_after(self._settings.member_silence)
+        connection.channel.limit_silence(self._settings.member_silence)
         self._silence_watch.received(connection.number, now)
         self._answer(connection.number, hello.at)
         if not self.reached_at and connection.channel.local_address != connection.peer:

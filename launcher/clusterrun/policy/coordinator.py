@@ -305,7 +305,7 @@ class Coordinator:
             case events.PortReady():
                 return self.state
             case events.JoinAbandoned(why, _, hint):
-                return self._give_up(Rejection(why, hint))
+                return self._refuse_all(Rejection(why, hint))
             case _:
                 assert_never(event)
 
@@ -348,7 +348,7 @@ class Coordinator:
             self._remove_member(gathering, stale, why, at)
             return self._join(gathering, node, at)
         if gathering.has_token:
-            return self._give_up(mismatch, joiner=node)
+            return self._refuse_all(mismatch, joiner=node)
         # Without a token any program that can reach the port could end the job with a mismatch.
         return self._refuse(node, mismatch)
 
@@ -358,7 +358,7 @@ class Coordinator:
         if gathering.add_failed_check(node.hello, at):
             self._refuse(node, why)
             return self._begin_if_complete(gathering, at)
-        return self._give_up(why, node, refused)
+        return self._refuse_all(why, node, refused)
 
     def _admit(self, gathering: Gathering, node: Node, at: float) -> State:
         own, joiner = self.own_hello, node.hello
@@ -439,7 +439,7 @@ class Coordinator:
         gathering.remove(node, at)
         self.members.print(f"{process(node.hello)} {why}")
 
-    def _give_up(self, why: Rejection, joiner: Node | None = None, informed: int = 0) -> State:
+    def _refuse_all(self, why: Rejection, joiner: Node | None = None, informed: int = 0) -> State:
         """End the job before it begins.
 
         Args:
@@ -461,7 +461,7 @@ class Coordinator:
             return gathering
         nodes, settings = gathering.by_rank(), self.settings
         if not any(each.hello.workers for each in nodes):
-            return self._give_up(joining.NO_WORKER)
+            return self._refuse_all(joining.NO_WORKER)
         if not settings.keeps_rendezvous_port:
             # The workers get this port, so it must be free before any node starts one.
             self.members.out.append(StopListening())
@@ -872,7 +872,7 @@ class Coordinator:
         if at >= gathering.starts_at:
             return self._begin_if_complete(gathering, at)
         if at >= gathering.times_out_at:
-            return self._give_up(gathering.timeout_error(self._refused))
+            return self._refuse_all(gathering.timeout_error(self._refused))
         if at >= gathering.next_notice:
             gathering.next_notice = at + joining.SECONDS_BETWEEN_NOTICES
             self._notify(self.members.by_connection.values(), gathering.progress(at))

@@ -169,8 +169,8 @@ def why_all_stop(cause: ReasonToStop, host: str) -> str:
             return f"the {shortened(name)} {shortened(how)}"
         case Suspended(by, step):
             return f"suspended at step {step} ({shortened(by)})"
-        case NotSuspended(by, _, grace, is_given_up=given_up):
-            when = "before the second request" if given_up else f"within {grace:g} s"
+        case NotSuspended(by, _, grace, was_cut_short=cut_short):
+            when = "before the second request" if cut_short else f"within {grace:g} s"
             return f"not all ranks saved {when} ({shortened(by)})"
         case _:
             assert_never(cause)

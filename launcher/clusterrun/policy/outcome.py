@@ -223,7 +223,7 @@ class NotSuspended(Struct, frozen=True, tag=True):
     grace: Seconds
     unsaved: Ranks
     silent: Ranks = ()
-    is_given_up: bool = False
+    was_cut_short: bool = False
     """A second request ended the grace period early."""
 
 

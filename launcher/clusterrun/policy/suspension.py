@@ -198,7 +198,7 @@ class Suspension:
         saving = self._agreement
         if not isinstance(saving, Saving) or saving.named_at != NEVER or not saving.has_begun:
             return None
-        return self._end(saving, at, is_given_up=True)
+        return self._end(saving, at, was_cut_short=True)
 
     def received(self, node: Node, message: SuspensionMessage, at: float) -> SuspensionEnd | None:
         match message, self._agreement:
@@ -282,7 +282,7 @@ class Suspension:
         self._members.send(self._members.present, CancelSuspension(self._attempt))
         self._agreement, self._request = Settled(), None
 
-    def _end(self, saving: Saving, at: float, *, is_given_up: bool = False) -> SuspensionEnd:
+    def _end(self, saving: Saving, at: float, *, was_cut_short: bool = False) -> SuspensionEnd:
         """Return how the suspension ends now; silent ranks alone do not make it fail."""
         request, options = saving.request, self._options
         self._agreement = Settled()
@@ -291,5 +291,5 @@ class Suspension:
             return Suspended(request.by, step, seconds, options.suspend_exit_code, saving.silent)
         step = saving.step_count - 1
         return NotSuspended(
-            request.by, step, options.suspend_grace, saving.unsaved, saving.silent, is_given_up
+            request.by, step, options.suspend_grace, saving.unsaved, saving.silent, was_cut_short
         )

@@ -154,7 +154,7 @@ def _late_lines(late: NotSuspended) -> list[str]:
     when = (
         f"{late.grace:g} s (--suspend-grace) after all ranks were asked to save at step {late.step}"
     )
-    if late.is_given_up:
+    if late.was_cut_short:
         when = f"at step {late.step} before the second request"
     first = f"clusterrun: error: not suspended: {who} had not saved {when}"
     return [first, *_silent_lines(late.silent)]

@@ -415,7 +415,7 @@ class ForkServer(HelperClient["messages.ToForkServer", "messages.FromForkServer"
             self._stopped_since = now
         else:
             how = "is stopped, and has not ended the workers whose lease has expired"
-            yield self._give_up(how, now)
+            yield self._declare_lost(how, now)
 
     @property
     def _watched_pid(self) -> int:

@@ -116,12 +116,12 @@ class HelperClient(Generic[SentT, TakenT]):
         # All messages have been read by now.
         if not self.lost and now >= self._helper_watch.due:
             if how := self._helper_watch.check(self._watched_pid, now):
-                yield self._give_up(how, now)
+                yield self._declare_lost(how, now)
             elif not self._helper_watch.is_pinged:
                 self._helper_watch.is_pinged = self._ping()
         self._watch()
 
-    def _give_up(self, how: str, now: float) -> Event:
+    def _declare_lost(self, how: str, now: float) -> Event:
         self.lost = True
         self._kill(how)
         return HelperLost(self.name, how, signal.SIGKILL, now)

@@ -188,7 +188,7 @@ class FileOutput:
         """Whether the rest of the last line was lost."""
         self._submitted = False
         self._closing = False
-        self._is_given_up = False
+        self._is_handed_over = False
         self._first_error = ""
         self._submit()
 
@@ -197,7 +197,7 @@ class FileOutput:
         return 0 if self.failure else self._taken - self._written - self._lost
 
     def write(self, data: bytes) -> None:
-        if not data or self._is_given_up:
+        if not data or self._is_handed_over:
             return
         self._taken += len(data)
         if self._print_on_failure or not self.failure:
@@ -206,7 +206,7 @@ class FileOutput:
 
     def take_unwritten(self) -> bytes:
         """After a ``failure``, return what was not written; from now on take nothing."""
-        self._is_given_up = True
+        self._is_handed_over = True
         unwritten = bytes(self._rest) + b"".join(self._chunks)
         self._taken -= len(unwritten)
         self._rest = memoryview(b"")
