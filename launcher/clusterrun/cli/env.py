@@ -13,7 +13,7 @@ from clusterrun.cli.printing import print_json, print_text
 from clusterrun.cpuset import own_cpus
 from clusterrun.errors import LauncherError
 from clusterrun.job.clusters.detection import detect
-from clusterrun.job.clusters.found import Launch, Variables
+from clusterrun.job.clusters.found import DetectionContext, Variables
 from clusterrun.job.declarations import Setting
 from clusterrun.job.options import Launcher
 from clusterrun.job.redaction import REDACTED, redacted
@@ -118,9 +118,9 @@ def _machine(environ: Mapping[str, str], called: str) -> Iterator[tuple[str, str
 
 
 def _cluster(environ: Mapping[str, str], called: str) -> str:
-    launch = Launch(this_process(called), CommandLine())
+    context = DetectionContext(this_process(called), CommandLine())
     try:
-        return str(detect(Setting("", "default"), Variables(environ), launch).cluster)
+        return str(detect(Setting("", "default"), Variables(environ), context).cluster)
     except LauncherError as error:
         return f"contradictory: {error.message}"
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from clusterrun.bounds import as_run_id
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import NO_CLUSTER, detect
-from clusterrun.job.clusters.found import Found, Launch, Variables, first_host
+from clusterrun.job.clusters.found import DetectionContext, Found, Variables, first_host
 from clusterrun.job.declarations import Setting, format_value
 from clusterrun.job.job import TaskLayout
 from clusterrun.job.options import NodeLauncher
@@ -47,7 +47,7 @@ class NodeLayout(Struct, frozen=True):
 
 
 def resolve_node_layout(
-    layers: tuple[Layer, ...], variables: Variables, launch: Launch, *, is_nested: bool
+    layers: tuple[Layer, ...], variables: Variables, context: DetectionContext, *, is_nested: bool
 ) -> NodeLayout:
     """Return the nodes that the options or the detected cluster set.
 
@@ -63,10 +63,10 @@ def resolve_node_layout(
     layers = (*layers, _workers_by_devices(layers))
     listed = _listed_hosts(layers)
     if listed:
-        layers, nodes = _with_listed_hosts(listed, layers, requested, launch)
+        layers, nodes = _with_listed_hosts(listed, layers, requested, context)
     asked = _asked_cluster(layers, is_nested=is_nested)
-    found = detect(asked, variables, replace(launch, nnodes=nodes))
-    if launch.local_only and found.error is not None:
+    found = detect(asked, variables, replace(context, nnodes=nodes))
+    if context.local_only and found.error is not None:
         found = Found(cluster=found.cluster, overridable=True, warnings=(found.error.message,))
     _check_one_launcher(value_of("launcher", layers), found)
     if (
@@ -78,7 +78,7 @@ def resolve_node_layout(
     ):
         # Within MIN:MAX, the cluster decides how many nodes there are.
         nodes = Setting(found.nnodes.value, nodes.origin)
-    default = ONE_WORKER if launch.process.called == TORCHRUN else {}
+    default = ONE_WORKER if context.process.called == TORCHRUN else {}
     used = _used_part(found, (*layers, default), nodes, variables)
     if listed:
         # A list of hosts is made for this job; exported variables may be left over.
@@ -89,7 +89,7 @@ def resolve_node_layout(
         )
     nodes = nodes or used.nnodes or Setting(1, "default")
     if asked.value == NO_CLUSTER and nodes.value == 1 and not is_nested:
-        warnings = tuple(_ignored_cluster_warnings(asked, layers, variables, launch))
+        warnings = tuple(_ignored_cluster_warnings(asked, layers, variables, context))
         used = replace(used, warnings=warnings)
     layers = (_task_layer(layers, used), *layers, _cluster_layer(used), default)
     _check_rank(value_of("node_rank", layers), nodes)
@@ -136,7 +136,7 @@ def _with_listed_hosts(
     listed: "ListedHosts",
     layers: tuple[Layer, ...],
     requested: Setting[NodeRange] | None,
-    launch: Launch,
+    context: DetectionContext,
 ) -> tuple[tuple[Layer, ...], Setting[int]]:
     """Return what the options and the list of hosts set, and the number of hosts."""
     hosts = listed.hosts
@@ -147,7 +147,7 @@ def _with_listed_hosts(
             f" {count.value}",
             f"remove {requested.origin}",
         )
-    rank = find("node_rank", layers) or _own_rank(hosts, layers, launch)
+    rank = find("node_rank", layers) or _own_rank(hosts, layers, context)
     is_listed = rank.value < count.value
     slots = listed.slots.get(hosts.value[rank.value]) if is_listed else None
     weaker = layer_of(node_rank=rank, nproc_per_node=slots)
@@ -155,7 +155,7 @@ def _with_listed_hosts(
 
 
 def _own_rank(
-    hosts: Setting[tuple[str, ...]], layers: Sequence[Layer], launch: Launch
+    hosts: Setting[tuple[str, ...]], layers: Sequence[Layer], context: DetectionContext
 ) -> Setting[int]:
     # The host that starts agents by ssh may not be in the list; it makes the plan of the first host.
     launcher = value_of("launcher", layers)
@@ -163,8 +163,8 @@ def _own_rank(
         return Setting(0, launcher.origin)
     from clusterrun.job.hosts import own_rank
 
-    own_name = value_of("local_addr", layers).value or launch.process.host
-    return own_rank(hosts, own_name, launch.process.addresses)
+    own_name = value_of("local_addr", layers).value or context.process.host
+    return own_rank(hosts, own_name, context.process.addresses)
 
 
 def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Setting[str]:
@@ -177,11 +177,11 @@ def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Setting[str]:
 
 
 def _ignored_cluster_warnings(
-    asked: Setting[str], layers: Sequence[Layer], variables: Variables, launch: Launch
+    asked: Setting[str], layers: Sequence[Layer], variables: Variables, context: DetectionContext
 ) -> Iterator[str]:
     """Yield a warning if a one-node job ignores a cluster that was probably meant."""
     try:
-        found = detect(Setting("", "default"), variables, launch)
+        found = detect(Setting("", "default"), variables, context)
     except UsageError:
         return
     count = found.tasks or found.nnodes
@@ -335,7 +335,7 @@ def working_nodes(layout: NodeLayout) -> Layer:
 
 
 def resolve_rendezvous(
-    layout: NodeLayout, variables: Mapping[str, str], launch: Launch
+    layout: NodeLayout, variables: Mapping[str, str], context: DetectionContext
 ) -> tuple[Layer, Setting[tuple[int, ...]] | None]:
     """Return the address and port of the rendezvous; instead of the port, ports to try in order.
 
@@ -358,10 +358,10 @@ def resolve_rendezvous(
     exports = from_exports(variables, found.ignored_exports)
     layers = (*layers, exports, layer_of(master_addr=found.master_addr))
     address, port = find("master_addr", layers), find("master_port", layers)
-    if address is None and launch.local_only:
+    if address is None and context.local_only:
         return {}, None
     if address is None:
-        raise _no_address(layout, launch.line)
+        raise _no_address(layout, context.line)
     _check_address(address)
     if port is None and found.ports:
         return layer_of(master_addr=address), found.ports

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from clusterrun.errors import UsageError
 from clusterrun.job.checks import check_compatible
-from clusterrun.job.clusters.found import Launch, Variables
+from clusterrun.job.clusters.found import DetectionContext, Variables
 from clusterrun.job.declarations import Setting
 from clusterrun.job.job import JOB_SUBJECTS, Given, Job, ProgramKind, WorkerProgram
 from clusterrun.job.nested_launches import (
@@ -117,15 +117,18 @@ def resolve(
     env = environment(layers)
     # GPUs that the job's environment selects replace the cluster's.
     chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
-    known, launch = Variables({**variables, **chosen}), Launch(process, line, local_only=local_only)
+    known, context = (
+        Variables({**variables, **chosen}),
+        DetectionContext(process, line, local_only=local_only),
+    )
     is_nested = bool(left) and not is_new_step(environ)
-    layout = resolve_node_layout(layers, known, launch, is_nested=is_nested)
+    layout = resolve_node_layout(layers, known, context, is_nested=is_nested)
     path = env["PATH"].value if "PATH" in env else variables.get("PATH", os.defpath)
     is_torchrun = process.called == TORCHRUN
     script = NO_SCRIPT if for_topo else find_program(words, layers, path, runs_packages=is_torchrun)
     # ``layers`` do not show this: with torchrun's static backend, the endpoint becomes MASTER_ADDR.
     at_endpoint = any("rdzv_endpoint" in layer for layer in given)
-    job = build_job(layout, known, launch, script, env, at_endpoint=at_endpoint)
+    job = build_job(layout, known, context, script, env, at_endpoint=at_endpoint)
     if job_file.services:
         from clusterrun.job.services import with_services
 
@@ -216,7 +219,7 @@ def environment(layers: Sequence[Layer]) -> dict[str, Setting[str]]:
 def build_job(  # noqa: PLR0913 - a job is made of all that is known
     layout: NodeLayout,
     variables: Variables,
-    launch: Launch,
+    context: DetectionContext,
     script: Setting[WorkerProgram],
     env: Mapping[str, Setting[str]],
     *,
@@ -228,22 +231,22 @@ def build_job(  # noqa: PLR0913 - a job is made of all that is known
         UsageError: an option has an impossible value, or two options are incompatible.
 
     """
-    called, found, options = launch.process.called, layout.found, layout.layers
+    called, found, options = context.process.called, layout.found, layout.layers
     rank = found.tasks.value.rank if found.tasks else value_of("node_rank", options).value
     scheduler_settings, no_end = find_scheduler_job(
-        options, variables, launch.process, found.cluster, rank
+        options, variables, context.process, found.cluster, rank
     )
     run_id = find("run_id", options) or default_run_id(scheduler_settings["scheduler"], options)
-    rendezvous, ports = resolve_rendezvous(layout, variables, launch)
+    rendezvous, ports = resolve_rendezvous(layout, variables, context)
     log_dir = find_log_dir(options)
     known = layer_of(
         cluster=found.cluster,
         log_dir=log_dir,
-        run_id=run_id or Setting(launch.process.run_id, "default"),
+        run_id=run_id or Setting(context.process.run_id, "default"),
     )
     is_paddle, is_torchrun = found.cluster.value == "paddle", called == TORCHRUN
     weak = layer_of(
-        python=default_interpreter(script.value, launch.process, variables),
+        python=default_interpreter(script.value, context.process, variables),
         base_port=variables.number("PADDLE_PORT", "PADDLE_START_PORT") if is_paddle else None,
     )
     layers = (rendezvous, working_nodes(layout), known, *options, weak)
@@ -253,14 +256,18 @@ def build_job(  # noqa: PLR0913 - a job is made of all that is known
         "numa_node": found.numa_node,
         "unclear": found.unclear,
         "port_candidates": ports,
-        "token": find_token(launch.line.options, layers, variables, _default_token(layout, launch)),
+        "token": find_token(
+            context.line.options, layers, variables, _default_token(layout, context)
+        ),
         **scheduler_settings,
         # Without a run id, node 0 chooses a new one, which has no folders yet.
         "kept_attempts": find_kept_attempts(log_dir, run_id.value, is_torchrun=is_torchrun)
         if run_id
         else None,
-        "is_merged": Setting(value=True, origin="the caller") if launch.process.is_merged else None,
-        "coloured": find_coloured(launch.process, variables, found.cluster, log_dir),
+        "is_merged": Setting(value=True, origin="the caller")
+        if context.process.is_merged
+        else None,
+        "coloured": find_coloured(context.process, variables, found.cluster, log_dir),
         "workerlog": Setting(value=True, origin=found.cluster.origin)
         if is_paddle and find("log_dir", options)
         else None,
@@ -310,11 +317,11 @@ def _exports(layout: NodeLayout, layers: Sequence[Layer]) -> tuple[str, ...]:
     return tuple(setting.origin for setting in (found.nnodes, rank, address) if setting)
 
 
-def _default_token(layout: NodeLayout, launch: Launch) -> Setting[str] | None:
+def _default_token(layout: NodeLayout, context: DetectionContext) -> Setting[str] | None:
     secret = layout.found.secret
     if secret is None or layout.agents == 1:
         return None
-    return Setting(f"{secret.value} of user {launch.process.user_id}", secret.origin)
+    return Setting(f"{secret.value} of user {context.process.user_id}", secret.origin)
 
 
 def _outer_step(run_id: str, variables: Mapping[str, str]) -> dict[str, Setting[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import CLUSTERS, Cluster, detect
-from clusterrun.job.clusters.found import Launch, Variables
+from clusterrun.job.clusters.found import DetectionContext, Variables
 from clusterrun.job.declarations import Setting
 from clusterrun.job.sources import CommandLine
 from clusterrun.job.this_process import ThisProcess
@@ -28,7 +28,7 @@ def test_function_of_each_row(cluster: Cluster) -> None:
     assert cluster.marker(Variables()) is None
     assert cluster.marker(marked) == cluster.markers[0]
     with suppress(UsageError):
-        cluster.find(marked, Launch(process, CommandLine()))
+        cluster.find(marked, DetectionContext(process, CommandLine()))
 
 
 def test_marker_may_be_a_file(tmp_path: Path) -> None:
@@ -47,11 +47,11 @@ def test_marker_may_be_a_file(tmp_path: Path) -> None:
 
 def test_only_detected_clusters_are_imported() -> None:
     program = (
-        imports(Setting, Launch, detect, Variables, ThisProcess, CommandLine)
+        imports(Setting, DetectionContext, detect, Variables, ThisProcess, CommandLine)
         + """
 import sys
 process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
-detect(Setting("", "default"), Variables(HOME="/root"), Launch(process, CommandLine()))
+detect(Setting("", "default"), Variables(HOME="/root"), DetectionContext(process, CommandLine()))
 print(*(name for name in sys.modules if ".clusters." in name))
 """
     )

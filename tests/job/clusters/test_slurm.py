@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.clusters.found import DetectionContext, Found, Variables
 from clusterrun.job.clusters.slurm import port_candidates, step
 from clusterrun.job.declarations import Setting
 from clusterrun.job.sources import CommandLine
@@ -24,7 +24,7 @@ def found_step(environ: dict[str, str], cpus: int = 64) -> Found:
 def step_or_none(environ: dict[str, str], cpus: int = 64) -> Found | None:
     """Return what is found by a task; None if the process is not a task."""
     process = ThisProcess(host="n0", cpus=cpus, python="python", run_id="chosen")
-    return step(Variables(environ), Launch(process, CommandLine({}, ("train.py",))))
+    return step(Variables(environ), DetectionContext(process, CommandLine({}, ("train.py",))))
 
 
 def value(setting: Setting[Any] | None) -> Any:

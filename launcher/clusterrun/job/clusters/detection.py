@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.errors import UsageError
-from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.clusters.found import DetectionContext, Found, Variables
 from clusterrun.job.declarations import Setting
 from clusterrun.job.suggestions import did_you_mean
 
@@ -36,7 +36,7 @@ class Cluster(Struct, frozen=True):
     function: str
     """MODULE.FUNCTION in this package; the module is imported only if a marker is set.
 
-    The function gets the variables and the launch. It returns None if the marker belongs to another
+    The function gets the variables and the context. It returns None if the marker belongs to another
     cluster, and raises a ``UsageError`` if a variable has a wrong value.
     """
     only_by_name: bool = False
@@ -56,11 +56,11 @@ class Cluster(Struct, frozen=True):
         found: Scheduler = self._module().SCHEDULER
         return found
 
-    def find(self, variables: Variables, launch: Launch) -> Found | None:
+    def find(self, variables: Variables, context: DetectionContext) -> Found | None:
         """Return what the cluster sets; None if this process does not run under it."""
         _, _, name = self.function.partition(".")
         try:
-            found: Found | None = getattr(self._module(), name)(variables, launch)
+            found: Found | None = getattr(self._module(), name)(variables, context)
         except UsageError as error:
             if not self.lenient:
                 raise
@@ -192,7 +192,7 @@ TASK_LAUNCHERS = tuple(name for cluster in CLUSTERS for name in cluster.task_lau
 """Programs that start clusterrun on each node, such as srun."""
 
 
-def detect(asked: Setting[str], variables: Variables, launch: Launch) -> Found:
+def detect(asked: Setting[str], variables: Variables, context: DetectionContext) -> Found:
     """Return what the cluster of this process sets; without a cluster, nothing.
 
     ``asked`` is the value of ``--cluster``, "" if it is not set.
@@ -206,12 +206,12 @@ def detect(asked: Setting[str], variables: Variables, launch: Launch) -> Found:
     if ":" in asked.value:
         from clusterrun.job.clusters.site_function import find
 
-        return replace(find(asked, variables, launch), cluster=asked)
+        return replace(find(asked, variables, context), cluster=asked)
     for cluster in CLUSTERS:
         if asked.value != cluster.name and (asked.value or cluster.only_by_name):
             continue
         marker = cluster.marker(variables)
-        if marker and (found := cluster.find(variables, launch)):
+        if marker and (found := cluster.find(variables, context)):
             origin = asked.origin if asked.value else marker
             return replace(found, cluster=Setting(cluster.name, origin))
     # For paddle, options alone may set the nodes; workers still get Paddle's variables.

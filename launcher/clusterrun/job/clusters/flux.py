@@ -1,7 +1,7 @@
 """Flux: its tasks, and the commands of a job."""
 
 from clusterrun.errors import UsageError
-from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.clusters.found import DetectionContext, Found, Variables
 from clusterrun.job.clusters.scheduler import Scheduler, parse_time_left
 from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, task_placement
 from clusterrun.job.declarations import Setting
@@ -23,7 +23,7 @@ FLUX = StartCommands(
 )
 
 
-def task(v: Variables, _: Launch) -> Found:
+def task(v: Variables, _: DetectionContext) -> Found:
     """A task of ``flux run`` (flux-core, src/shell/task.c)."""
     size, nodes = v.require("FLUX_JOB_SIZE"), v.require("FLUX_JOB_NNODES")
     if not nodes.value or size.value % nodes.value:

@@ -13,7 +13,7 @@ from clusterrun.job.this_process import ThisProcess
 WITHOUT_CLUSTER = "correct the variables, or ignore the cluster with --cluster none"
 
 
-class Launch(Struct, frozen=True):
+class DetectionContext(Struct, frozen=True):
     """What a cluster function gets besides the variables."""
 
     process: ThisProcess

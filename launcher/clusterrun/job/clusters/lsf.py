@@ -1,6 +1,6 @@
 """LSF: tasks that jsrun started, and the commands of a job."""
 
-from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.clusters.found import DetectionContext, Found, Variables
 from clusterrun.job.clusters.scheduler import Scheduler, parse_time_left
 from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, task_placement
 from clusterrun.job.declarations import Setting
@@ -16,7 +16,7 @@ SCHEDULER = Scheduler(
 JSRUN = StartCommands("jsrun -n {size} clusterrun ...", "jsrun -r 1 clusterrun ...")
 
 
-def jsrun(v: Variables, _: Launch) -> Found:
+def jsrun(v: Variables, _: DetectionContext) -> Found:
     """A task of jsrun (Lightning's LSFEnvironment reads the same variables)."""
     task = TaskNumbers(
         JSRUN,

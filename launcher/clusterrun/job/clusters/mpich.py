@@ -4,7 +4,7 @@ No variable has the host of task 0, so MASTER_ADDR must be set on several nodes;
 PBS has a nodefile.
 """
 
-from clusterrun.job.clusters.found import Found, Launch, Variables, unplaced
+from clusterrun.job.clusters.found import DetectionContext, Found, Variables, unplaced
 from clusterrun.job.clusters.pbs import read_nodefile
 from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, task_placement
 
@@ -14,7 +14,7 @@ PALS = StartCommands(
 )
 
 
-def mpich(v: Variables, _: Launch) -> Found | None:
+def mpich(v: Variables, _: DetectionContext) -> Found | None:
     """A task of Hydra, the mpiexec of MPICH and Intel MPI.
 
     Slurm, Flux and PALS also set PMI_RANK, but not MPI_LOCALNRANKS.
@@ -32,7 +32,7 @@ def mpich(v: Variables, _: Launch) -> Found | None:
     )
 
 
-def mvapich(v: Variables, _: Launch) -> Found:
+def mvapich(v: Variables, _: DetectionContext) -> Found:
     """MVAPICH2: its user guide, "Running on clusters"."""
     return task_placement(
         TaskNumbers(
@@ -45,7 +45,7 @@ def mvapich(v: Variables, _: Launch) -> Found:
     )
 
 
-def pals(v: Variables, _: Launch) -> Found:
+def pals(v: Variables, _: DetectionContext) -> Found:
     """Cray PALS, the mpiexec of HPE machines under PBS, such as Aurora and Polaris."""
     task = TaskNumbers(
         PALS,
@@ -60,7 +60,7 @@ def pals(v: Variables, _: Launch) -> Found:
     return task_placement(task, hosts=hosts, run_id=job, secret=job)
 
 
-def pmix(v: Variables, _: Launch) -> Found | None:
+def pmix(v: Variables, _: DetectionContext) -> Found | None:
     """A task of another launcher that uses PMIx: only a PMIx server knows the number of tasks."""
     if v.text("SLURM_STEP_ID", "SLURM_STEPID"):
         # srun set PMIX_RANK for a task; this process only inherited its variables.

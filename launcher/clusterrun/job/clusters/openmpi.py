@@ -3,7 +3,7 @@
 import re
 
 from clusterrun.errors import UsageError
-from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.clusters.found import DetectionContext, Found, Variables
 from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, task_placement
 from clusterrun.job.declarations import Setting
 
@@ -12,7 +12,7 @@ MPIRUN = StartCommands(
 )
 
 
-def task(v: Variables, launch: Launch) -> Found:
+def task(v: Variables, context: DetectionContext) -> Found:
     """docs.open-mpi.org, "Environment variables set for MPI applications".
 
     No documented variable has the host of mpirun, which usually is the host of task 0. Open MPI 4 has
@@ -33,7 +33,7 @@ def task(v: Variables, launch: Launch) -> Found:
     if azure:
         address: Setting[str] | None = Setting(azure.value.partition(":")[0], azure.origin)
     else:
-        address = _mpirun_host(v, numbers, launch.process.host)
+        address = _mpirun_host(v, numbers, context.process.host)
     run_id = v.text("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
     return task_placement(numbers, address=address, run_id=run_id)
 

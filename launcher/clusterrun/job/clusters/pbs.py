@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from clusterrun.errors import UsageError
-from clusterrun.job.clusters.found import Found, Launch, Variables, node, unplaced
+from clusterrun.job.clusters.found import DetectionContext, Found, Variables, node, unplaced
 from clusterrun.job.clusters.scheduler import Scheduler, local_time, seconds_of
 from clusterrun.job.declarations import Setting
 from clusterrun.job.hosts import short_name
@@ -36,14 +36,14 @@ SCHEDULER = Scheduler(
 )
 
 
-def node_in_nodefile(v: Variables, launch: Launch) -> Found:
+def node_in_nodefile(v: Variables, context: DetectionContext) -> Found:
     """A process of a PBS job: its rank is the position of its host in the nodefile.
 
     PBS starts the job's script on the first host. pbsdsh, ssh or mpiexec must start it on the others,
     but no variable of PBS shows that they did.
     """
     file = Setting(v["PBS_NODEFILE"], "PBS_NODEFILE")
-    hosts, here = read_nodefile(file), launch.process.host
+    hosts, here = read_nodefile(file), context.process.host
     names = [short_name(host) for host in hosts.value]
     if short_name(here) not in names:
         lists = (

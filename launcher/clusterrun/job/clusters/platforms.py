@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import (
     WITHOUT_CLUSTER,
+    DetectionContext,
     Found,
-    Launch,
     Variables,
     node,
     unplaced,
@@ -29,7 +29,7 @@ AZUREML = StartCommands(
 )
 
 
-def hfai(v: Variables, _: Launch) -> Found | None:
+def hfai(v: Variables, _: DetectionContext) -> Found | None:
     """High-Flyer's HAI platform: pods of a task (HFAiLab/hai-platform f9119b1).
 
     RANK and WORLD_SIZE count machines (base_task.py, single_task_impl.py). MASTER_ADDR is "localhost"
@@ -58,7 +58,7 @@ def hfai(v: Variables, _: Launch) -> Found | None:
     )
 
 
-def pai_dlc(v: Variables, launch: Launch) -> Found | None:
+def pai_dlc(v: Variables, context: DetectionContext) -> Found | None:
     """Alibaba's PAI-DLC: pods whose RANK and WORLD_SIZE count nodes.
 
     alibabacloud.com/help/en/pai/general-environment-variables (the page of 2024 does not have
@@ -69,10 +69,10 @@ def pai_dlc(v: Variables, launch: Launch) -> Found | None:
     if not v.has_all("WORLD_SIZE", "RANK", "MASTER_ADDR") or v.get("LOCAL_RANK"):
         return None
     counts_nodes = v.get("NNODES") in {None, "", v["WORLD_SIZE"]}
-    return counted_pods(v, launch) if counts_nodes else None
+    return counted_pods(v, context) if counts_nodes else None
 
 
-def counted_pods(v: Variables, _: Launch) -> Found:
+def counted_pods(v: Variables, _: DetectionContext) -> Found:
     """Pods of PAI-DLC or AIHC that have only the variables that all platforms share.
 
     Baidu's AIHC: cloud.baidu.com/doc/AIHC/s/mm346i20k.
@@ -80,7 +80,7 @@ def counted_pods(v: Variables, _: Launch) -> Found:
     return node(v.require("WORLD_SIZE"), v.require("RANK"), nproc_per_node=v.gpus("NPROC_PER_NODE"))
 
 
-def skypilot(v: Variables, _: Launch) -> Found:
+def skypilot(v: Variables, _: DetectionContext) -> Found:
     """SkyPilot: one process per node (docs.skypilot.co, "SkyPilot environment variables")."""
     hosts = Setting(tuple(v.get("SKYPILOT_NODE_IPS", "").split()), "SKYPILOT_NODE_IPS")
     # Older versions set the list alone.
@@ -100,7 +100,7 @@ def skypilot(v: Variables, _: Launch) -> Found:
     return found
 
 
-def sagemaker(v: Variables, _: Launch) -> Found:
+def sagemaker(v: Variables, _: DetectionContext) -> Found:
     """Amazon SageMaker: containers of a training job, ranked by the list of hosts.
 
     aws/sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.md; the toolkit ranks nodes the same way.
@@ -126,7 +126,7 @@ def sagemaker(v: Variables, _: Launch) -> Found:
     )
 
 
-def volcano(v: Variables, _: Launch) -> Found:
+def volcano(v: Variables, _: DetectionContext) -> Found:
     """Volcano: pods of a job with the plugins pytorch, svc and env (volcano-sh/volcano, plugins/).
 
     The plugin pytorch sets MASTER_ADDR, MASTER_PORT, WORLD_SIZE (pods) and RANK (master 0, workers
@@ -160,7 +160,7 @@ def _volcano_by_index(v: Variables, lists: Mapping[str, tuple[str, ...]]) -> Fou
     return node(Setting(len(hosts), origin), rank, hosts=Setting(hosts, origin))
 
 
-def paddle(v: Variables, _: Launch) -> Found | None:
+def paddle(v: Variables, _: DetectionContext) -> Found | None:
     """PaddleCloud, PaddleJob and paddle.distributed.launch: pods of a Paddle job.
 
     PaddleCloud sets PADDLE_TRAINERS, an address for each pod, and PADDLE_TRAINER_ID, the pod's rank
@@ -203,7 +203,7 @@ def _endpoint(text: str, origin: str) -> Endpoint:
         raise UsageError(f"{origin}: {text!r} is not HOST or HOST:PORT", WITHOUT_CLUSTER) from None
 
 
-def azureml(v: Variables, launch: Launch) -> Found | None:
+def azureml(v: Variables, context: DetectionContext) -> Found | None:
     """AzureML's PyTorch jobs, and other platforms that give each process its RANK and LOCAL_RANK.
 
     learn.microsoft.com, "Distributed GPU training guide": MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK,
@@ -214,7 +214,7 @@ def azureml(v: Variables, launch: Launch) -> Found | None:
         return None
     size, rank = v.require("WORLD_SIZE"), v.require("RANK")
     local_rank, node_rank = v.require("LOCAL_RANK"), v.number("NODE_RANK")
-    nodes = v.number("AZUREML_NODE_COUNT") or launch.nnodes
+    nodes = v.number("AZUREML_NODE_COUNT") or context.nnodes
     local_size = v.number("LOCAL_WORLD_SIZE")
     if not local_size and nodes and nodes.value:
         local_size = Setting(size.value // nodes.value, f"{size.origin}, {nodes.origin}")
@@ -225,9 +225,9 @@ def azureml(v: Variables, launch: Launch) -> Found | None:
         return unplaced(
             f"{size.origin} is {size.value} and {local_rank.origin} is {local_rank.value}: this"
             " is one of several processes, but the number of nodes is unknown",
-            f"give the number of nodes:\n  {launch.line.quoted('--nnodes', 'N')}\n"
+            f"give the number of nodes:\n  {context.line.quoted('--nnodes', 'N')}\n"
             "or start a separate job in each process:\n"
-            f"  {launch.line.quoted('--cluster', 'none')}",
+            f"  {context.line.quoted('--cluster', 'none')}",
         )
     return task_placement(
         TaskNumbers(AZUREML, rank, size, local_rank, local_size, nodes, node_rank)

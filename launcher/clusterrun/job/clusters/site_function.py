@@ -3,11 +3,11 @@
 from importlib import import_module
 
 from clusterrun.errors import UsageError, printable
-from clusterrun.job.clusters.found import Found, Launch, Variables
+from clusterrun.job.clusters.found import DetectionContext, Found, Variables
 from clusterrun.job.declarations import Setting
 
 
-def find(asked: Setting[str], variables: Variables, launch: Launch) -> Found:
+def find(asked: Setting[str], variables: Variables, context: DetectionContext) -> Found:
     """Return what the site's function finds.
 
     Raises:
@@ -17,7 +17,7 @@ def find(asked: Setting[str], variables: Variables, launch: Launch) -> Found:
     module, _, name = asked.value.partition(":")
     is_given = f"{asked.origin} is {asked.value}"
     try:
-        found = getattr(import_module(module), name)(variables, launch)
+        found = getattr(import_module(module), name)(variables, context)
     except UsageError:
         raise
     except Exception as error:

@@ -14,8 +14,8 @@ from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import (
     WITHOUT_CLUSTER,
+    DetectionContext,
     Found,
-    Launch,
     Variables,
     first_host,
 )
@@ -71,9 +71,9 @@ SCHEDULER = Scheduler(
 )
 
 
-def step(v: Variables, launch: Launch) -> Found | None:
+def step(v: Variables, context: DetectionContext) -> Found | None:
     """A task of srun: the only one of its node, or one of several."""
-    if not _is_task(v, launch.process):
+    if not _is_task(v, context.process):
         return None
     nodes = v.require("SLURM_STEP_NUM_NODES", *_NODES)
     node = v.require("SLURM_NODEID")
@@ -99,7 +99,7 @@ def step(v: Variables, launch: Launch) -> Found | None:
         ports=Setting(port_candidates(job.value, number.value), identity.origin),
         run_id=identity,
         secret=_secret(v, identity),
-        warnings=_too_few_cpus(v, launch.process.cpus, counts.value[node.value]),
+        warnings=_too_few_cpus(v, context.process.cpus, counts.value[node.value]),
     )
 
 
@@ -285,7 +285,7 @@ def _by_group(
     return Setting(tuple(hosts), f"{listed.origin}, {name}*")
 
 
-def allocation(v: Variables, launch: Launch) -> Found | None:
+def allocation(v: Variables, context: DetectionContext) -> Found | None:
     """A process in an allocation that is not a task: a batch script, a shell, a notebook.
 
     The job has this node only; an error is set if the job cannot run on it alone. Containers may get
@@ -293,7 +293,7 @@ def allocation(v: Variables, launch: Launch) -> Found | None:
     """
     if not v.text(*_NODES, *_HOSTS):
         return None
-    is_shell = _is_shell_of_step(v, launch.process)
+    is_shell = _is_shell_of_step(v, context.process)
     nodes = _allocated_nodes(v, in_step=is_shell)
     error: UsageError | None = None
     elsewhere_warning: str | None = None
@@ -303,12 +303,12 @@ def allocation(v: Variables, launch: Launch) -> Found | None:
             error = UsageError(
                 f"a batch script runs on the first node only, but the job has {nodes.value} nodes"
                 f" ({nodes.origin})",
-                f"put srun before clusterrun:\n  {_under_srun(v, launch)}",
+                f"put srun before clusterrun:\n  {_under_srun(v, context)}",
             )
     else:
-        error = _on_other_host(v, launch)
-        elsewhere_warning = _elsewhere_warning(v, launch, error) if error else None
-        warnings = tuple(_unused_warnings(v, launch, nodes, is_shell=is_shell))
+        error = _on_other_host(v, context)
+        elsewhere_warning = _elsewhere_warning(v, context, error) if error else None
+        warnings = tuple(_unused_warnings(v, context, nodes, is_shell=is_shell))
     return Found(
         nnodes=Setting(1, nodes.origin if nodes.value == 1 else "a shell without srun"),
         nproc_per_node=v.gpus("SLURM_GPUS_ON_NODE"),
@@ -320,10 +320,10 @@ def allocation(v: Variables, launch: Launch) -> Found | None:
 
 
 def _unused_warnings(
-    v: Variables, launch: Launch, nodes: Setting[int], *, is_shell: bool
+    v: Variables, context: DetectionContext, nodes: Setting[int], *, is_shell: bool
 ) -> Iterator[str]:
     """Yield a warning if the job in a shell leaves nodes, or CPUs of this node, unused."""
-    on_node, cpus = v.number("SLURM_CPUS_ON_NODE"), launch.process.cpus
+    on_node, cpus = v.number("SLURM_CPUS_ON_NODE"), context.process.cpus
     if nodes.value > 1:
         what = (
             f"the job runs on this node only, though {nodes.value} are allocated ({nodes.origin})"
@@ -336,7 +336,7 @@ def _unused_warnings(
         )
     else:
         return
-    yield f"{what}; for all of them, run: {_under_srun(v, launch)}"
+    yield f"{what}; for all of them, run: {_under_srun(v, context)}"
 
 
 def _allocated_nodes(v: Variables, *, in_step: bool) -> Setting[int]:
@@ -349,35 +349,35 @@ def _allocated_nodes(v: Variables, *, in_step: bool) -> Setting[int]:
     return Setting(sum(v.require(f"{name}{group}").value for group in _groups(v)), f"{name}*")
 
 
-def _on_other_host(v: Variables, launch: Launch) -> UsageError | None:
+def _on_other_host(v: Variables, context: DetectionContext) -> UsageError | None:
     """Return the error if this host, such as a login node, is not a node of the job."""
-    listed, here = v.text(*_HOSTS), launch.process.host
+    listed, here = v.text(*_HOSTS), context.process.host
     hosts = {short_name(host) for host in expand_hosts(listed).value} if listed else set()
     own_names = {short_name(here), short_name(v.get("SLURMD_NODENAME", ""))}
     if listed is None or own_names & hosts:
         return None
     return UsageError(
         f"the job's nodes are {listed.value} ({listed.origin}), but this shell runs on {here}",
-        f"put srun before clusterrun:\n  {_under_srun(v, launch)}\n"
-        f"or run the job on this host:\n  {launch.line.quoted('--cluster', 'none')}",
+        f"put srun before clusterrun:\n  {_under_srun(v, context)}\n"
+        f"or run the job on this host:\n  {context.line.quoted('--cluster', 'none')}",
     )
 
 
-def _elsewhere_warning(v: Variables, launch: Launch, error: UsageError) -> str:
+def _elsewhere_warning(v: Variables, context: DetectionContext, error: UsageError) -> str:
     """Return the warning if options nevertheless run the job on this host."""
-    on_nodes = replace(launch, line=launch.line.without({"nnodes", "standalone"}))
+    on_nodes = replace(context, line=context.line.without({"nnodes", "standalone"}))
     return f"{error.message}; to run on them: {_under_srun(v, on_nodes)}"
 
 
-def _under_srun(v: Variables, launch: Launch) -> str:
+def _under_srun(v: Variables, context: DetectionContext) -> str:
     """Return the line to type; it asks for CPUs because srun may bind each task to one core otherwise."""
     asked = v.number("SLURM_CPUS_PER_TASK")
     share = asked.value if asked else _smallest_share(v)
     cpus = ("-c", str(share)) if share > 1 else ()
     numbers = ",".join(map(str, _groups(v)))
     groups = (f"--het-group={numbers}",) if numbers else ()
-    in_shell = _IN_STEP_SHELL if _is_shell_of_step(v, launch.process) else ()
-    return launch.line.quoted(before=("srun", *in_shell, *groups, *cpus))
+    in_shell = _IN_STEP_SHELL if _is_shell_of_step(v, context.process) else ()
+    return context.line.quoted(before=("srun", *in_shell, *groups, *cpus))
 
 
 def _smallest_share(v: Variables) -> int:
