@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from clusterrun.errors import UsageError
@@ -29,20 +28,6 @@ def test_function_of_each_row(cluster: Cluster) -> None:
     assert cluster.marker(marked) == cluster.markers[0]
     with suppress(UsageError):
         cluster.find(marked, DetectionContext(process, CommandLine()))
-
-
-def test_marker_may_be_a_file(tmp_path: Path) -> None:
-    """A variable of the same row comes first. A broken link also counts, because it is worth an error."""
-    file = tmp_path / "job.json"
-    row = Cluster("acme", ("ACME_JOB_FILE", str(file)), "pbs.node_in_nodefile")
-
-    before = row.marker(Variables({}))
-    # Nobody can read where this leads, and that is worth an error.
-    file.symlink_to(tmp_path / "nowhere")
-
-    assert before is None
-    assert row.marker(Variables({})) == str(file)
-    assert row.marker(Variables({"ACME_JOB_FILE": "/x"})) == "ACME_JOB_FILE"
 
 
 def test_only_detected_clusters_are_imported() -> None:

@@ -5,8 +5,6 @@ To add a scheduler, write a module in this package (``flux.py`` is a short examp
 enough. Only the module of a detected cluster is imported; the row has what must be known without it.
 """
 
-import os
-from errno import ENOENT, ENOTDIR
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +29,7 @@ class Cluster(Struct, frozen=True):
     name: str
     """The value of ``--cluster``; several rows may have the same."""
     markers: tuple[str, ...]
-    """Variables that its processes have, the best known first, with * for any text; or the absolute
-    path of a file that its nodes have."""
+    """Variables that its processes have, the best known first, with * for any text."""
     function: str
     """MODULE.FUNCTION in this package; the module is imported only if a marker is set.
 
@@ -71,9 +68,9 @@ class Cluster(Struct, frozen=True):
         return import_module(f"{__package__}.{self.function.partition('.')[0]}")
 
     def marker(self, variables: Variables) -> str | None:
-        """Return the first marker that is set or exists; None if none does."""
+        """Return the first marker that is set; None if none is."""
         names = (each for marker in self.markers for each in _matching(marker, variables))
-        return next((name for name in names if variables.get(name) or _exists(name)), None)
+        return next((name for name in names if variables.get(name)), None)
 
 
 CLUSTERS = (
@@ -235,24 +232,11 @@ def _matching(marker: str, variables: Variables) -> list[str]:
     return sorted(name for name in variables if name.startswith(head) and name.endswith(tail))
 
 
-def _exists(marker: str) -> bool:
-    """Return whether the marker is a file; a file that this user may not see counts as one."""
-    if not marker.startswith("/"):
-        return False
-    try:
-        os.lstat(marker)
-    except OSError as error:
-        return error.errno not in {ENOENT, ENOTDIR}
-    return True
-
-
 def _not_detected(asked: Setting[str]) -> UsageError:
     names = [*dict.fromkeys(cluster.name for cluster in CLUSTERS), NO_CLUSTER]
     if asked.value in names:
-        markers = (each for it in CLUSTERS if it.name == asked.value for each in it.markers)
-        files = [f", and {each} does not exist" for each in markers if each.startswith("/")]
         return UsageError(
-            f"{asked.origin} is {asked.value}, but none of its variables are set{''.join(files)}",
+            f"{asked.origin} is {asked.value}, but none of its variables are set",
             f"pass them on to this process, or remove {asked.origin}",
         )
     hint = did_you_mean(asked.value, names) or f"give one of {', '.join(names)}"
