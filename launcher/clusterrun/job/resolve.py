@@ -117,10 +117,8 @@ def resolve(
     env = environment(layers)
     # GPUs that the job's environment selects replace the cluster's.
     chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
-    known, context = (
-        Variables({**variables, **chosen}),
-        DetectionContext(process, line, local_only=local_only),
-    )
+    known = Variables({**variables, **chosen})
+    context = DetectionContext(process, line, local_only=local_only)
     is_nested = bool(left) and not is_new_step(environ)
     layout = resolve_node_layout(layers, known, context, is_nested=is_nested)
     path = env["PATH"].value if "PATH" in env else variables.get("PATH", os.defpath)
@@ -231,22 +229,22 @@ def build_job(  # noqa: PLR0913 - a job is made of all that is known
         UsageError: an option has an impossible value, or two options are incompatible.
 
     """
-    called, found, options = context.process.called, layout.found, layout.layers
+    process, found, options = context.process, layout.found, layout.layers
     rank = found.tasks.value.rank if found.tasks else value_of("node_rank", options).value
-    scheduler_settings, no_end = find_scheduler_job(
-        options, variables, context.process, found.cluster, rank
+    scheduler, ends_at, resumed, no_end = find_scheduler_job(
+        options, variables, process, found.cluster, rank
     )
-    run_id = find("run_id", options) or default_run_id(scheduler_settings["scheduler"], options)
+    run_id = find("run_id", options) or default_run_id(scheduler, options)
     rendezvous, ports = resolve_rendezvous(layout, variables, context)
     log_dir = find_log_dir(options)
     known = layer_of(
         cluster=found.cluster,
         log_dir=log_dir,
-        run_id=run_id or Setting(context.process.run_id, "default"),
+        run_id=run_id or Setting(process.run_id, "default"),
     )
-    is_paddle, is_torchrun = found.cluster.value == "paddle", called == TORCHRUN
+    is_paddle, is_torchrun = found.cluster.value == "paddle", process.called == TORCHRUN
     weak = layer_of(
-        python=default_interpreter(script.value, context.process, variables),
+        python=default_interpreter(script.value, process, variables),
         base_port=variables.number("PADDLE_PORT", "PADDLE_START_PORT") if is_paddle else None,
     )
     layers = (rendezvous, working_nodes(layout), known, *options, weak)
@@ -259,22 +257,22 @@ def build_job(  # noqa: PLR0913 - a job is made of all that is known
         "token": find_token(
             context.line.options, layers, variables, _default_token(layout, context)
         ),
-        **scheduler_settings,
+        "scheduler": scheduler,
+        "ends_at": ends_at,
+        "resumed": resumed,
         # Without a run id, node 0 chooses a new one, which has no folders yet.
         "kept_attempts": find_kept_attempts(log_dir, run_id.value, is_torchrun=is_torchrun)
         if run_id
         else None,
-        "is_merged": Setting(value=True, origin="the caller")
-        if context.process.is_merged
-        else None,
-        "coloured": find_coloured(context.process, variables, found.cluster, log_dir),
+        "is_merged": Setting(value=True, origin="the caller") if process.is_merged else None,
+        "coloured": find_coloured(process, variables, found.cluster, log_dir),
         "workerlog": Setting(value=True, origin=found.cluster.origin)
         if is_paddle and find("log_dir", options)
         else None,
         "as_torchrun": Setting(value=True, origin=ORIGIN) if is_torchrun else None,
         "signals_to_handle": value_of("signals_to_handle", layers),
     }
-    prefix = find("log_line_prefix_template", layers) or default_prefix(called, layers)
+    prefix = find("log_line_prefix_template", layers) or default_prefix(process.called, layers)
     subjects: dict[str, Any] = {
         subject.__name__.lower(): read(subject, layers) for subject in JOB_SUBJECTS
     }

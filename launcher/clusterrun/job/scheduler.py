@@ -5,7 +5,7 @@ the cluster is Open MPI.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import CLUSTERS, current_scheduler_job
@@ -25,8 +25,8 @@ def find_scheduler_job(
     process: ThisProcess,
     cluster: Setting[str],
     agent_rank: int | None,
-) -> tuple[dict[str, Setting[Any]], str | None]:
-    """Return fields of ``Job`` about the scheduler's job, and why its end is unknown if it is needed.
+) -> tuple[Setting[SchedulerJob | None], Setting[float | None], Setting[int], str | None]:
+    """Return the scheduler's job, when it ends, how many times it was restarted, and why its end is unknown.
 
     The scheduler is asked for the end only if an option needs it. ``cluster`` is the detected cluster:
     with ``--cluster none``, and inside a worker of another job, there is no scheduler. ``agent_rank``
@@ -50,11 +50,7 @@ def find_scheduler_job(
     ends_at, no_end = Setting[float | None](None, "default"), None
     if value_of("suspend_before", sources).value is not None:
         ends_at, no_end = _find_end(scheduler, job.value, variables, process, agent_rank)
-    return {
-        "scheduler": job,
-        "ends_at": ends_at,
-        "resumed": resumed or Setting(0, "default"),
-    }, no_end
+    return job, ends_at, resumed or Setting(0, "default"), no_end
 
 
 def default_run_id(
