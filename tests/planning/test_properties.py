@@ -60,7 +60,7 @@ def test_masks(made: Generated, options: BindingOptions, workers: int) -> None:
         if each.memory is not None:
             assert each.memory.nodes
             assert all(nodes[at].has_memory and nodes[at].cpus for at in each.memory.nodes)
-            around = _known_nodes(each) if each.gpus else set(each.nodes)
+            around = _known_nodes(each) if each.gpus else set(each.local_nodes)
             if options.memory is NumaMemory.BIND and options.mode is not NumaBinding.NONE:
                 cpus = each.cpus or here.allowed
                 around |= {at for at, node in nodes.items() if node.cpus & cpus}

@@ -93,7 +93,7 @@ def _near(machine: Machine, request: BindingRequest, workers: list[Placement]) -
 def _why_worse(machine: Machine, bound: Sequence[Placement]) -> str:
     """Return why some worker is better off without binding; "" if none is."""
     own = [worker for worker in bound if not worker.is_other and not worker.is_mapped]
-    if unusable := {node for worker in own if not worker.cpus for node in worker.nodes}:
+    if unusable := {node for worker in own if not worker.cpus for node in worker.local_nodes}:
         nodes = ",".join(map(str, sorted(unusable)))
         where = (
             f"GPUs are local to NUMA nodes {nodes}"
@@ -228,7 +228,7 @@ def _add(
 
 
 def _with_memory(machine: Machine, request: BindingRequest, worker: Placement) -> Placement:
-    nodes_near = set(worker.nodes)
+    nodes_near = set(worker.local_nodes)
     if nodes_near and request.memory is NumaMemory.BIND and request.mode is not NumaBinding.NONE:
         # Include all nodes with its CPUs, because the OOM killer acts when the bound nodes are full.
         cpus = worker.cpus or machine.allowed
@@ -238,8 +238,8 @@ def _with_memory(machine: Machine, request: BindingRequest, worker: Placement) -
     if nodes:
         return replace(worker, memory=MemoryPolicy(request.memory.value, nodes))
     why = "no memory policy: it has no NUMA node"
-    if worker.nodes:
-        unusable = ",".join(map(str, worker.nodes))
+    if worker.local_nodes:
+        unusable = ",".join(map(str, worker.local_nodes))
         why = f"no memory policy: this job may not use the memory of NUMA node {unusable}"
     return replace(worker, warning="; ".join(filter(None, [worker.warning, why])))
 

@@ -1,7 +1,7 @@
 """Makes the plan of this node for one attempt."""
 
 from collections.abc import Mapping, Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
@@ -14,6 +14,10 @@ from clusterrun.planning.node_warnings import idle_cpus_warning, require_binding
 from clusterrun.planning.placement import BindingRequest, Placement
 from clusterrun.planning.plan import NodePlan, WorkerPlan, WorkerSlot, World
 from clusterrun.planning.worker_slots import has_own_cpus, has_own_gpus
+
+if TYPE_CHECKING:
+    # Few jobs have services.
+    from clusterrun.job.services import Service
 
 RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """Does what torchrun's ``run_script_path`` does, in another interpreter (torch/distributed/run.py)."""
@@ -72,7 +76,7 @@ def plan_node(  # noqa: PLR0913 - a plan needs all of it
         )
     else:
         workers = tuple(
-            _worker_plan(job, machine, world, index, placement, error_files, before)
+            _main_worker(job, machine, world, index, placement, error_files, before)
             for index, placement in enumerate(placements)
         )
     return NodePlan(
@@ -86,7 +90,37 @@ def plan_node(  # noqa: PLR0913 - a plan needs all of it
     )
 
 
-def command_of(program: WorkerProgram, python: str) -> tuple[str, ...]:
+def worker_plan(  # noqa: PLR0913, PLR0917 - a worker has all of it
+    job: Job,
+    rank: GlobalRank,
+    local_rank: LocalRank,
+    placement: Placement,
+    program: WorkerProgram,
+    env: Mapping[str, str],
+    before: Mapping[str, str],
+    service: "Service | None" = None,
+) -> WorkerPlan:
+    """Return the plan of a worker with these variables, in addition to those of the environment ``before``."""
+    argument = job.program.pass_local_rank if service is None else ""
+    if argument:
+        program = replace(program, args=(f"--{argument}={env['LOCAL_RANK']}", *program.args))
+    return WorkerPlan(
+        rank=rank,
+        local_rank=local_rank,
+        gpus=placement.gpus,
+        numa_nodes=placement.numa_nodes,
+        cpus=placement.cpus,
+        memory=placement.memory,
+        env=env,
+        warning=placement.warning,
+        command=_command(program, (service and service.python) or job.program.python),
+        runs_python=program.kind is not ProgramKind.EXECUTABLE,
+        service=service,
+        needs_ras_port=variables.needs_ras_port(job, placement.gpus, {**before, **env}),
+    )
+
+
+def _command(program: WorkerProgram, python: str) -> tuple[str, ...]:
     """Return the command line that a worker executes; ``python`` is the job's interpreter."""
     match program.kind:
         case ProgramKind.SCRIPT:
@@ -110,7 +144,7 @@ def _threads(job: Job, machine: Machine, placements: Sequence[Placement]) -> int
     return threads_per_worker(machine, placements)
 
 
-def _worker_plan(  # noqa: PLR0913, PLR0917 - as ``plan_node``
+def _main_worker(  # noqa: PLR0913, PLR0917 - as ``plan_node``
     job: Job,
     machine: Machine,
     world: World,
@@ -119,8 +153,7 @@ def _worker_plan(  # noqa: PLR0913, PLR0917 - as ``plan_node``
     error_files: str | None,
     before: Mapping[str, str],
 ) -> WorkerPlan:
-    local_rank, argument, script = LocalRank(index), job.program.pass_local_rank, job.script
-    is_alone = has_own_gpus(job, machine)
+    local_rank, is_alone = LocalRank(index), has_own_gpus(job, machine)
     env = {
         **variables.worker_variables(world, local_rank, error_files),
         **({} if job.tasks is None else _task_variables(job.tasks, is_alone=is_alone)),
@@ -128,22 +161,9 @@ def _worker_plan(  # noqa: PLR0913, PLR0917 - as ``plan_node``
     }
     if job.workers.cluster == "paddle":
         env |= variables.paddle_variables(job, world, local_rank)
-    if argument:
-        script = replace(script, args=(f"--{argument}={env['LOCAL_RANK']}", *script.args))
-    return WorkerPlan(
-        rank=GlobalRank(world.first_rank + local_rank),
-        local_rank=local_rank,
-        gpus=placement.gpus,
-        numa_nodes=placement.numa_nodes,
-        cpus=placement.cpus,
-        memory=placement.memory,
-        env=env,
-        warning=placement.warning,
-        command=command_of(script, job.program.python),
-        runs_python=script.kind is not ProgramKind.EXECUTABLE,
-        needs_ras_port=variables.needs_ras_port(job, placement.gpus, before),
-        local_rank_reason=_local_rank_reason(job, machine, is_alone=is_alone),
-    )
+    rank = GlobalRank(world.first_rank + local_rank)
+    plan = worker_plan(job, rank, local_rank, placement, job.script, env, before)
+    return replace(plan, local_rank_reason=_local_rank_reason(job, machine, is_alone=is_alone))
 
 
 def _task_variables(tasks: TaskLayout, *, is_alone: bool) -> dict[str, str]:

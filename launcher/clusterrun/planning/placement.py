@@ -61,14 +61,14 @@ class Placement(Struct, frozen=True):
         return any(local.is_mapped for local in self.local_cpus)
 
     @property
-    def nodes(self) -> tuple[int, ...]:
+    def local_nodes(self) -> tuple[int, ...]:
         """The ids of the NUMA nodes of its local CPUs."""
         return tuple(sorted({node for local in self.local_cpus for node in local.nodes}))
 
     @property
     def numa_nodes(self) -> tuple[int, ...]:
         """The ids of the NUMA nodes for which ``cpus`` were chosen; () if it is not bound."""
-        return self.nodes if self.cpus else ()
+        return self.local_nodes if self.cpus else ()
 
 
 def assign(machine: Machine, request: BindingRequest) -> list[Placement]:

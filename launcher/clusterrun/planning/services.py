@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank, counted
 from clusterrun.errors import UsageError
 from clusterrun.job.declarations import Setting
-from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
+from clusterrun.job.job import MAIN, Job, WorkerProgram
 from clusterrun.job.program import COMMAND_LINE
 from clusterrun.job.services import SHELL, Service
 from clusterrun.machine.machine import Gpu, Machine
 from clusterrun.planning import variables
-from clusterrun.planning.node_plan import command_of
+from clusterrun.planning.node_plan import worker_plan
 from clusterrun.planning.placement import Placement
 from clusterrun.planning.plan import ProgramOnNode, ProgramWorld, WorkerPlan, WorkerSlot, World
 from clusterrun.planning.worker_slots import first_slice, local_size
@@ -263,16 +263,16 @@ def worker_plans(  # noqa: PLR0913 - as ``plan_node``
     rest = [gpu for gpu in machine.visible if gpu not in of_services]
     indices: dict[str | None, Iterator[int]] = defaultdict(count)
     found: list[WorkerPlan] = []
-    for local_rank, (slot, placement) in enumerate(own):
+    for at, (slot, placement) in enumerate(own):
         program, service = programs[slot.program], services.get(slot.program)
-        index = next(indices[slot.program])
-        number = program.first + program.position_on(world.node_rank)[1] + index
+        index, local_rank = next(indices[slot.program]), LocalRank(at)
+        number = GlobalRank(program.first + program.position_on(world.node_rank)[1] + index)
         visible: Sequence[Gpu] = rest
         if service is not None:
             visible = gpus_of[service.name] if service.world else placement.gpus
         own_env = {
             **_variables(world, program, index, service),
-            **variables.file_variables(world, number, LocalRank(local_rank), error_files),
+            **variables.file_variables(world, number, local_rank, error_files),
             **_visible_gpus(machine, visible, service, env),
             **addresses,
         }
@@ -280,23 +280,7 @@ def worker_plans(  # noqa: PLR0913 - as ``plan_node``
             own_env |= variables.own_gpus_variables(job, machine, placement.gpus, index, env)
         own_env = {**_own_env(job, service, {**env, **own_env}, later), **own_env}
         script = _program(job, service, {**env, **own_env}, later)
-        python = (service and service.python) or job.program.python
-        found.append(
-            WorkerPlan(
-                rank=GlobalRank(number),
-                local_rank=LocalRank(local_rank),
-                gpus=placement.gpus,
-                numa_nodes=placement.numa_nodes,
-                cpus=placement.cpus,
-                memory=placement.memory,
-                env=own_env,
-                warning=placement.warning,
-                command=command_of(script, python),
-                runs_python=script.kind is not ProgramKind.EXECUTABLE,
-                service=service,
-                needs_ras_port=variables.needs_ras_port(job, placement.gpus, {**env, **own_env}),
-            )
-        )
+        found.append(worker_plan(job, number, local_rank, placement, script, own_env, env, service))
     return tuple(found)
 
 
@@ -361,10 +345,6 @@ def _program(
     A program from the command line, or one that a shell runs, is not expanded again.
     """
     program = job.script if service is None else service.program
-    argument = job.program.pass_local_rank if service is None else ""
-    if argument:
-        local_rank = f"--{argument}={environment['LOCAL_RANK']}"
-        program = replace(program, args=(local_rank, *program.args))
     origin = job.origin("script") if service is None else service.where
     if origin == COMMAND_LINE or (program.name, *program.args[:1]) == SHELL:
         return program
