@@ -15,6 +15,7 @@ from msgspec import Struct
 from clusterrun.errors import UsageError
 from clusterrun.processes import blocked, describe_wait_status, python_options, reap_child
 from clusterrun.workers.children import process_limit_error
+from clusterrun.workers.fork_server import messages
 from clusterrun.workers.fork_server.channel import HelperChannel
 from clusterrun.workers.fork_server.kernel import (
     SECONDS_BETWEEN_CHECKS,
@@ -24,13 +25,8 @@ from clusterrun.workers.fork_server.kernel import (
     send_signal,
     state_and_parent,
 )
-from clusterrun.workers.fork_server.messages import FROM_FORK_SERVER, TO_FORK_SERVER
 
 SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
-
-AGENT_FD = 3
-STDERR_FD = 4
-"""The agent's standard error; the server's own is a pipe to the agent until it is ready."""
 
 SECONDS_TO_EXIT = 1.0
 """Time to exit after the connection has ended, and again after SIGKILL."""
@@ -85,7 +81,7 @@ class ServerProcess:
             theirs.close()
         self._printed: int | None = printed
         """Read end of its standard error; None once read."""
-        self.channel = HelperChannel(ours, TO_FORK_SERVER, FROM_FORK_SERVER)
+        self.channel = HelperChannel(ours, messages.TO_FORK_SERVER, messages.FROM_FORK_SERVER)
         self.is_ready = False
 
     def set_ready(self) -> str:
@@ -203,10 +199,10 @@ def _execute(
             environment,
             # The connection is first: it was made first, so no pipe has the numbers 3 and 4.
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, connection, AGENT_FD),
+                (os.POSIX_SPAWN_DUP2, connection, messages.AGENT_FD),
                 (os.POSIX_SPAWN_DUP2, stdin, 0),
                 (os.POSIX_SPAWN_DUP2, stdout, 1),
-                (os.POSIX_SPAWN_DUP2, 2, STDERR_FD),
+                (os.POSIX_SPAWN_DUP2, 2, messages.STDERR_FD),
                 (os.POSIX_SPAWN_DUP2, stderr, 2),
             ],
             # Its own process group: the terminal's signals are for the agent.

@@ -34,6 +34,12 @@ else:
             return self
 
 
+AGENT_FD = 3
+"""The connection to the agent, in the fork server."""
+
+STDERR_FD = 4
+"""The agent's standard error; the server's own is a pipe to the agent until it is ready."""
+
 # From the agent to the fork server.
 
 

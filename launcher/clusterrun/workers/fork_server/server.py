@@ -51,10 +51,6 @@ if TYPE_CHECKING:
     Callback = Callable[[], ScriptRun | None]
     """Called when a descriptor is readable; returns a script run only in a forked child."""
 
-AGENT_FD = 3
-STDERR_FD = 4
-"""The agent's standard error; descriptor 2 is a pipe for errors of the interpreter's start."""
-
 _MAX_READS_AT_END = 1024
 """Of 64 KiB each: more than an agent is ever sent."""
 
@@ -77,12 +73,12 @@ def main(script_namespace: Mapping[str, object], initial_modules: Collection[str
     gc.freeze()
     gc.enable()
     # Workers inherit only descriptors 0, 1 and 2, whatever the launcher's parent has left open.
-    close_descriptors_above(STDERR_FD)
-    os.dup2(STDERR_FD, 2)
-    os.close(STDERR_FD)
+    close_descriptors_above(messages.STDERR_FD)
+    os.dup2(messages.STDERR_FD, 2)
+    os.close(messages.STDERR_FD)
     # If a daemon of a worker inherited it, the agent would not see the server's end.
-    os.set_inheritable(AGENT_FD, False)
-    connection = socket.socket(fileno=AGENT_FD)
+    os.set_inheritable(messages.AGENT_FD, False)
+    connection = socket.socket(fileno=messages.AGENT_FD)
     agent = HelperChannel(connection, messages.FROM_FORK_SERVER, messages.TO_FORK_SERVER)
     refused = refused_protections()
     preparation = ScriptPreparation(script_namespace, initial_modules)
