@@ -388,7 +388,7 @@ def test_node_zero_time_is_known_after_an_answer(lone: LoneMember) -> None:
         (None, None),
         (ChannelEnd.UNREACHABLE, NodeZeroLoss(SILENCE, is_silent=True)),
         *(
-            (how, NodeZeroLoss("is gone"))
+            (how, NodeZeroLoss("is gone", is_closed=True))
             for how in (ChannelEnd.CLOSED, ChannelEnd.RESET, ChannelEnd.BAD, ChannelEnd.SLOW)
         ),
     ],

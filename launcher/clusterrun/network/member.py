@@ -63,6 +63,8 @@ class NodeZeroLoss(Struct, frozen=True):
     """For messages, with node 0 as the subject: for example "is gone"."""
     is_silent: bool = False
     """Node 0 may be alive, and the job may continue without this node."""
+    is_closed: bool = False
+    """The connection has ended."""
 
 
 class Member:
@@ -149,7 +151,7 @@ class Member:
     def loss(self, now: float) -> NodeZeroLoss | None:
         """Return how node 0 was lost; None if it is not lost."""
         if self.channel.end not in {None, ChannelEnd.UNREACHABLE}:
-            return NodeZeroLoss(ChannelEnd.CLOSED.value)
+            return NodeZeroLoss(ChannelEnd.CLOSED.value, is_closed=True)
         if self.channel.end is ChannelEnd.UNREACHABLE or self._heartbeat.is_silent(now):
             return NodeZeroLoss(silence(self._node.settings.node_zero_silence), is_silent=True)
         return None

@@ -10,7 +10,7 @@ from clusterrun.errors import LauncherError
 from clusterrun.job.values import LOOPBACK
 from clusterrun.loop import NEVER, Loop
 from clusterrun.network.addresses import Address, interface_of, is_own
-from clusterrun.network.channel import ChannelEnd, OutgoingChannel
+from clusterrun.network.channel import OutgoingChannel
 from clusterrun.network.dialer import Dialer
 from clusterrun.network.handshake import BadFrame
 from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, error_of, node_zero_silent_error
@@ -77,7 +77,7 @@ class Dialing(Struct, eq=False):
     busy_deadline: float = NEVER
     """Until when that program must turn out to be node 0."""
     deadline: float = NEVER
-    """Until when node 0 must answer a node that it has given up before."""
+    """Until when node 0 must answer a node that it has declared lost before; NEVER for other nodes."""
 
     @property
     def due(self) -> float:
@@ -146,8 +146,6 @@ class Membership:
         self.node_zero = node.hello.host if node.hello.rank == 0 else ""
         """Node 0's host; "" while it is unknown."""
         self._lines = LineLimit()
-        self._was_given_up = False
-        """Node 0 has declared this node lost before, and it rejoins or has rejoined."""
         self._has_ended = False
         """The job has ended, or continues without this node: no more messages will come."""
         self._has_succeeded = False
@@ -218,7 +216,7 @@ class Membership:
             self._state.close()
         hello = replace(self._node.hello, identity=os.urandom(8).hex(), rank=None)
         self._node = self._node._replace(hello=hello)
-        self._world, self._was_given_up, self._has_ended = None, True, False
+        self._world, self._has_ended = None, False
         self._context.renew_lease(None)
         dialer = Dialer(self._node, self._loop, self.events, retries_forever=True)
         until = self._loop.clock() + self._settings.rhythm.timeout
@@ -314,7 +312,7 @@ class Membership:
             yield from self._handle_loss(loss, now)
             return
         if isinstance(self._state, HelloSent) and now >= self._state.deadline:
-            if self._was_given_up:
+            if self._state.dialing.deadline < NEVER:
                 yield from self._end_excluded(now)
                 return
             raise node_zero_silent_error(self._settings)
@@ -333,8 +331,8 @@ class Membership:
         """
         if isinstance(self._state, HelloSent):
             self._state.is_refused = True
-        if self._was_given_up:
-            return refused.text
+            if self._state.dialing.deadline < NEVER:
+                return refused.text
         several = len(self._settings.ports.value) > 1
         if refused.refusal is not Refusal.TRY_NEXT_PORT or not several:
             raise error_of(refused)
@@ -348,7 +346,7 @@ class Membership:
                 how = loss.how
                 if loss.is_silent:
                     how = f"node 0 {how}"
-                elif how == ChannelEnd.CLOSED.value:
+                elif loss.is_closed:
                     how = channel.error_text or CLOSED_BY_NODE_ZERO
                 dialing.dialer.reject(channel, how, now)
                 if not is_refused:
