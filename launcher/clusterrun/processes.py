@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from clusterrun.errors import MachineError
 from clusterrun.signals import signal_name
 
 SECONDS_BETWEEN_CHECKS = 0.05
@@ -419,3 +420,25 @@ def raise_descriptor_limit(count: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
     return soft
+
+
+def require_descriptors(needed: int, wanted: int, users: str) -> None:
+    """Raise the limit of open files to ``wanted``, or to the hard limit if that is lower.
+
+    Args:
+        needed: open files without which the job can't run.
+        wanted: open files of the worst case.
+        users: what they are for, as in "64 workers".
+
+    Raises:
+        MachineError: fewer than ``needed`` are allowed.
+
+    """
+    allowed = raise_descriptor_limit(wanted)
+    if allowed < needed:
+        raise MachineError(
+            f"this node needs {needed} open files for {users}, but its hard limit is {allowed}"
+            " (ulimit -Hn)",
+            f"raise it: ulimit -n {needed} as root; Docker has --ulimit nofile={needed},"
+            f" systemd LimitNOFILE={needed}",
+        )

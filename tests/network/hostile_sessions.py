@@ -100,7 +100,7 @@ def replace_sockets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(membership, "open_ports", lambda _node: (Port.opened.pop(), None))
     patch.setattr(membership, "SECONDS_FOR_VERDICT", 0.0)
     patch.setattr(membership, "SECONDS_TO_FINISH", 0.0)
-    patch.setattr(server, "allow_connections", lambda _nodes, _strangers: None)
+    patch.setattr(server, "require_descriptors", lambda *_: None)
     patch.setattr(CoordinatorServer, "check_for_duplicate", lambda _server: None)
     patch.setattr(agent.Agent, "_probe", _ask)
 

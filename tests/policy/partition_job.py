@@ -52,7 +52,7 @@ def replace_sockets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(membership, "SECONDS_FOR_VERDICT", 0.0)
     patch.setattr(membership, "SECONDS_TO_FINISH", 0.0)
     patch.setattr(server, "Channel", lambda _decoder, end, _handshake: end)
-    patch.setattr(server, "allow_connections", lambda _nodes, _strangers: None)
+    patch.setattr(server, "require_descriptors", lambda *_: None)
     patch.setattr(CoordinatorServer, "check_for_duplicate", lambda _server: None)
 
 

@@ -14,7 +14,7 @@ from typing import assert_never
 import msgspec
 from msgspec import Struct
 
-from clusterrun.errors import LauncherError, MachineError
+from clusterrun.errors import LauncherError
 from clusterrun.loop import NEVER, Loop, Priority, Ready
 from clusterrun.network.addresses import is_own, loopback_address, plain_address
 from clusterrun.network.channel import (
@@ -52,7 +52,7 @@ from clusterrun.policy.messages import (
 )
 from clusterrun.policy.settings import NODE_ZERO_SILENCE_INTERVALS
 from clusterrun.ports import MasterPort
-from clusterrun.processes import raise_descriptor_limit
+from clusterrun.processes import require_descriptors
 
 SECONDS_TO_SEND_HELLO = 10.0
 SECONDS_TO_READ_A_REFUSAL = 2.0
@@ -118,7 +118,11 @@ class CoordinatorServer:
 
         """
         settings = coordinator.settings
-        allow_connections(settings.nodes, 2 * MAX_UNAUTHENTICATED)
+        require_descriptors(
+            settings.nodes + OTHER_DESCRIPTORS,
+            settings.nodes + 2 * MAX_UNAUTHENTICATED,
+            f"connections to {settings.nodes} nodes",
+        )
         self.coordinator = coordinator
         self.reached_at: str | None = None
         """The address of this node to which the first member from another machine connected."""
@@ -504,19 +508,3 @@ def open_ports(node: JoiningNode) -> tuple[RendezvousPort, MasterPort | None]:
     except LauncherError:
         joining.release()
         raise
-
-
-def allow_connections(nodes: int, others: int) -> None:
-    """Raise the limit of open files to one for each node, and for ``others`` if the hard limit allows.
-
-    Raises:
-        MachineError: the hard limit is too low for all nodes.
-
-    """
-    allowed, needed = raise_descriptor_limit(nodes + others), nodes + OTHER_DESCRIPTORS
-    if allowed < needed:
-        raise MachineError(
-            f"node 0 keeps connections to {nodes} nodes and needs {needed} open files,"
-            f" its hard limit is {allowed}",
-            f"raise it on node 0: as root ulimit -n {needed}, for a service LimitNOFILE={needed}",
-        )

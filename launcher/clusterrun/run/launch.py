@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from clusterrun.bounds import counted
 from clusterrun.errors import LauncherError, MachineError
 from clusterrun.job.job import Job
 from clusterrun.job.output import shows_colours
@@ -28,7 +29,7 @@ from clusterrun.policy.actions import Pause, SendToCoordinator
 from clusterrun.policy.events import Event, NodeChecked, SuspensionRequested
 from clusterrun.policy.outcome import HelperFailed, Interrupted, Outcome, Report, Suspended
 from clusterrun.policy.waiting import WaitingNode, WaitResult
-from clusterrun.processes import is_fork_patched, raise_descriptor_limit
+from clusterrun.processes import is_fork_patched, require_descriptors
 from clusterrun.run.agent import Agent
 from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.commands import Commands
@@ -186,7 +187,10 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
 
     """
     node = LocalNode.of(resolved, MachineSource.here(environ))
-    raise_open_file_limit(node.size)
+    # The relay has four files open for each worker, and the fork server has as many while workers start.
+    # This process may have five in transit over a socket, which the kernel counts against the soft limit.
+    files = FILES_PER_WORKER * node.size + OTHER_FILES
+    require_descriptors(files, 2 * files, counted(node.size, "worker"))
     if node.job.failures.pdb:
         # Few jobs are debugged.
         from clusterrun.run.post_mortem import check_terminal
@@ -198,27 +202,6 @@ def _this_node(resolved: Resolved, environ: Mapping[str, str]) -> LocalNode:
 def _warn_of_loopback(relay: RelayClient) -> None:
     if trouble := loopback_error():
         relay.notice(f"warning: {trouble}, so ranks can't connect to each other; {LOOPBACK_HINT}")
-
-
-def raise_open_file_limit(workers: int) -> None:
-    """Raise the limit of open files, so all workers can be started at once.
-
-    The relay has four files open for each worker, and the fork server has as many while workers start. This
-    process may have five in transit over a socket, which the kernel counts against the soft limit.
-
-    Raises:
-        MachineError: the hard limit is too low.
-
-    """
-    needed = FILES_PER_WORKER * workers + OTHER_FILES
-    allowed = raise_descriptor_limit(2 * needed)
-    if allowed < needed:
-        raise MachineError(
-            f"{workers} worker{'' if workers == 1 else 's'} on this node need {needed} open files,"
-            f" but the hard limit is {allowed} (ulimit -Hn)",
-            f"raise it: ulimit -n {needed} as root; Docker has --ulimit nofile={needed},"
-            f" systemd LimitNOFILE={needed}",
-        )
 
 
 def _start_preparation(context: LaunchContext, plan: NodePlan) -> None:

@@ -348,17 +348,20 @@ def test_traceback_is_complete_if_another_rank_fails_meanwhile(clusterrun: Launc
         (
             ["--nproc-per-node=64"],
             "287",
-            "64 workers on this node need 288 open files, but the hard limit is 287 (ulimit -Hn)",
+            (
+                "this node needs 288 open files for 64 workers, but its hard limit is 287"
+                " (ulimit -Hn)"
+            ),
             "raise it: ulimit -n 288 as root; Docker has --ulimit nofile=288, systemd LimitNOFILE=288",
         ),
         (
             node_options(100)[0],
             "60:120",
             (
-                "node 0 keeps connections to 100 nodes and needs 164 open files,"
-                " its hard limit is 120"
+                "this node needs 164 open files for connections to 100 nodes,"
+                " but its hard limit is 120 (ulimit -Hn)"
             ),
-            "raise it on node 0: as root ulimit -n 164, for a service LimitNOFILE=164",
+            "raise it: ulimit -n 164 as root; Docker has --ulimit nofile=164, systemd LimitNOFILE=164",
         ),
     ],
     ids=["workers", "nodes"],
