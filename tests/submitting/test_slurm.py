@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from clusterrun.clients.submit import QueuedJob, Submission, submit
+from clusterrun.clients.slurm_job import QueuedJob
+from clusterrun.clients.submit import Submission, submit
 from clusterrun.errors import MachineError, UsageError
 from clusterrun.job.this_process import CommandResult
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.clients.submit import JobState, QueuedJob, parse_job_state
+from clusterrun.clients.slurm_job import JobState, QueuedJob, parse_job_state
 
 RUNNING = (
     "JobId=12 JobName=train UserId=me(1000) JobState=RUNNING Reason=None Dependency=(null)"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.clients.submit import QueuedJob, follow
+from clusterrun.clients.slurm_job import QueuedJob, follow
 from clusterrun.job.this_process import CommandResult
 
 JOB = QueuedJob("7")
