@@ -13,6 +13,9 @@ from typing import Generic, Protocol, TypeVar
 NEVER = float("inf")
 """A time, in seconds, that is never reached."""
 
+MAX_POLL_SECONDS = 3600.0
+"""The kernel takes the timeout of a poll in milliseconds, as a C int."""
+
 MAX_UNAUTHENTICATED_PER_TURN = 16
 """Limits how long a flood of unauthenticated connections can delay everything else."""
 
@@ -128,9 +131,13 @@ class Loop(Generic[EventT]):
         self._events = deque(filter(wanted, self._events))
 
     def turn(self, until: float = NEVER) -> None:
-        """Wait until a descriptor is ready, a timer is due or ``until`` has passed; then serve them."""
+        """Wait until a descriptor is ready, a timer is due or ``until`` has passed; then serve them.
+
+        It waits an hour at most, so callers check whether the time has come.
+        """
         soonest = min([until, *(timer.due for timer in self._timers)])
-        seconds = None if soonest == NEVER else max(0.0, soonest - self.clock())
+        left = max(0.0, soonest - self.clock())
+        seconds = None if soonest == NEVER else min(left, MAX_POLL_SECONDS)
         # All ready ones: a member that is not read in this turn may count as silent.
         ready = [each for each, _ in self._epoll.poll(seconds, len(self._watched) + 1)]
         now = self.clock()

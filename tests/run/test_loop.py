@@ -189,3 +189,12 @@ def test_descriptor_is_watched_for_writing_while_data_is_queued(
     loop.keep(lambda _event: False)
     loop.at("quiet", time.monotonic() + 0.02, lambda _at: "quiet")
     assert loop.next_event() == "quiet"
+
+
+def test_moment_in_a_month_does_not_overflow(loop: Loop[str], stack: ExitStack) -> None:
+    """The kernel takes milliseconds as a C int, 24.8 days at most."""
+    pipe = Pipe(stack)
+    loop.at("end of the job", loop.clock() + 30 * 86400.0, lambda _at: "far")
+    loop.watch(pipe.reads, pipe.write("readable"))
+
+    assert loop.next_event() == "readable"

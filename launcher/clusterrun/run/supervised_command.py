@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 
 from clusterrun.job.declarations import Setting
-from clusterrun.loop import NEVER
+from clusterrun.loop import MAX_POLL_SECONDS, NEVER
 from clusterrun.processes import (
     become_subreaper,
     describe_wait_status,
@@ -28,9 +28,6 @@ from clusterrun.workers.children import fork
 
 MAX_OUTPUT_BYTES = 1 << 16
 """Of the end of the output, which is kept."""
-
-MAX_POLL_SECONDS = 3600.0
-"""``poll`` takes milliseconds as a C int, which limits its timeout."""
 
 SECONDS_TO_END = 5.0
 """For the supervising process to kill all processes of the command."""
