@@ -15,6 +15,7 @@ from clusterrun.network.channel import FROM_COORDINATOR
 from clusterrun.network.handshake import MAGIC, VERSION
 from clusterrun.policy import messages
 from clusterrun.policy.joining import Gathering
+from clusterrun.policy.queries import MAX_BODY, Answer, Query, Topic
 from clusterrun.processes import raise_descriptor_limit
 
 from tests.network.clients import (
@@ -421,3 +422,22 @@ def test_open_file_limit_is_raised_up_to_the_hard_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
     assert (allowed, raised, kept) == (700, 700, 700)
+
+
+def test_node_that_is_slow_to_receive_answers_stays_in_the_job(stack: ExitStack) -> None:
+    """What others have answered is dropped instead: thousands of stacks are tens of MiB."""
+    job = start_coordinator(stack)
+    slow = connect(stack, job).join(hello(1))
+    slow.receive()
+    for number in range(1, 8):
+        slow.send(Query(number, Topic.STACKS, 60.0))
+        job.run_for(0.1)
+        job.run_for(0.01)
+        job.send_from_node_zero(Answer(number, 0, "n0", bytes(MAX_BODY)))
+    answers = [slow.receive_kind(Answer) for _ in range(7)]
+
+    first, last = answers[0], answers[-1]
+    assert isinstance(first, Answer)
+    assert (len(first.body), first.problem) == (MAX_BODY, "")
+    assert last == Answer(7, 0, "n0", problem=server.TOO_SLOW)
+    assert not job.server.coordinator.members.lost

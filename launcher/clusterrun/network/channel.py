@@ -143,6 +143,10 @@ class Channel(Generic[MessageT]):
         """Whether data is queued; call ``flush`` when the socket becomes writable."""
         return bool(self._outgoing) and self.end is None
 
+    @property
+    def unsent_bytes(self) -> int:
+        return len(self._outgoing)
+
     def watch(
         self,
         loop: Loop[EventT],

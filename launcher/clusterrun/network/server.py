@@ -13,6 +13,7 @@ from typing import assert_never
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterrun.errors import LauncherError
 from clusterrun.loop import NEVER, Loop, Priority, Ready
@@ -50,6 +51,7 @@ from clusterrun.policy.messages import (
     Refused,
     WorldFormed,
 )
+from clusterrun.policy.queries import Answer
 from clusterrun.policy.settings import NODE_ZERO_SILENCE_INTERVALS
 from clusterrun.ports import MasterPort
 from clusterrun.processes import require_descriptors
@@ -66,6 +68,12 @@ MAX_UNAUTHENTICATED = 256
 
 MAX_ACCEPTED_PER_TURN = 16
 """A flood of connections must not keep members or signals waiting."""
+
+MAX_UNSENT_BEFORE_ANSWER = 4 << 20
+"""With more, the body of another node's answer is dropped. The channel would end at twice as much, and
+that node's answer has up to 3 MiB."""
+
+TOO_SLOW = "has answered, but this node is too slow to receive all answers"
 
 OTHER_DESCRIPTORS = 64
 """Open files that node 0 needs in addition to its connections."""
@@ -255,6 +263,9 @@ class CoordinatorServer:
             if number == LOCAL_CONNECTION:
                 self._own_messages.append(message)
             elif connection := self._connections.get(number):
+                unsent = connection.channel.unsent_bytes
+                if isinstance(message, Answer) and unsent > MAX_UNSENT_BEFORE_ANSWER:
+                    body = msgspec.msgpack.encode(replace(message, body=b"", problem=TOO_SLOW))
                 connection.channel.send_body(body)
                 if connection.channel.wants_write:
                     connection.watch(self._loop)

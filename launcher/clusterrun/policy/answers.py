@@ -84,7 +84,7 @@ def decode_answer(answer: Answer, kind: type[BodyT]) -> BodyT | str:
 def decode_answers(
     answers: Answers, kind: type[BodyT]
 ) -> tuple[tuple[tuple[Answer, BodyT], ...], tuple[MissingNode, ...]]:
-    """Return the decode_answer answers, and the nodes without one, by node rank."""
+    """Return the decoded answers, and the nodes without one, by node rank."""
     found = []
     missing = [*answers.end.missing]
     for answer in answers.answers:
