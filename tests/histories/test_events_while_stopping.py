@@ -174,3 +174,30 @@ def test_late_event_of_earlier_attempt_is_ignored() -> None:
     assert job.exits(0).time_passes(60).delivers_all().new_lines() == []
     assert job.exits(1).leftovers_end().new_lines() == ["node 0 waits for what its ranks have left"]
     assert job.settles().new_lines() == ["node 0 ends with 0: all ranks have succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "reason"),
+    [
+        (
+            lambda job: job.exits(1, code=3),
+            "3: rank 1 failed (no restart: exit code 3 is one of --no-restart-exit-codes 3)",
+        ),
+        (
+            lambda job: job.cannot_start(1, "exec", "No such file or directory"),
+            (
+                "126: rank 1 failed (no restart: a worker that can't be started now can't be started"
+                " the next time either)"
+            ),
+        ),
+    ],
+)
+def test_signal_after_final_failure_is_not_the_reason(
+    fails: Callable[[Job], Job], reason: str
+) -> None:
+    """No restart would have followed without it."""
+    job = Job(workers=2, restarts=1, final_codes=[3])
+    fails(job).delivers_all().new_lines()
+
+    assert job.signalled(signal.SIGTERM).delivers_all().new_lines() == []
+    assert last_line(job) == f"node 0 ends with {reason}"

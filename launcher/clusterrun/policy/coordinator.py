@@ -709,7 +709,10 @@ class Coordinator:
         first, known = running.evidence.first, running.evidence.external
         if not isinstance(cause, Interrupted) or cause in known:
             return
-        if isinstance(first, WorkerResult) and self._options_allow_restart(WorkerFailed(first)):
+        if not isinstance(first, WorkerResult):
+            return
+        why = WorkerFailed(first)
+        if self._options_allow_restart(why) and not self._restarts.why_not(why):
             self.members.note(notices.no_restart(cause.number), [node])
 
     def _with_host(self, node: Node, cause: ExternalCause) -> ExternalCause:
@@ -738,7 +741,8 @@ class Coordinator:
                 most = self.settings.job.failures.max_restarts
                 no_restart = f"no restart is left (--max-restarts {most})"
             return self._end(running, why, no_restart)
-        if external_cause := evidence.external_cause():
+        external_cause = evidence.external_cause()
+        if external_cause and not self._restarts.why_not(why):
             # It came while all nodes were stopping, and prevents the restart.
             return self._end(running, external_cause)
         return self._restart(running, why, at)
@@ -1073,8 +1077,9 @@ class Coordinator:
     def _restart(self, running: Running, why: ReasonToRestart, at: float) -> State:
         """Prepare the next attempt, or end the job."""
         restarts, rejoin_timeout = self._restarts, self._assignment.rejoin_timeout
+        no_restart = self._assignment.why_end() or restarts.why_not(why)
         restarts.ended(why)
-        if no_restart := self._assignment.why_end() or restarts.why_not():
+        if no_restart:
             return self._end_without_restart(running, no_restart)
         delay = restarts.begin()
         state = Restarting(running.attempt, NEVER, not_before=at + delay)

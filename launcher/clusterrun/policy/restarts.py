@@ -26,7 +26,7 @@ available again, so a worker that fails at once must not use up all restarts in 
 
 
 class Restarts:
-    """Counts restarts, and knows why the last two attempts ended."""
+    """Counts restarts, and knows why the last attempt ended."""
 
     def __init__(self, options: Failures) -> None:
         self.count = 0
@@ -35,7 +35,6 @@ class Restarts:
         """The last consecutive attempts whose worker failed soon after its start."""
         self._last: ReasonToRestart | None = None
         """Why the last attempt ended; None while the first one runs."""
-        self._before: ReasonToRestart | None = None
         self._options = options
 
     @property
@@ -44,7 +43,7 @@ class Restarts:
 
     def ended(self, why: ReasonToRestart) -> None:
         """Record why an attempt has ended."""
-        self._before, self._last = self._last, why
+        self._last = why
 
     @property
     def ended_by(self) -> ReasonToRestart:
@@ -59,11 +58,14 @@ class Restarts:
             raise AssertionError("a worker has failed")  # noqa: TRY004 - of ours, not of a caller
         self._last = replace(self._last, fails_check=True)
 
-    def why_not(self) -> str:
-        """Return why no attempt may follow the last failure, for messages; "" if one may."""
-        if not isinstance(self._last, WorkerFailed):
+    def why_not(self, why: ReasonToRestart) -> str:
+        """Return why no attempt may follow one that ends for this reason, for messages; "" if one may.
+
+        Call it before ``ended``.
+        """
+        if not isinstance(why, WorkerFailed):
             return ""
-        cause, options = self._last.cause, self._options
+        cause, options = why.cause, self._options
         if isinstance(cause.exit_status, NotStarted):
             return "a worker that can't be started now can't be started the next time either"
         code = exit_code_of(cause.exit_status)
@@ -89,9 +91,9 @@ class Restarts:
 
     def _repeats(self, cause: WorkerResult) -> bool:
         """Return whether a worker has failed soon after its start in the last two attempts, in the same way."""
-        if not isinstance(self._before, WorkerFailed):
+        if not isinstance(self._last, WorkerFailed):
             return False
-        other = self._before.cause
+        other = self._last.cause
         is_early = _is_early(cause) and _is_early(other)
         # A worker that printed nothing may have failed for any reason.
         same_line = _last_line(cause) == _last_line(other) != ""
