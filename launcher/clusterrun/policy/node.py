@@ -1166,8 +1166,8 @@ class Attempt:
         A known external cause is also why node 0 is lost: mpirun kills node 0 one second after its
         SIGTERM.
         """
-        self.external_cause = self.external_cause or self._external_cause_elsewhere
-        self._external_cause_at = event.at
+        if self.external_cause is None:
+            self.external_cause, self._external_cause_at = self._external_cause_elsewhere, event.at
         why = notices.lost(event.node)
         if self.answer is None:
             self.answer = messages.Verdict(self.external_cause or event.node, "")
