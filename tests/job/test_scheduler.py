@@ -140,7 +140,7 @@ def test_requeue_in_kubernetes_needs_no_command() -> None:
 
 @pytest.mark.parametrize("variables", [{}, {**BATCH, "CLUSTERRUN_CLUSTER": "none"}])
 def test_requeue_without_a_scheduler_is_an_error(variables: Mapping[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"requeue: only .* can requeue a job"):
+    with pytest.raises(UsageError, match=r"requeue works only in a job of .* or Kubernetes,"):
         resolved(variables, FakeScheduler({}), requeue=True)
 
 

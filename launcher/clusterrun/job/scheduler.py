@@ -43,8 +43,8 @@ def find_scheduler_job(
     if requeue.value and job.value is None:
         *others, last = (each.scheduler.title for each in CLUSTERS if each.job_variables)
         raise UsageError(
-            f"{requeue.origin}: only {', '.join(others)} or {last} can requeue a job, but none of"
-            " them started this one",
+            f"{requeue.origin} works only in a job of {', '.join(others)} or {last}, but none of them"
+            " started this one",
             f"remove {requeue.origin}, or submit the job to a scheduler",
         )
     ends_at, no_end = Setting[float | None](None, "default"), None
