@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from clusterrun.policy.samples import Activity, NodeSamples, WhyNoStacks
 from clusterrun.processes import TimeLimitedChild
@@ -181,19 +182,26 @@ def test_missing_or_broken_py_spy(start: Start, program: Path | None, why: str) 
     assert found.windows[0].cpu < 0.1
 
 
-def test_py_spy_is_killed_with_the_sampler(start: Start, tmp_path: Path) -> None:
-    """The agent kills the process group of a late sampler."""
-    program = fake_py_spy(tmp_path, "echo $$ > {folder}/pid\nexec sleep 60")
+@pytest.mark.parametrize("is_late", [True, False])
+def test_py_spy_is_killed_with_the_sampler(start: Start, tmp_path: Path, *, is_late: bool) -> None:
+    """The agent kills the process group of a late sampler; if the agent is killed, the kernel kills it."""
+    program = fake_py_spy(tmp_path, "echo $$ > {folder}/pid\nexec sleep 600")
     pid = start(SLEEPS)
     child = TimeLimitedChild(
         lambda: msgspec.msgpack.encode(sample_node({0: pid}, program, 1.0, 1)), 30
     )
     file = tmp_path / "pid"
     wait_until(lambda: file.exists() and file.read_text(), "py-spy")
+    sampler = psutil.Process(int(file.read_text())).parent()
+    assert sampler is not None
 
-    child.end()
+    if is_late:
+        child.end()
+    else:
+        sampler.kill()
 
     wait_until(lambda: not is_alive(file.read_text().strip()), "its end")
+    child.end()
 
 
 def is_alive(pid: str) -> bool:

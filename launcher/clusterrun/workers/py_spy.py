@@ -1,5 +1,6 @@
 """py-spy, which reads the stacks of a process from outside: its path, and one run of it."""
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -7,7 +8,7 @@ from pathlib import Path
 from shutil import which
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
-from clusterrun.processes import SECONDS_TO_DIE
+from clusterrun.processes import SECONDS_TO_DIE, set_parent_death_signal
 
 MISSING = (
     "has no py-spy, neither on its agent's PATH nor next to its Python: run pip install py-spy"
@@ -30,9 +31,14 @@ class PySpy:
         """Its standard output and error; ``errors`` has the reason if it can't be started."""
         self.is_late = False
         self._process: Popen[bytes] | None = None
+        parent = os.getpid()
         try:
             self._process = Popen(
-                [str(program), *arguments], stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+                [str(program), *arguments],
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=PIPE,
+                preexec_fn=lambda: set_parent_death_signal(parent),  # noqa: PLW1509 - this process has one thread
             )
         except OSError as error:
             self.errors = f"py-spy can't be executed: {error.strerror}"
