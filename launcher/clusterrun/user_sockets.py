@@ -14,6 +14,9 @@ SOCKET_FOLDER_HINT = (
 )
 """What to do if there is no folder for sockets."""
 
+MAX_ADDRESS_BYTES = 107
+"""Of a socket's path (unix(7))."""
+
 
 def socket_folder_candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the folders that may have this user's sockets; new sockets go to the first private one.
@@ -130,7 +133,14 @@ def is_peer_same_user(connection: socket.socket) -> bool:
 
 
 def _call_with_address(call: Callable[[str], object], path: Path) -> None:
-    """Bind or connect a socket to ``path``, which may exceed the kernel's limit of 107 bytes."""
+    """Bind or connect a socket to ``path``, which may exceed the kernel's limit.
+
+    Its own path is used if possible: systemd-tmpfiles removes old sockets from /tmp unless their path is
+    in /proc/net/unix.
+    """
+    if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
+        call(str(path))
+        return
     folder = os.open(path.parent, os.O_PATH)
     try:
         call(f"/proc/self/fd/{folder}/{path.name}")

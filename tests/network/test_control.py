@@ -465,3 +465,11 @@ def test_other_user_is_not_served_and_not_asked(agents: Callable[[str], RunningA
     assert "another user's process listens there" in done.stdout, done.stderr
     assert done.stdout.endswith("b''\n"), done.stderr
     assert agent.control.due == NEVER
+
+
+def test_socket_has_its_path_in_the_kernels_list(tmp_path: Path) -> None:
+    """Cleaners of /tmp keep a socket that is there."""
+    path = tmp_path / "job"
+
+    with listen_at(path):
+        assert f" {path}\n" in Path("/proc/net/unix").read_text()
