@@ -90,8 +90,9 @@ def test_suspend_command(clusterrun: Launcher, runtime: dict[str, str], tmp_path
     done = job.ended()
 
     assert answer.returncode == 0, answer.stderr
-    assert (
-        answer.stdout == "run mine was asked to suspend: it ends once all of its ranks have saved\n"
+    assert answer.stdout == (
+        "run mine was asked to suspend: it ends once all of its ranks have called suspend.requested"
+        " and saved\n"
     )
     assert (done.code, done.out.count("saved")) == (75, 2)
     assert "after clusterrun suspend\n" in done.err

@@ -40,7 +40,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     if line.read(Launcher).json:
         return print_json(described)
     print_text(
-        f"run {described.run_id} was asked to suspend: it ends once all of its ranks have saved"
+        f"run {described.run_id} was asked to suspend: it ends once all of its ranks have called"
+        " suspend.requested and saved"
     )
     late = _late_ranks(job)
     return print_text(late) if late else ExitCode.SUCCESS
