@@ -206,3 +206,10 @@ def test_as_torchrun_its_own_flags_come_first(
 def test_every_flag_of_torchruns_is_known() -> None:
     """None is left to be taken for a mistake."""
     assert set(TORCHRUN_FLAGS) <= set(FLAGS)
+
+
+@pytest.mark.parametrize("value", ["-", "-x"])
+def test_value_may_begin_with_a_dash_if_it_is_not_an_option(value: str) -> None:
+    line = split(["--log-dir", value, "train.py"])
+
+    assert (line.options["log_dir"][0].value, line.words) == (value, ("train.py",))

@@ -85,6 +85,10 @@ def split(
     known = flags_of(rows)
     preferred = TORCHRUN_FLAGS if called == "torchrun" else ()
     shorts = {row.option.short: row.name for row in rows.values() if row.option.short}
+
+    def is_option(word: str) -> bool:
+        return is_flag(word, known) or (word[:1] == "-" and word[1:] in shorts)
+
     found: dict[str, tuple[Setting[str], ...]] = {}
     words: list[str] = []
     after_dashes = False
@@ -115,7 +119,7 @@ def split(
         for name, touching in options:
             row, typed = rows[name], flag(name)
             shown = typed if word.startswith("--") else f"-{row.option.short}"
-            text = Setting(_text(shown, touching, row, rest, known), typed)
+            text = Setting(_text(shown, touching, row, rest, is_option), typed)
             # The last value of a repeated option counts, unless it takes several.
             before = found.get(row.name, ())
             kept = before if row.value.repeated else (it for it in before if it.origin != typed)
@@ -152,7 +156,11 @@ def _short_options(word: str, rows: Rows, shorts: Mapping[str, str]) -> Options:
 
 
 def _text(
-    shown: str, touching: str | None, row: Row, rest: deque[str], known: Sequence[str]
+    shown: str,
+    touching: str | None,
+    row: Row,
+    rest: deque[str],
+    is_option: Callable[[str], bool],
 ) -> str:
     """Return the value of an option: the attached text, or the next word, which is removed from ``rest``."""
     if not row.metavar:
@@ -168,7 +176,7 @@ def _text(
     if not rest:
         raise UsageError(f"{shown} needs a value", hint)
     text = rest.popleft()
-    if is_flag(text, known):
+    if is_option(text):
         raise UsageError(f"{shown} needs a value, but {text} is an option", hint)
     # A backslash and a space at the end of a line give such a word.
     if text.isspace() and not rest:
