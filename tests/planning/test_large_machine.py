@@ -8,6 +8,7 @@ from clusterrun.job.options import NumaBinding
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.worker_slots import local_size
+from clusterrun.report.machine import siblings
 
 from tests.machine_trees import KFD, KfdNode, MachineFacts, dgx_a100, write_tree
 from tests.plans import BindingOptions, bind, job, machine, planned
@@ -80,3 +81,12 @@ def test_planning_time_is_linear_in_workers(mode: str, gpus: int) -> None:
     assert len(found.workers) == size
     assert all(worker.cpus for worker in found.workers)
     assert taken < MINUTES_ONCE
+
+
+def test_cpus_of_32768_cores_are_named_fast() -> None:
+    """In proportion to their number."""
+    cores = [frozenset({2 * number, 2 * number + 1}) for number in range(32768)]
+    began = time.process_time()
+
+    assert siblings(cores) == "0-65535"
+    assert time.process_time() - began < 10 * LIMIT

@@ -291,7 +291,7 @@ def siblings(cores: Iterable[frozenset[int]]) -> str:
     """
     known = list(cores)
     adjacent = [core for core in known if max(core) - min(core) < len(core)]
-    apart = [core for core in known if core not in adjacent]
+    apart = [core for core in known if max(core) - min(core) >= len(core)]
     items = [strided(CpuSet.union_of(adjacent))] if adjacent else []
     for width in sorted({len(core) for core in apart}):
         group = sorted(sorted(core) for core in apart if len(core) == width)
