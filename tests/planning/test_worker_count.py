@@ -212,3 +212,13 @@ def test_rejected_worker_counts(
     assert caught.value.message == message
     assert hint in caught.value.hint
     assert local_size(job(**{**options, "nproc_per_node": 1}), here) == 1
+
+
+@pytest.mark.parametrize("split", [split_by_slices(), split_among_others()])
+def test_workers_with_one_gpu_each_see_the_same_slice(split: Machine) -> None:
+    """Setting the default number of GPUs changes nothing."""
+    with pytest.raises(UsageError, match="CUDA shows each process only one MIG slice"):
+        local_size(job(nproc_per_node=2, gpus_per_worker=1), split)
+
+    own = job(nproc_per_node=3, gpus_per_worker=1, virtual_local_rank=True)
+    assert local_size(own, split) == 3

@@ -159,7 +159,7 @@ def _usable_cpus(machine: Machine) -> int:
 
 def _expect_gpus(job: Job, machine: Machine, workers: int, visible: int, shown: int) -> None:
     each = job.setting("gpus_per_worker")
-    if each.value is None:
+    if each.value is None or (each.value == 1 and shown < visible):
         _expect_gpu_each(job, machine, workers, visible, shown)
     if not each.value:
         return
