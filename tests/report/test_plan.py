@@ -163,7 +163,7 @@ def test_dry_run_json() -> None:
     """Programs depend on these keys."""
     found = decoded(JOB, plan(worker(0, "0-3,8-11")))
 
-    assert set(found) == {"job", "workers", "assumed"}
+    assert set(found) == {"job", "workers", "assumed", "remarks"}
     assert found["assumed"] is False
     assert found["workers"] == [
         {
@@ -383,3 +383,9 @@ def test_workers_that_import_by_themselves(
     prepared = Prepared(why_spawned, must_warn=False, costs_time=True, **imports)
 
     assert [*describe_prepared(prepared, workers, verbose=False)] == lines
+
+
+def test_dry_run_json_has_warnings_of_the_node() -> None:
+    found = decoded(JOB, plan(worker(0), warnings=("too few CPUs",)))
+
+    assert found["remarks"] == ["too few CPUs"]

@@ -106,6 +106,8 @@ class PlanView(Struct, frozen=True):
     workers: tuple[WorkerView, ...]
     assumed: bool
     """The other nodes are assumed to be like this node."""
+    remarks: tuple[str, ...]
+    """Warnings about this node."""
     services: dict[str, dict[str, ValueView]] | UnsetType = UNSET
     """The values of each service by name and key; not set without services."""
 
@@ -116,6 +118,7 @@ class PlanView(Struct, frozen=True):
             {name: ValueView(value, origin) for name, value, origin in values},
             WorkerView.all_of(plan),
             plan.world.nodes > 1,
+            plan.warnings,
             {each.name: _values_of(each) for each in job.services} or UNSET,
         )
 
