@@ -76,7 +76,7 @@ def test_topo_runs_without_torch(installed: Path, tmp_path: Path) -> None:
         [str(installed / "clusterrun"), "topo"], tmp_path, SECONDS_TO_RUN, plain_environment()
     )
 
-    assert "NUMA node 0" in drawing or "package 0" in drawing
+    assert "NUMA node 0" in drawing or "socket 0" in drawing
 
 
 @pytest.mark.parametrize("name", ["VIRTUAL_ENV", "CONDA_PREFIX"])

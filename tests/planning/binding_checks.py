@@ -38,7 +38,7 @@ def check_core_shares(here: Machine, workers: int, each_has: int | None) -> None
     is_one_node = len(nodes) == 1 and here.allowed <= nodes[0]
     for each in found:
         if "without binding" in each.warning:
-            assert each.warning.startswith("bound to its package" if each.cpus else "not bound")
+            assert each.warning.startswith("bound to its socket" if each.cpus else "not bound")
         # Which GPU of one node a worker uses makes no difference, if others use none of it.
         assert not (is_one_node and not others and " for " in each.warning)
 

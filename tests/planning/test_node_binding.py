@@ -211,7 +211,7 @@ def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> 
             machine({0: "0-3", 1: "4-7", 2: "8-9"}, [0, 1, 2], allowed="8-9"),
             ["8-9", "8-9", "8-9"],
             (
-                "bound to its package, not its NUMA node:"
+                "bound to its socket, not its NUMA node:"
                 " GPUs are local to NUMA nodes 0,1, but this job may use CPUs 8-9 only"
             ),
         ),
@@ -220,7 +220,7 @@ def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> 
             machine({0: "0", 1: "1-3", 2: "4-7"}, [0, 0, 1, 2], packages=["0-3", "4-7"]),
             ["0-3", "0-3", "0-3", "4-7"],
             (
-                "bound to its package, not its NUMA node:"
+                "bound to its socket, not its NUMA node:"
                 " 2 workers would share 1 core (CPUs 0); without binding each has 2"
             ),
         ),

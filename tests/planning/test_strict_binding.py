@@ -61,7 +61,7 @@ def troubles(here: Machine, mode: NumaBinding, workers: int) -> list[str]:
             replace(machine(TWO, [0, 1]), packages=()),
             "socket",
             2,
-            "bound to its NUMA node, not its package: the machine's packages are unknown",
+            "bound to its NUMA node, not its socket: the machine's sockets are unknown",
         ),
         (replace(machine({0: "0-3"}, [0, 0]), packages=()), "socket", 2, ""),
         (machine({0: "0-3"}, [0]), "auto", 2, ""),

@@ -118,7 +118,7 @@ COMMANDS = (
         takes=ALL,
         shows=("json", "machine_root"),
         groups=(Workers, Placing),
-        about="Show the layout of this machine: packages, NUMA nodes, cores and GPUs, and where"
+        about="Show the layout of this machine: sockets, NUMA nodes, cores and GPUs, and where"
         " each worker would run. Takes all job options; these matter most.",
     ),
     Command(

@@ -43,10 +43,10 @@ class NumaBinding(Enum):
     """All CPUs of the GPU's NUMA node, shared by the workers of that node."""
 
     NEAR = "near"
-    """As ``node``, plus NUMA nodes of the same package that have no worker's GPU."""
+    """As ``node``, plus NUMA nodes of the same socket that have no worker's GPU."""
 
     SOCKET = "socket"
-    """All CPUs of the GPU's package."""
+    """All CPUs of the GPU's socket."""
 
     EXCLUSIVE = "exclusive"
     """Whole cores of the GPU's NUMA node, for this worker only."""

@@ -74,7 +74,7 @@ def _bound(machine: Machine, request: BindingRequest, workers: list[Placement]) 
 def _near(machine: Machine, request: BindingRequest, workers: list[Placement]) -> list[Placement]:
     """Return all workers bound by one rule: the narrowest that makes no worker worse off (decision 8).
 
-    The rules are near, the package, and no binding. CPUs from --numa-map are never changed.
+    The rules are near, the socket, and no binding. CPUs from --numa-map are never changed.
     """
     workers = [usable(machine, it) if it.is_mapped else it for it in workers]
     why = ""
@@ -82,7 +82,7 @@ def _near(machine: Machine, request: BindingRequest, workers: list[Placement]) -
         bound = _with_masks(workers, rule(machine, workers))
         worse = _why_worse(machine, bound)
         if not worse:
-            warning = why and f"bound to its package, not its NUMA node: {why}"
+            warning = why and f"bound to its socket, not its NUMA node: {why}"
             return _with_warnings(machine, [_add_warning(worker, warning) for worker in bound])
         why = why or worse
     bound = _with_masks(workers, _of_node(machine, workers))
@@ -142,7 +142,7 @@ def _no_package(machine: Machine, worker: Placement) -> str:
     is_known = all(_packages_of(machine, local.cpus) for local in local_cpus)
     if is_known or worker.cpus == machine.allowed:
         return ""
-    return "bound to its NUMA node, not its package: the machine's packages are unknown"
+    return "bound to its NUMA node, not its socket: the machine's sockets are unknown"
 
 
 def _of_node(machine: Machine, workers: Iterable[Placement]) -> dict[LocalCpus, CpuSet]:

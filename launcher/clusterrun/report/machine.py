@@ -1,4 +1,4 @@
-"""A machine as ``clusterrun topo`` prints it: a tree of packages and NUMA nodes, or JSON."""
+"""A machine as ``clusterrun topo`` prints it: a tree of sockets and NUMA nodes, or JSON."""
 
 import io
 from collections import Counter
@@ -175,7 +175,7 @@ def _line(text: str, style: str = PLAIN) -> TreeRow:
 def _summary(machine: Machine) -> str:
     cpus = CpuSet.union_of(machine.cores)
     counts = (
-        (len(machine.packages), "package"),
+        (len(machine.packages), "socket"),
         (len(machine.nodes), "NUMA node"),
         (len(machine.cores) if machine.cores_known else 0, "core"),
         (len(cpus), "CPU"),
@@ -192,7 +192,7 @@ def _packages(machine: Machine) -> Iterator[TreeRow]:
         inside = [node for node in nodes if _is_inside(node, package, machine)]
         nodes = [node for node in nodes if node not in inside]
         if rows := [*_nodes(inside, machine), *_cores_row(package - of_nodes, machine)]:
-            yield TreeRow("package", [Cell(f"package {number}", STRONG)], rows)
+            yield TreeRow("package", [Cell(f"socket {number}", STRONG)], rows)
     yield from _nodes(nodes, machine)
     known = CpuSet.union_of([*machine.packages, of_nodes])
     yield from _cores_row(CpuSet.union_of(machine.cores) - known, machine)

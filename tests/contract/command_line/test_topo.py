@@ -224,7 +224,7 @@ def test_locale_without_utf_8(clusterrun: Launcher) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.isascii()
     assert "`-- node 0" in ended.out
-    assert r"gr\xf6\xdfe: 2 packages" in ended.out
+    assert r"gr\xf6\xdfe: 2 sockets" in ended.out
 
 
 def on_a_terminal(words: tuple[str, ...], environ: Mapping[str, str]) -> str:
