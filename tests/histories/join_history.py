@@ -72,7 +72,7 @@ class JoinHistory(Job):
 
     def is_interrupted(self, number: int = signal.SIGINT) -> Self:
         """Have node 0 get a signal that ends it."""
-        why = ended_while_waiting("n0", outcomes.Interrupted(number))
+        why = ended_while_waiting("n0", "node", outcomes.Interrupted(number))
         self._coordinate(job_events.JoinAbandoned(why, self.now))
         return self
 

@@ -1,5 +1,7 @@
 """A scheduler has started a task for each worker: messages count tasks, and name the command to start them."""
 
+from signal import SIGQUIT
+
 from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.job.job import TaskLayout
 
@@ -50,3 +52,12 @@ def test_lost_task() -> None:
     job = Job(nodes=4, tasks=OF_SRUN).loses_node(3).settles()
 
     assert "node 0 prints: task 3 (n3) is gone: stopping 1 worker on this node" in job.new_lines()
+
+
+def test_stacks_of_tasks_follow_in_task_0() -> None:
+    job = Job(nodes=4, tasks=OF_SRUN).signalled(SIGQUIT, 1)
+
+    assert job.new_lines()[0] == (
+        "node 1 prints: SIGQUIT: the Python stacks of all ranks follow in task 0; the job keeps"
+        " running"
+    )

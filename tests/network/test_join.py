@@ -4,7 +4,9 @@ import socket
 from collections.abc import Sequence
 
 import pytest
+from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import LauncherError, MachineError
+from clusterrun.job.job import TaskLayout
 from clusterrun.network.addresses import Address, Interfaces
 from clusterrun.policy import events, outcome
 from clusterrun.signals import SignalReceived
@@ -240,3 +242,25 @@ def test_node_zero_of_different_job_is_not_a_duplicate(nodes: Nodes) -> None:
     nodes.join(job_settings(port, host=HERE), ranked_hello(1, run_id="one"))
 
     assert {world(future).run_id for future in (first, second)} == {"one", "other"}
+
+
+def test_error_of_task_names_task_zero(nodes: Nodes) -> None:
+    """The tasks of a scheduler have no node rank 0 to look for."""
+    tasks = TaskLayout(
+        rank=GlobalRank(0),
+        size=3,
+        local_rank=LocalRank(0),
+        local_size=3,
+        node_rank=NodeRank(0),
+        nodes=1,
+        all_tasks="srun -n 3 clusterrun ...",
+    )
+    inbox = EventInbox()
+    settings = job_settings(free_port(), 3, tasks=tasks)
+    second = nodes.join(settings, ranked_hello(1))
+    nodes.join(settings, ranked_hello(0), inbox=inbox)
+    with pytest.raises(TimeoutError):
+        second.result(0.3)
+    inbox.put(SignalReceived(2, 0.0))
+
+    assert error(second).message == "n0 (task 0) got SIGINT while it waited for other tasks"

@@ -15,7 +15,6 @@ from clusterrun.policy.settings import RendezvousSettings
 from clusterrun.ports import port_option
 
 NOT_CLUSTERRUN = "another program answers there, not clusterrun"
-CLOSED_BY_NODE_ZERO = "node 0 closed the connection"
 
 _SAME_VERSION = "install the same version of clusterrun on all nodes"
 _SAME_PROOF = (

@@ -13,7 +13,7 @@ from clusterrun.network.addresses import Address, interface_of, is_own
 from clusterrun.network.channel import OutgoingChannel
 from clusterrun.network.dialer import Dialer
 from clusterrun.network.handshake import BadFrame
-from clusterrun.network.join_failures import CLOSED_BY_NODE_ZERO, error_of, node_zero_silent_error
+from clusterrun.network.join_failures import error_of, node_zero_silent_error
 from clusterrun.network.joining_node import JoiningNode
 from clusterrun.network.member import Member, NodeZeroLoss
 from clusterrun.network.rendezvous_port import PortInUse
@@ -228,7 +228,7 @@ class Membership:
             # The world has formed at the same moment.
             self.send(EndedExternally(self._world.attempt, cause))
         elif isinstance(self._state, CoordinatorServer):
-            why = ended_while_waiting(self._node.hello.host, cause)
+            why = ended_while_waiting(self._node.hello.host, self._settings.job.agent_unit, cause)
             self._state.abandon(why, self._loop.clock())
 
     def leave(self) -> None:
@@ -345,9 +345,9 @@ class Membership:
                 channel = member.channel
                 how = loss.how
                 if loss.is_silent:
-                    how = f"node 0 {how}"
+                    how = f"{self._settings.first} {how}"
                 elif loss.is_closed:
-                    how = channel.error_text or CLOSED_BY_NODE_ZERO
+                    how = channel.error_text or f"{self._settings.first} closed the connection"
                 dialing.dialer.reject(channel, how, now)
                 if not is_refused:
                     # The peer was node 0 of this job.

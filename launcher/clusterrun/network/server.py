@@ -129,7 +129,7 @@ class CoordinatorServer:
         require_descriptors(
             settings.nodes + OTHER_DESCRIPTORS,
             settings.nodes + 2 * MAX_UNAUTHENTICATED,
-            f"connections to {settings.nodes} nodes",
+            f"connections to {settings.nodes} {settings.job.agent_unit}s",
         )
         self.coordinator = coordinator
         self.reached_at: str | None = None

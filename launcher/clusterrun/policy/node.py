@@ -1284,7 +1284,8 @@ class Attempt:
         """Ask the coordinator for the stacks of all ranks, after SIGQUIT."""
         if self.answer is not None:
             return
-        of_whom = "all ranks follow on node 0"
+        where = "on node 0" if self.job.tasks is None else "in task 0"
+        of_whom = f"all ranks follow {where}"
         if self.plan.world.nodes == 1:
             of_whom = f"{counted(len(self.running), 'worker')} follow"
         self._note(f"SIGQUIT: the Python stacks of {of_whom}; the job keeps running")

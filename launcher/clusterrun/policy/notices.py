@@ -176,13 +176,20 @@ def why_all_stop(cause: ReasonToStop, host: str) -> str:
             assert_never(cause)
 
 
-def ended_while_waiting(host: str, cause: Interrupted | HelperFailed | LauncherError) -> str:
-    """Return the error on the other nodes if node 0 ended before the job began."""
+def ended_while_waiting(
+    host: str, unit: str, cause: Interrupted | HelperFailed | LauncherError
+) -> str:
+    """Return the error on the other nodes if node 0 ended before the job began.
+
+    ``unit`` is "node" or "task".
+    """
     if isinstance(cause, LauncherError):
-        return f"{host} (node 0) can't begin: {cause.message}"
+        return f"{host} ({unit} 0) can't begin: {cause.message}"
     if isinstance(cause, Interrupted):
-        return f"{host} (node 0) got {signal_name(cause.number)} while it waited for other nodes"
-    return f"the {cause.name} of {host} (node 0) {cause.how} while it waited for other nodes"
+        return (
+            f"{host} ({unit} 0) got {signal_name(cause.number)} while it waited for other {unit}s"
+        )
+    return f"the {cause.name} of {host} ({unit} 0) {cause.how} while it waited for other {unit}s"
 
 
 def no_restart(number: int) -> str:
