@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from clusterrun.cli.run_selection import query_agent
+from clusterrun.errors import NoJobError
 from clusterrun.network.control_client import NoAnswer, RunningJob, SilentAgent, ask, find_jobs
 from clusterrun.network.handshake import MAGIC, VERSION
 from clusterrun.network.requests import Description, StopJob
@@ -141,3 +143,13 @@ def test_full_queue_is_retried(tmp_path: Path) -> None:
         with pytest.raises(NoAnswer, match="speaks version"):
             ask(RunningJob(path, DESCRIBED), StopJob(at_once=False), queries.Answers, 5.0)
         thread.join()
+
+
+def test_agent_that_has_closed_the_connection_is_not_called_busy(tmp_path: Path) -> None:
+    """The process whose id it has, here this one, may still run for a moment."""
+    path = socket_of(tmp_path, 0)
+    with agent(path, lambda _: None), pytest.raises(NoJobError) as caught:
+        query_agent(RunningJob(path, DESCRIBED), StopJob(at_once=False), queries.Answers)
+
+    assert caught.value.message.endswith(" does not answer: it has closed the connection")
+    assert caught.value.hint == "it may just have ended"

@@ -17,6 +17,7 @@ from clusterrun.network.control_client import (
     NoAnswer,
     RunningJob,
     SilentAgent,
+    TimedOut,
     ask,
     find_jobs,
 )
@@ -119,7 +120,7 @@ def query_agent(job: RunningJob, request: Request, kind: type[AnswerT]) -> Answe
         return ask(job, request, kind)
     except NoAnswer as error:
         known = job.described
-        state = why_unresponsive(Tree(ROOT), known.pid)
+        state = why_unresponsive(Tree(ROOT), known.pid) if isinstance(error, TimedOut) else ""
         raise NoJobError(
             f"run {known.run_id}, pid {known.pid}, does not answer: {error}",
             state or "it may just have ended",

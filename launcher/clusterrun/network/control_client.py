@@ -56,6 +56,10 @@ class NoAnswer(Exception):
     """An agent does not answer: the text says why."""
 
 
+class TimedOut(NoAnswer):
+    """An agent is stopped or very busy."""
+
+
 class VersionMismatch(NoAnswer):
     """An agent has a different version of clusterrun."""
 
@@ -98,7 +102,7 @@ def ask(
             seconds = request.seconds + SECONDS_AFTER_QUERY
     answer = _ask_all([job.path], request, kind, seconds).get(job.path)
     if answer is None:
-        raise NoAnswer(f"no answer within {seconds:g} s")
+        raise TimedOut(f"no answer within {seconds:g} s")
     if isinstance(answer, NoAnswer):
         raise answer
     return answer
