@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.contract.launched import Launcher
+from tests.contract.launched import COMMAND, Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.resilient_job import ResilientJob
@@ -74,7 +74,9 @@ def test_frozen_agent_rejoins_as_spare(job: ResilientJob) -> None:
     jobs[1].signal(signal.SIGCONT)
 
     jobs[1].wait_for("this node is a spare")
+    listed = json.loads(job.hosts[1].run(COMMAND, "ps", "--json").out)["agents"]
     assert after == before - 1
+    assert [each["state"] for each in listed if each["pid"] == jobs[1].agent] == ["joining"]
     jobs[2].signal(signal.SIGKILL)
     jobs[1].wait_for("worker 1 2 1 2 on n1")
     _, error = job.finish(*jobs[:2])

@@ -30,6 +30,7 @@ from clusterrun.policy.messages import (
 from clusterrun.policy.node import SECONDS_AFTER_SIGKILL, Attempt
 from clusterrun.policy.outcome import Exited, NodeLost, Outcome, Succeeded
 from clusterrun.run.agent import Agent
+from clusterrun.run.attempts import JobProgress
 
 from tests.plans import job as described
 from tests.plans import plan_of, world
@@ -86,6 +87,7 @@ class ScriptedJob:
 
     def __init__(self) -> None:
         self.loop = ScriptedLoop()
+        self.progress = JobProgress(0.0)
         self.performed: list[WorkersAction] = []
         """In the last attempt."""
         self.shown: list[str] = []
@@ -310,6 +312,7 @@ def test_given_up_agent_returns_no_outcome(job: ScriptedJob) -> None:
     start: Reported = [started(0), exited(1), killed(0, signal.SIGKILL, by_lease=True)]
 
     assert job.runs(start, answers=[[given_up]]) is None
+    assert job.progress.rejoins
 
     [end] = [each for each in job.sent if isinstance(each, Done)]
     assert end.lease_expired

@@ -138,6 +138,8 @@ class NodeAnswers:
         if attempt is None:
             return shown
         world = attempt.plan.world
+        if self._progress.rejoins:
+            return replace(shown, run_id=world.run_id)
         return replace(
             shown,
             run_id=world.run_id,
