@@ -244,3 +244,17 @@ def test_commands_with_closed_output(clusterrun: Launcher, runtime: dict[str, st
         done = run_command(runtime, *command.split(), around=("sh", "-c", 'exec "$@" >&-', "sh"))
         assert "Traceback" not in done.stderr
     assert_runs_until_stopped(job, runtime)
+
+
+def test_waiting_agent_is_not_chosen(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """Spares have a run id of their own until they join; this job runs without it."""
+    job = start_job(clusterrun, runtime, PRINTS)
+    spare = clusterrun.script(PRINTS, *node_options()[0], workers=2, environ=runtime)
+    wait_until(lambda: len(listed_agents(runtime)) == 2, "both agents are listed")
+
+    status = run_command(runtime, "status")
+    spare.signal(signal.SIGTERM)
+
+    assert (status.returncode, "run mine: " in status.stdout) == (0, True), status
+    assert spare.ended().code == 143
+    assert_runs_until_stopped(job, runtime)

@@ -36,7 +36,8 @@ def found_jobs(environ: Mapping[str, str], seconds: float = SECONDS_TO_DESCRIBE)
 def select_run(line: CommandLine, environ: Mapping[str, str], command: str) -> RunningJob:
     """Return an agent of the run that the command line names, or of the only run.
 
-    ``command`` is for messages: "clusterrun status". Several agents on a host may belong to one run.
+    Several agents on a host may belong to one run. One that waits to join, such as a spare, is chosen
+    only if no other can be. ``command`` is for messages: "clusterrun status".
 
     Raises:
         NoJobError: no run has an agent on this host, or none answers.
@@ -44,12 +45,15 @@ def select_run(line: CommandLine, environ: Mapping[str, str], command: str) -> R
 
     """
     found = found_jobs(environ)
-    runs = {job.described.run_id: job for job in reversed(found.jobs)}
+    runs: dict[str, RunningJob] = {}
+    for job in sorted(found.jobs, key=_is_joining):
+        runs.setdefault(job.described.run_id, job)
     name = line.words[0] if line.words else ""
     if name in runs:
         return runs[name]
-    if not name and len(runs) == 1:
-        return next(iter(runs.values()))
+    only = [job for job in runs.values() if not _is_joining(job)] or [*runs.values()]
+    if not name and len(only) == 1:
+        return only[0]
     silent = [describe_silent(agent) for agent in found.silent]
     if not runs:
         if not silent:
@@ -63,7 +67,7 @@ def select_run(line: CommandLine, environ: Mapping[str, str], command: str) -> R
         raise NoJobError(
             f"{what}, unless a different version of clusterrun started it", "\n".join(silent)
         )
-    lines = [f"  {command} {_described(job)}" for job in reversed(runs.values())]
+    lines = [f"  {command} {_described(job)}" for job in runs.values()]
     nearest = [did_you_mean(name, tuple(runs))] if name else []
     raise UsageError(what, "\n".join([*filter(None, nearest), "run one of:", *lines, *silent]))
 
@@ -91,7 +95,7 @@ def select_run_to_end(
         )
     known = job.described
     size = [counted(known.nodes, "node")]
-    if known.state != JOINING:
+    if not _is_joining(job):
         size.append(counted(known.ranks, "rank"))
     about = ", ".join([known.program, *size, f"for {duration(known.running_for)}"])
     sys.stderr.write(f"{word} run {known.run_id} ({about})? [y/N] ")
@@ -109,7 +113,7 @@ def query_agent(job: RunningJob, request: Request, kind: type[AnswerT]) -> Answe
         NoJobError: the agent does not answer, or is waiting for nodes and can only be stopped.
 
     """
-    if job.described.state == JOINING and not isinstance(request, StopJob):
+    if _is_joining(job) and not isinstance(request, StopJob):
         raise NoJobError(
             f"run {job.described.run_id} is still waiting on this host for other nodes, or for a"
             " free slot",
@@ -135,6 +139,10 @@ def describe_silent(agent: SilentAgent) -> str:
         started = shell_line(words[: program + 1])
         return f"pid {agent.pid}: {agent.version}; use the clusterrun that started it: {started}"
     return why_unresponsive(Tree(ROOT), agent.pid) or f"pid {agent.pid} does not answer"
+
+
+def _is_joining(job: RunningJob) -> bool:
+    return job.described.state == JOINING
 
 
 def _described(job: RunningJob) -> str:
