@@ -67,10 +67,11 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     rank = asked.rank
     job = select_run(line, environ, f"{called} stacks")
     known = job.described
-    if rank is not None and rank >= known.ranks:
+    workers = sum(each.size for each in known.programs or ()) or known.ranks
+    if rank is not None and rank >= workers:
         raise UsageError(
             f"--rank: run {known.run_id} has no rank {rank}",
-            f"it has {known.ranks}: give one from 0 to {known.ranks - 1}",
+            f"it has {workers}: give one from 0 to {workers - 1}",
         )
     topic = Topic.NATIVE if asked.native else Topic.STACKS
     answers = query_agent(job, Query(1, topic, SECONDS[topic], rank), Answers)

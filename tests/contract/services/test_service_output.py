@@ -132,7 +132,9 @@ def test_stacks_of_ranks_and_services(
     job.wait_for("judges")
 
     ended = clusterrun.command("stacks", run_id, environ=runtime).ended()
+    of_judge = clusterrun.command("stacks", run_id, "--rank=2", environ=runtime).ended()
 
+    assert of_judge.out.startswith("  judge rank 0:\n"), of_judge
     assert ended.code == 0
     assert re.search(r"(?m)^  ranks 0-1:\n +File \".*train\.py\", line \d in <module>$", ended.out)
     assert re.search(
@@ -201,6 +203,6 @@ def test_dry_run_of_job_without_services(clusterrun: Launcher) -> None:
     shown = json.loads(as_json.out)
     assert text.code == 0
     assert not re.search(r"(?m)^ *(services?|main_nodes|PORT|CLUSTERRUN_MAIN_\w+)\b", text.out)
-    assert set(shown) == {"job", "workers", "assumed"}
+    assert set(shown) == {"job", "workers", "assumed", "remarks"}
     assert shown["job"].keys().isdisjoint({"services", "main_nodes", "node_ranks"})
     assert "service" not in shown["workers"][0]
