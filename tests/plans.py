@@ -7,6 +7,7 @@ from clusterrun.bounds import GlobalRank, LocalRank, NodeRank
 from clusterrun.cpuset import CpuSet
 from clusterrun.job.job import JOB_SUBJECTS, Given, Job, ProgramKind, WorkerProgram
 from clusterrun.job.options import OPTIONS, NumaBinding, NumaMemory
+from clusterrun.job.services import Service
 from clusterrun.job.values import NodeRange
 from clusterrun.machine.machine import Gpu, Machine, NumaNode, PciGpu
 from clusterrun.planning.binding import bind_own_workers
@@ -46,6 +47,13 @@ def job(**values: Any) -> Job:
         signals_to_handle="signals_to_handle" in values,
     )
     return Job(**subjects, **{**plain, **own}, given=given, origins=origins)
+
+
+def service(name: str = "server", command: str = "serve", *args: str, **values: Any) -> Service:
+    """Return a service of one worker on each node; ``values`` by the names of its fields."""
+    program = WorkerProgram(ProgramKind.EXECUTABLE, command, args)
+    usual = {"name": name, "where": f"rl.yaml:4 services.{name}", "program": program}
+    return Service(**{**usual, **values})
 
 
 def world(size: int, *, attempt: int = 0, master_port: int | None = 29500) -> World:
@@ -109,7 +117,9 @@ def machine(
             )
             for number, cpus in nodes.items()
         ),
-        packages=tuple(CpuSet.parse(text) for text in packages or [str(everything)]),
+        packages=tuple(
+            CpuSet.parse(text) for text in ([str(everything)] if packages is None else packages)
+        ),
         cores=tuple(CpuSet.parse(text) for text in cores or map(str, everything)),
         cores_known=cores_known,
         caches=tuple(CpuSet.parse(text) for text in caches),

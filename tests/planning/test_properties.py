@@ -9,6 +9,7 @@ from random import Random
 from clusterrun.cpuset import CpuSet
 from clusterrun.job.options import NumaBinding, NumaMemory
 from clusterrun.machine.machine import Machine
+from clusterrun.planning.binding import threads_per_worker
 from clusterrun.planning.placement import Placement
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from tests.planning.binding_checks import check_core_shares, check_suggested_mode, check_tasks
 from tests.planning.generated import FEATURES, Generated, machines
-from tests.plans import BindingOptions, bind
+from tests.plans import BindingOptions, bind, machine
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]
 AT_NODES = [NumaBinding.NODE, *DIVIDING]
@@ -167,6 +168,14 @@ def test_suggested_mode_uses_idle_cpus(
 def test_tasks(made: Generated, mode: NumaBinding, memory: NumaMemory, slices: int) -> None:
     """Tasks and a single agent give the same binding."""
     check_tasks(made.machine, mode, memory, slices)
+
+
+@given(st.integers(1, 16), st.sampled_from(NumaBinding))
+def test_threads_of_all_workers_never_exceed_the_cores(workers: int, mode: NumaBinding) -> None:
+    """This holds while there is a core for each worker."""
+    here = machine({0: "0-7", 1: "8-15"})
+
+    assert threads_per_worker(here, bind(BindingOptions(mode), here, workers)) * workers <= 16
 
 
 def _known_nodes(found: Placement) -> set[int]:
