@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from clusterrun.machine.cgroup import Hierarchy, cpu_quota, cpuset_of, hierarchy_of
+from clusterrun.machine.cgroup import Hierarchy, cpu_quota, hierarchy_of
 from clusterrun.machine.tree import Tree
 
 from tests.machine_trees import write_files
@@ -92,69 +92,3 @@ def test_no_cgroups_means_no_quota(tmp_path: Path) -> None:
     """Missing files mean that there is no limit."""
     assert hierarchy_of(Tree(tmp_path), "cpu") is None
     assert cpu_quota(Tree(tmp_path)) is None
-
-
-@pytest.mark.parametrize(
-    ("own", "around", "expected"),
-    [
-        ("max 100000", "max 100000", None),
-        ("150000 100000", "max 100000", 1.5),
-        ("800000 100000", "400000 100000", 4.0),
-        ("nonsense", "200000 100000", 2.0),
-        ("100000 0", "max 100000", None),
-    ],
-)
-def test_lowest_quota_of_version_2_wins(
-    tmp_path: Path, own: str, around: str, expected: float | None
-) -> None:
-    """The group may be ours or one around it."""
-    here = tree(
-        tmp_path,
-        {
-            CGROUP: "0::/pod/box",
-            MOUNTS: VERSION_2.format(root="/"),
-            "sys/fs/cgroup/pod/box/cpu.max": own,
-            "sys/fs/cgroup/pod/cpu.max": around,
-        },
-    )
-
-    assert cpu_quota(here) == expected
-
-
-@pytest.mark.parametrize(("own", "expected"), [("4-7", "4-7"), ("", "0-15")])
-def test_cpuset_of_version_2(tmp_path: Path, own: str, expected: str) -> None:
-    """A group without the controller has those of the group around it."""
-    files = {
-        CGROUP: "0::/pod/box",
-        MOUNTS: VERSION_2.format(root="/"),
-        "sys/fs/cgroup/pod/box/cpuset.cpus.effective": own,
-        "sys/fs/cgroup/cpuset.cpus.effective": "0-15",
-    }
-
-    assert str(cpuset_of(tree(tmp_path, files))) == expected
-
-
-def test_cpuset_of_version_1(tmp_path: Path) -> None:
-    """Every group has a list of its own."""
-    place = "sys/fs/cgroup/cpuset/job"
-    files = {CGROUP: "3:cpuset:/job", f"{place}/cpuset.cpus": "2-3"}
-
-    assert str(cpuset_of(tree(tmp_path, files))) == "2-3"
-    assert not cpuset_of(Tree(tmp_path / "nothing"))
-
-
-@pytest.mark.parametrize(("quota", "expected"), [("-1", None), ("250000", 2.5), ("", None)])
-def test_quota_of_version_1(tmp_path: Path, quota: str, expected: float | None) -> None:
-    """The value -1 means no limit."""
-    place = "sys/fs/cgroup/cpu,cpuacct/job"
-    here = tree(
-        tmp_path,
-        {
-            CGROUP: "5:cpu,cpuacct:/job",
-            MOUNTS: VERSION_1.format(root="/"),
-            f"{place}/cpu.cfs_quota_us": quota,
-            f"{place}/cpu.cfs_period_us": "100000",
-        },
-    )
-
-    assert cpu_quota(here) == expected

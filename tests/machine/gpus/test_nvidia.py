@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 from clusterrun.machine.gpus.nvidia import parse
 from clusterrun.machine.inspect import inspect
-from clusterrun.machine.machine import Gpu, Hints, Machine
+from clusterrun.machine.machine import Gpu, Machine
 from clusterrun.machine.tree import Tree
-from msgspec.structs import replace
 
 from tests.machine.nvml_answers import answered, part, whole
-from tests.machine_trees import MachineFacts, PciDevice, two_nodes, write_tree
+from tests.machine_trees import MachineFacts, PciDevice, write_tree
 
 # Recorded from torch.cuda._parse_visible_devices().
 TORCH: list[tuple[str, list[int] | list[str]]] = [
@@ -69,11 +68,6 @@ def split(wholes: list[Gpu], **slices: int) -> list[Gpu]:
     return wholes + parts
 
 
-OTHER_KIND = "CUDA_VISIBLE_DEVICES={}: 'MIG-a' is {}; CUDA ends the list there"
-
-FOUR = gpus("GPU-0", "GPU-1", "GPU-2", "GPU-3")
-
-
 def machine(root: Path, listed: list[Gpu], text: str | None = None) -> Machine:
     """Return a machine whose NVML lists these GPUs, for a job with a CUDA_VISIBLE_DEVICES."""
     environ = {} if text is None else {"CUDA_VISIBLE_DEVICES": text}
@@ -95,59 +89,6 @@ def test_entries_are_parsed_as_by_torch(text: str, expected: list[int] | list[st
 def test_uuids_are_parsed_as_by_torch(tmp_path: Path, ids: list[str], expected: list[int]) -> None:
     """The beginning of a UUID is enough if only one GPU has it."""
     assert seen(tmp_path, gpus(*UUIDS), ",".join(ids)) == [UUIDS[number] for number in expected]
-
-
-def test_without_the_variable_all_are_visible(tmp_path: Path) -> None:
-    """The order is that of the vendor."""
-    found = machine(tmp_path, FOUR)
-
-    assert found.visible == found.gpus
-    assert (found.visible_origin, found.visible_warning) == ("NVML", "")
-
-
-def test_list_order_is_worker_order(tmp_path: Path) -> None:
-    """The first entry is the GPU of local rank 0."""
-    found = machine(tmp_path, FOUR, "3,0")
-
-    assert [gpu.index for gpu in found.visible] == [3, 0]
-    assert (found.visible_origin, found.visible_warning) == ("CUDA_VISIBLE_DEVICES=3,0", "")
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers", "warning"),
-    [
-        (
-            "0,9,1",
-            [0],
-            "CUDA_VISIBLE_DEVICES: 9 is not a GPU of this node; CUDA ends the list there",
-        ),
-        (
-            "GPU-7",
-            [],
-            "CUDA_VISIBLE_DEVICES: GPU-7 is not a GPU of this node; CUDA ends the list there",
-        ),
-        (
-            "GPU-1,GPU-1",
-            [],
-            "CUDA_VISIBLE_DEVICES=GPU-1,GPU-1: 'GPU-1' is listed twice; CUDA then shows none",
-        ),
-        (
-            "1,x",
-            [1],
-            "CUDA_VISIBLE_DEVICES=1,x: 'x' is neither number nor UUID; CUDA ends the list there",
-        ),
-        ("1,MIG-a", [1], OTHER_KIND.format("1,MIG-a", "not a number, unlike the first")),
-        ("GPU-1,MIG-a", [1], OTHER_KIND.format("GPU-1,MIG-a", "not a whole GPU, unlike the first")),
-    ],
-)
-def test_invalid_entry_gives_a_warning(
-    tmp_path: Path, text: str, numbers: list[int], warning: str
-) -> None:
-    """The warning names the entry."""
-    found = machine(tmp_path, FOUR, text)
-
-    assert [gpu.index for gpu in found.visible] == numbers
-    assert found.visible_warning == warning
 
 
 @pytest.mark.parametrize(
@@ -272,38 +213,3 @@ def test_warning_with_many_slices_is_short(tmp_path: Path) -> None:
         " MIG-0034,MIG-0134,MIG-0234,MIG-0334,MIG-0434,MIG-0534,MIG-0634,MIG-1034,MIG-1134,MIG-1234,MIG-1334"
         " --virtual-local-rank (clusterrun topo lists all)"
     )
-
-
-@pytest.mark.parametrize(
-    ("models", "nodes", "environ", "known"),
-    [
-        ("AA", (0, 1), {}, True),
-        ("AB", (0, 1), {}, False),
-        # Whichever is first, it is on that node.
-        ("AB", (1, 1), {}, True),
-        ("AB", (0, 1), {"CUDA_VISIBLE_DEVICES": "1,0"}, False),
-        ("AB", (0, 1), {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, False),
-        ("AB", (0, 1), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, True),
-        ("AB", (0, 1), {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"}, True),
-    ],
-)
-def test_cuda_order_is_bus_order_for_one_model(
-    tmp_path: Path,
-    models: str,
-    nodes: tuple[int, int],
-    environ: dict[str, str],
-    *,
-    known: bool,
-) -> None:
-    """Of several models CUDA puts the fastest first, and only CUDA knows which that is."""
-    listed = [
-        replace(gpu, model=model, hints=Hints(("0-3", "4-7")[node]))
-        for gpu, model, node in zip(gpus("GPU-0", "GPU-1"), models, nodes, strict=True)
-    ]
-    write_tree(tmp_path, two_nodes())
-
-    found = inspect(answered(tmp_path, listed), environ, None, "")
-
-    assert [gpu.numa_node for gpu in found.gpus] == list(nodes)
-    assert [gpu.numa_node for gpu in found.visible] == (list(nodes) if known else [None, None])
-    assert ("set CUDA_DEVICE_ORDER=PCI_BUS_ID" in found.visible_warning) is not known
