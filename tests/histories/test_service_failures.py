@@ -167,6 +167,18 @@ def test_ranks_wait_for_restarting_worker(nodes: int) -> None:
     assert job.is_ready("server 0").settles().new_lines() == ["node 0 starts ranks 0-1"]
 
 
+def test_restarting_worker_leaves_other_services_ready() -> None:
+    services = {
+        name: {"nodes": {0: 1}, "on_failure": "restart", "ready": True}
+        for name in ("server", "judge")
+    }
+    job = Job(nodes=1, workers=[1], restarts=1, services=services)
+
+    job.is_ready("judge 0").settles().dies("server 0").settles().new_lines()
+
+    assert job.is_ready("server 0").settles().new_lines() == ["node 0 starts rank 0"]
+
+
 def test_worker_fails_before_it_was_ready() -> None:
     """Ranks keep waiting."""
     job = waiting("restart").is_ready("server 1").exits("server 0", code=3).settles()

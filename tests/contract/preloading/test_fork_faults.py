@@ -195,6 +195,22 @@ def test_open_files_are_flushed(clusterrun: Launcher, how: str, preload: str) ->
     assert (clusterrun.folder / "kept.gz.txt").read_text() == "a text"
 
 
+@pytest.mark.parametrize(("module", "is_frozen"), [("a_module", True), ("nanobind", False)])
+def test_modules_of_nanobind_are_freed(
+    clusterrun: Launcher, module: str, *, is_frozen: bool
+) -> None:
+    """Triton's, with torch 2.15, prints hundreds of lines about what it leaks otherwise."""
+    script = f"""
+    import atexit, gc, numpy
+    metaclass = type("nb_meta", (type,), {{"__module__": "{module}"}})
+    atexit.register(lambda: print(gc.get_freeze_count() > 0))
+    """
+
+    ended = clusterrun.script(script, "--start-method=fork").ended()
+
+    assert (ended.code, ended.out) == (0, f"{is_frozen}\n"), ended
+
+
 LIBRARY = """
     #include <stdio.h>
     #include <stdlib.h>

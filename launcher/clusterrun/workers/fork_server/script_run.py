@@ -93,7 +93,7 @@ class ScriptRun:
 
         Objects from before the fork are frozen (``gc.freeze``): to search them costs each worker of a
         torch job 0.5 s and 100 MB. But a cycle with a frozen object is not collected, so the buffer of a
-        file in it would never be written.
+        file in it would never be written, and modules made with nanobind would print what they leak.
         """
         if self._script.torch is not None:
             self._script.torch.show()
@@ -102,6 +102,7 @@ class ScriptRun:
                 self._script.imports_are_known
                 and not other_threads_run()
                 and not has_destructors_to_run()
+                and not reports_leaks()
             )
         except Exception:  # a class of the script's may answer in any way
             may_stay_frozen = False
@@ -148,6 +149,14 @@ def has_destructors_to_run() -> bool:
     # get_objects does not return frozen objects. Not isinstance: a ``__class__`` property may run code.
     kinds = {id(kind): kind for kind in map(type, gc.get_objects())}
     return any("__del__" in vars(base) for kind in kinds.values() for base in kind.__mro__)
+
+
+def reports_leaks() -> bool:
+    """Tell whether a module made with nanobind is loaded, such as triton's from torch 2.15 on.
+
+    It prints hundreds of functions and types that are not freed at the exit. Its metaclasses show it.
+    """
+    return any(kind.__module__ == "nanobind" for kind in type.__subclasses__(type))
 
 
 def exit_code_of(error: BaseException) -> int:
