@@ -15,7 +15,7 @@ import pytest
 from clusterrun import JobInterrupted, UsageError, WorkerFailed
 from clusterrun.clients.python.workers import SECONDS_TO_RETURN
 
-from tests.contract.launched import Launcher
+from tests.contract.launched import Launcher, await_end
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -237,7 +237,11 @@ def test_rank_that_does_not_return_is_killed() -> None:
     ids=["fails", "killed", "exits"],
 )
 def test_rank_that_ends_raises_worker_failed(
-    ends: Callable[[], object], exit_code: int | None, number: int | None, message: str
+    ends: Callable[[], object],
+    exit_code: int | None,
+    number: int | None,
+    message: str,
+    tmp_path: Path,
 ) -> None:
     """It may end in a call or between two calls."""
     workers = clusterrun.Workers(2)
@@ -249,11 +253,21 @@ def test_rank_that_ends_raises_worker_failed(
         number,
     )
     workers.restart()
-    later = threading.Timer(0.2, lambda: None)
-    workers.run(lambda: threading.Timer(0.2, ends).start() if rank() == 1 else None)
-    later.start()
-    later.join(TIMEOUT)
-    time.sleep(0.5)
+    go = tmp_path / "go"
+
+    def end_after_call() -> int:
+        def end() -> None:
+            while not go.exists():
+                time.sleep(0.01)
+            ends()
+
+        if rank() == 1:
+            threading.Thread(target=end).start()
+        return os.getpid()
+
+    _, pid = workers.run(end_after_call)
+    go.touch()
+    await_end(pid)
     with pytest.raises(WorkerFailed, match=message):
         workers.run(time.sleep, 5)
 

@@ -169,14 +169,15 @@ def test_ranks_wait_for_restarting_worker(nodes: int) -> None:
 
 def test_restarting_worker_leaves_other_services_ready() -> None:
     services = {
-        name: {"nodes": {0: 1}, "on_failure": "restart", "ready": True}
-        for name in ("server", "judge")
+        name: {"nodes": {0: size}, "on_failure": "restart", "ready": True}
+        for name, size in {"server": 2, "judge": 1}.items()
     }
     job = Job(nodes=1, workers=[1], restarts=1, services=services)
 
-    job.is_ready("judge 0").settles().dies("server 0").settles().new_lines()
+    job.is_ready("judge 0", "server 0").settles().dies("server 0").settles()
 
-    assert job.is_ready("server 0").settles().new_lines() == ["node 0 starts rank 0"]
+    assert starts(job.is_ready("server 1").settles())[-1:] == ["node 0 starts server rank 0 again"]
+    assert starts(job.is_ready("server 0").settles()) == ["node 0 starts rank 0"]
 
 
 def test_worker_fails_before_it_was_ready() -> None:

@@ -263,11 +263,12 @@ class CoordinatorServer:
             if number == LOCAL_CONNECTION:
                 self._own_messages.append(message)
             elif connection := self._connections.get(number):
-                unsent = connection.channel.unsent_bytes
-                if isinstance(message, Answer) and unsent > MAX_UNSENT_BEFORE_ANSWER:
+                channel = connection.channel
+                is_answer = isinstance(message, Answer)
+                if is_answer and channel.unsent_bytes > MAX_UNSENT_BEFORE_ANSWER:
                     body = msgspec.msgpack.encode(replace(message, body=b"", problem=TOO_SLOW))
-                connection.channel.send_body(body)
-                if connection.channel.wants_write:
+                channel.send_body(body)
+                if channel.wants_write:
                     connection.watch(self._loop)
 
     def _next_port(self) -> int:
