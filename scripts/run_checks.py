@@ -209,7 +209,7 @@ def tests_side_by_side(options: argparse.Namespace, reports: Path) -> list[Step]
                 "tests on other Pythons", reports, ("not long", "not alone", NOT_CHECKED), others
             )
         )
-        many = ("pytest", "--rounds", "20", *OF_DRAWN_MACHINES)
+        many = ("pytest", "--rounds", "5", *OF_DRAWN_MACHINES)
         steps.append(pytest("tests of many machines", reports, ("not long",), many))
     if options.wheel or options.long:
         steps.append(pytest("tests of the wheel", reports, ("wheel",)))
