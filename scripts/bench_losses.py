@@ -57,7 +57,8 @@ def seconds_to_next_attempt(command: str, made: Network, strike: Strike) -> floa
         met.mkdir()
         script = launcher.folder / "reduces.py"
         script.write_text(PROGRAM)
-        words = ("--nnodes", "3:5", "--master-addr", hosts[0].address)
+        # A single worker would import torch anew in each attempt.
+        words = ("--nnodes", "3:5", "--start-method", "fork", "--master-addr", hosts[0].address)
         try:
             jobs = [
                 launcher.command(
