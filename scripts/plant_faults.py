@@ -35,7 +35,7 @@ from contextlib import suppress
 from itertools import accumulate, chain
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import Phase, settings
@@ -446,9 +446,8 @@ class Results:
     def __init__(self, options: argparse.Namespace) -> None:
         self._file: Path | None = options.results
         self._run = [commit_of(options.root), options.tests] if self._file else []
-        exists = self._file and self._file.exists()
-        lines = self._file.read_text().splitlines() if self._file and exists else []
-        self._known = {json.dumps(key): noticed for key, noticed in map(json.loads, lines)}
+        before = results_in(self._file) if self._file else []
+        self._known = {json.dumps(key): noticed for key, noticed in before}
 
     def known(self, fault: Fault) -> dict[str, str] | None:
         return self._known.get(json.dumps(self._key(fault)))
@@ -460,6 +459,12 @@ class Results:
 
     def _key(self, fault: Fault) -> list[object]:
         return [*self._run, fault.path, fault.start, fault.end, fault.after.decode()]
+
+
+def results_in(file: Path) -> list[Any]:
+    """Return what the lines of a file of results say; it may not exist yet."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [json.loads(line) for line in lines]
 
 
 def commit_of(root: Path) -> str:

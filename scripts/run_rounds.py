@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from plant_faults import commit_of, results_in
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -24,10 +26,8 @@ def main() -> int:
     parser.add_argument("results", type=Path, help="the file of results")
     parser.add_argument("tests", nargs="+", help="files of tests")
     options = parser.parse_args()
-    commit = printed("git", "rev-parse", "HEAD") + (
-        "+" if printed("git", "status", "--porcelain", "launcher", "tests") else ""
-    )
-    results = read(options.results)
+    commit = commit_of(ROOT)
+    results: list[dict[str, Any]] = results_in(options.results)
     done = {(it["test"], it["round"]) for it in results if it["commit"] == commit}
     for number in range(options.rounds):
         for test in options.tests:
@@ -38,15 +38,6 @@ def main() -> int:
                     print(json.dumps(result), file=file)
                 print(f"{test} round {number}: {result['summary']}", flush=True)
     return int(any(it["code"] != 0 for it in results if it["commit"] == commit))
-
-
-def read(results: Path) -> list[dict[str, Any]]:
-    lines = results.read_text().splitlines() if results.exists() else []
-    return [json.loads(line) for line in lines]
-
-
-def printed(*command: str) -> str:
-    return subprocess.check_output(command, cwd=ROOT, text=True).strip()
 
 
 def run(test: str, number: int) -> dict[str, Any]:
