@@ -10,12 +10,14 @@ from textwrap import indent
 
 import pytest
 from _pytest.mark.structures import ParameterSet
+from clusterrun import suspend
 from clusterrun.cli.commands import COMMANDS
 from clusterrun.cli.splitting import PRINTING
 from clusterrun.errors import ExitCode
 from clusterrun.job.clusters.detection import CLUSTERS
 from clusterrun.job.declarations import flag
 from clusterrun.job.foreign_options import foreign_option
+from clusterrun.job.nested_launches import RAS_VARIABLE, RESUMED_VARIABLE, STEP_VARIABLE
 from clusterrun.job.options import NAMES
 from mkdocs_hooks import MOVED, on_post_build
 
@@ -203,15 +205,30 @@ def test_every_variable_of_a_cluster_is_listed() -> None:
     """All names of variables that the files of clusters hold."""
     page = (DOCS / "reference/clusters.md").read_text()
     files = (ROOT / "launcher/clusterrun/job/clusters").glob("*.py")
-    constants = [
-        node.value
-        for file in files
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
 
+    constants = {text for file in files for text in constants_in(file.read_text())}
     names = {text for text in constants if VARIABLE.fullmatch(text)}
     assert sorted(names - {*VARIABLE.findall(page)}) == []
+
+
+def test_every_variable_of_a_worker_is_listed() -> None:
+    """Those in the file that sets them, and those that other files name; a prefix has one row."""
+    source = (PACKAGE / "planning/variables.py").read_text()
+    rows = " ".join(first_cells("workers.md", "variable"))
+    only_read = {"NO_COLOR", "NCCL_RAS_ENABLE", "ROCR_VISIBLE_DEVICES"}
+
+    names = {text for text in constants_in(source) if VARIABLE.fullmatch(text)} - only_read
+    names |= {suspend.VARIABLE, RAS_VARIABLE, RESUMED_VARIABLE, STEP_VARIABLE}
+    assert (
+        sorted(it for it in names if not it.startswith("PADDLE_") and f"`{it}`" not in rows) == []
+    )
+    assert "`PADDLE_*`" in rows
+
+
+def constants_in(source: str) -> list[str]:
+    """Return the texts that Python code names, docstrings among them."""
+    values = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return [value for value in values if isinstance(value, str)]
 
 
 def test_sections_that_docstrings_cite_exist() -> None:

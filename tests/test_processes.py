@@ -22,7 +22,7 @@ from clusterrun.processes import (
 )
 
 from tests.imports import imports
-from tests.waiting import SECONDS_TO_ACT, wait_until
+from tests.waiting import SECONDS_TO_ACT, text_of, wait_until
 from tests.workers.interpreters import python_of
 
 ROOT = Path(__file__).parent.parent
@@ -219,7 +219,7 @@ def test_a_program_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
     written = tmp_path / "written"
     script = f"sleep 1000 & echo $! >{written}; echo half; wait"
     child = TimeLimitedChild(shell(script), 10.0, {"PATH": "/usr/bin:/bin"}, now=0.0)
-    started = int(wait_until(lambda: written.read_text() if written.exists() else ""))
+    started = int(text_of(written, "a process id"))
     answers = [child.answer(now) for now in (0.0, 10.0)]
     child.end()
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 SECONDS_TO_ACT = 60.0
@@ -21,3 +22,13 @@ def wait_until(
         assert time.monotonic() < deadline, f"not in time: {wanted}"
         time.sleep(0.005)
     return value
+
+
+def text_of(file: Path, wanted: str, end: str = "") -> str:
+    """Return the text of a file as soon as it has one that ends with ``end``."""
+
+    def text() -> str:
+        now = file.read_text() if file.exists() else ""
+        return now if now.endswith(end) else ""
+
+    return wait_until(text, wanted)

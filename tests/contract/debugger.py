@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from tests.waiting import SECONDS_TO_ACT, wait_until
+from tests.waiting import SECONDS_TO_ACT, text_of
 
 Message = dict[str, Any]
 
@@ -145,11 +145,5 @@ def first_session(folder: Path) -> Debugger:
     Its port may not be used before: debugpy 1.8.22 sometimes answers no session if one comes while
     another thread has yet to set an attribute.
     """
-    file = folder / ENDPOINTS
-
-    def endpoints() -> str:
-        text = file.read_text() if file.exists() else ""
-        return text if text.endswith("\n") else ""
-
-    written = json.loads(wait_until(endpoints, "the adapter of debugpy"))
+    written = json.loads(text_of(folder / ENDPOINTS, "the adapter of debugpy", end="\n"))
     return Debugger(written["client"]["port"])

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.contract.launched import Launcher
-from tests.machine_trees import PciDevice, two_nodes, write_tree
 from tests.real_machines import each, recommended
 from tests.typed import typed
 
@@ -47,22 +46,6 @@ def test_dry_run_has_recommended_masks_of_real_machines(
 
     assert [worker["cpus"] for worker in workers] == expected
     assert [worker["gpu"] for worker in workers] == [*range(len(expected))]
-
-
-@each(
-    ("name", "expected"), [(name, masks) for name, mode, masks in recommended() if mode == "node"]
-)
-def test_dry_run_follows_cuda_visible_devices(
-    real_machine: Callable[[str], Path], name: str, expected: list[str]
-) -> None:
-    """The first of two workers uses the last GPU."""
-    options = [f"--machine-root={real_machine(name)}", "--numa-binding=node"]
-    last = len(expected) - 1
-
-    workers = planned_workers(options, {"CUDA_VISIBLE_DEVICES": f"{last},0"})
-
-    assert [worker["cpus"] for worker in workers] == [expected[last], expected[0]]
-    assert [worker["gpu"] for worker in workers] == [last, 0]
 
 
 def planned_workers(options: list[str], environ: Mapping[str, str]) -> list[Any]:
@@ -134,51 +117,6 @@ def test_virtual_local_rank_hides_other_gpus(clusterrun: Launcher, method: str) 
     assert sorted(ended.out.splitlines()) == ["[rank 0] 0 0 2 6", "[rank 1] 1 0 2 7"]
 
 
-def test_dry_run_with_numa_map(tmp_path: Path) -> None:
-    """Each worker has two GPUs. The machine reports a wrong node for one GPU."""
-    gpus = tuple(
-        PciDevice(f"0000:{bus}:00.0", numa_node=0, uuid=f"GPU-{bus}", minor=minor)
-        for minor, bus in enumerate(("17", "18", "ca", "cb"))
-    )
-    root = write_tree(tmp_path, two_nodes(gpus))
-    options = [
-        f"--machine-root={root}",
-        "--gpus-per-worker=2",
-        "--numa-map=ca:00.0=node 1,GPU-cb=4-6",
-        "--virtual-local-rank",
-    ]
-
-    first, second = planned_workers(options, {})
-
-    assert (first["cpus"], second["cpus"]) == ("0-3", "4-7")
-    assert (first["numa_node"], second["numa_node"]) == (0, 1)
-    assert [gpu["told_by"] for gpu in second["gpus"]] == ["--numa-map"] * 2
-    assert [worker["env"]["CUDA_VISIBLE_DEVICES"] for worker in (first, second)] == ["0,1", "2,3"]
-    assert [worker["env"]["LOCAL_RANK"] for worker in (first, second)] == ["0", "0"]
-
-
-def test_dry_run_with_devices(tmp_path: Path) -> None:
-    """CUDA_VISIBLE_DEVICES has a blank. A GPU that is not visible is an error."""
-    gpus = (
-        PciDevice(f"0000:{bus}:00.0", numa_node=node, uuid=f"GPU-{bus}", minor=minor)
-        for minor, (bus, node) in enumerate((("17", 0), ("18", 0), ("ca", 1)))
-    )
-    root = write_tree(tmp_path, two_nodes(tuple(gpus)))
-    environ = {"CUDA_VISIBLE_DEVICES": "0, 2"}
-    words = (f"--machine-root={root}", "--dry-run")
-
-    done, refused = (
-        typed([*words, f"--devices={one}", __file__], environ, tmp_path) for one in ("2", "1")
-    )
-
-    assert (done.code, refused.code) == (0, 2)
-    assert ["CUDA_VISIBLE_DEVICES", "2", "--devices"] in map(str.split, done.out.splitlines())
-    assert refused.err == (
-        "clusterrun: error: --devices: GPU 1 is not visible\n"
-        "  give some of 0,2 (CUDA_VISIBLE_DEVICES=0, 2), as in --devices 0\n"
-    )
-
-
 def test_script_that_binds_itself_causes_no_warning(clusterrun: Launcher) -> None:
     script = """
         import os
@@ -216,11 +154,16 @@ SET, GET = "203", "204"
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of x86-64 calls")
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 @pytest.mark.parametrize(
-    ("refused", "is_bound"), [(SET, False), (GET, True), (f"{SET},{GET}", False)]
+    ("method", "refused", "is_bound"),
+    [
+        ("fork", SET, False),
+        ("fork", GET, True),
+        ("fork", f"{SET},{GET}", False),
+        ("spawn", SET, False),
+    ],
 )
-@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_sandbox_that_forbids_binding(
-    clusterrun: Launcher, tmp_path: Path, refused: str, method: str, *, is_bound: bool
+    clusterrun: Launcher, tmp_path: Path, method: str, refused: str, *, is_bound: bool
 ) -> None:
     """Workers run unbound, and one warning has the reason. It is an error in a strict job."""
     program = tmp_path / "refuse_calls.py"

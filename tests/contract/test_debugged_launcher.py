@@ -38,7 +38,8 @@ needs_debugpy = pytest.mark.needs("import debugpy")
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
     """Return a launcher of Python with clusterrun's packages."""
     (tmp_path / "sums.py").write_text(SUMS)
-    monkeypatch.setitem(COMMON_VARIABLES, *with_endpoints(tmp_path).popitem())
+    for name, value in with_endpoints(tmp_path).items():
+        monkeypatch.setitem(COMMON_VARIABLES, name, value)
     launcher = Launcher(tmp_path, sys.executable)
 
     yield launcher

@@ -228,6 +228,26 @@ def test_agent_of_earlier_start_is_not_one_node_too_many() -> None:
     ]
 
 
+def test_agent_with_another_rank_is_replaced_only_by_one_without() -> None:
+    """Two agents of one host with ranks of their own are both new."""
+    ranked, without = (JoinHistory(nodes=3, token=True).time_passes(2).connects() for _ in range(2))
+
+    for job in (ranked, without):
+        job.joins(host="n1", rank=1, waited=40.0).joins(host="n2", rank=2, waited=1.0)
+    ranked.joins(host="n1", rank=2, waited=1.0)
+    without.joins(host="n1", waited=1.0)
+
+    two = "two nodes have node rank 2: n2 (pid 13) and n1 (pid 14)"
+    assert ranked.settles().new_lines() == [
+        f"node {node} gives up: {two} ({OWN_RANK})" for node in (0, 2, 3, 4)
+    ]
+    assert without.settles().new_lines()[1:] == [f"node 2 {REPLACED}"]
+    assert without.time_passes(1).settles().new_lines()[-2:] == [
+        "node 3 starts rank 2, attempt 0",
+        "node 4 starts rank 1, attempt 0",
+    ]
+
+
 @pytest.mark.parametrize(
     "one",
     [

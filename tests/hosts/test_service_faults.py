@@ -16,7 +16,7 @@ from tests.contract.launched import Job, Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import ended
 from tests.rounds import numbers
-from tests.waiting import wait_until
+from tests.waiting import text_of
 
 INTERNAL_ERROR = 6
 
@@ -160,11 +160,7 @@ def pid_of(name: str, number: str, jobs: Sequence[Job], folder: Path) -> int:
             return jobs[int(number)].fork_server
         case "relay":
             return jobs[int(number)].relay
-    file = folder / f"{name} {number}.pid"
-    written = wait_until(
-        lambda: file.read_text() if file.exists() else None, f"{name} {number} begins"
-    )
-    return int(written)
+    return int(text_of(folder / f"{name} {number}.pid", f"{name} {number} begins"))
 
 
 @pytest.mark.long
