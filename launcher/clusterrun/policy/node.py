@@ -1049,12 +1049,14 @@ class Attempt:
 
     def _stop_other_nodes(self, number: int, at: float) -> None:
         self._report_cause(Interrupted(number), at)
-        what, again = _signal_and_repeat(number)
-        then = f"the other nodes stop their workers (a second {again} does not wait for them)"
+        # Without an exit code: a worker that has failed may turn out to be the reason.
         if self.plan.world.nodes == 1:
             # The job only waits for its next attempt.
-            then = "no restart"
-        self._note(f"{what}: {then}; exit code {exit_code_of_signal(number)}")
+            self._note(notices.no_restart(number))
+            return
+        what, again = _signal_and_repeat(number)
+        then = f"the other nodes stop their workers (a second {again} does not wait for them)"
+        self._note(f"{what}: {then}")
 
     def _stop_requested(self, event: events.StopRequested) -> None:
         """End the job for a user's command, even if SIGTERM would suspend it."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from clusterrun.bounds import as_line
-from clusterrun.errors import LauncherError, exit_code_of_signal
+from clusterrun.errors import LauncherError
 from clusterrun.loop import NEVER
 from clusterrun.policy.cause import ReasonToStop
 from clusterrun.policy.events import LeftoverProcess
@@ -195,4 +195,4 @@ def ended_while_waiting(
 def no_restart(number: int) -> str:
     """Return the notice of a signal that arrives while workers are stopped for a restart."""
     what = "interrupted" if number == signal.SIGINT else signal_name(number)
-    return f"{what}: no restart; exit code {exit_code_of_signal(number)}"
+    return f"{what}: no restart"

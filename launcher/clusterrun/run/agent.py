@@ -98,7 +98,7 @@ class Agent:
             attempt = self._attempts.begin(world)
             end = self._run_attempt(attempt)
             if isinstance(end, actions.Rejoin):
-                self._commands.progress.rejoins = True
+                self._commands.progress.rejoins_since = self._loop.clock()
                 self._loop.keep(partial(_is_for_attempt, NEVER))
                 return None
             outcome = conclude(attempt, self._results(attempt))

@@ -35,8 +35,8 @@ class JobProgress(Struct):
     """When all nodes had joined; before that, when this one began to wait. A monotonic time."""
     attempt: Attempt | None = None
     """The current attempt; None while nodes join."""
-    rejoins: bool = False
-    """This node was lost and waits to join again; ``attempt`` is its last one."""
+    rejoins_since: float | None = None
+    """When this node, which was lost, began to wait to join again; ``attempt`` is its last one."""
     attempt_since: float = 0.0
     """In seconds since the epoch."""
     workers: NodeWorkers | None = None
@@ -84,7 +84,7 @@ class JobAttempts:
             self._describe(plan)
         progress, before = self._progress, self._progress.attempt
         can_suspend = before is not None and before.suspending.possible
-        progress.attempt_since, progress.rejoins = time.time(), False
+        progress.attempt_since, progress.rejoins_since = time.time(), None
         progress.attempt = Attempt(
             job, plan, foreground=self._workers.foreground, can_suspend=can_suspend
         )

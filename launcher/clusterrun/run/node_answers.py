@@ -138,8 +138,9 @@ class NodeAnswers:
         if attempt is None:
             return shown
         world = attempt.plan.world
-        if self._progress.rejoins:
-            return replace(shown, run_id=world.run_id)
+        if self._progress.rejoins_since is not None:
+            waited = time.monotonic() - self._progress.rejoins_since
+            return replace(shown, run_id=world.run_id, running_for=waited)
         return replace(
             shown,
             run_id=world.run_id,
