@@ -34,6 +34,7 @@ from clusterrun.machine.machine import Gpu, Machine
 from clusterrun.planning.job_machine import machine_for
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.plan import NodePlan, WorkerPlan, WorkerSlot, assumed_world
+from clusterrun.planning.services import assumed_programs
 from clusterrun.planning.variables import user_environment
 from clusterrun.planning.worker_slots import worker_slots, worker_slots_for
 from msgspec.structs import replace
@@ -197,10 +198,11 @@ def plan_of(
     described: Job, here: Machine, slots: Sequence[WorkerSlot], environ: Mapping[str, str]
 ) -> NodePlan:
     ours = sum(slot.is_ours and slot.program == "main" for slot in slots)
+    programs = assumed_programs(described, here) if described.services else ()
     return plan_node(
         described,
         here,
-        assumed_world(described, ours),
+        assumed_world(described, ours, programs),
         unset=(),
         error_files=None,
         before=user_environment(described, environ, ()),

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from clusterrun.bounds import NodeRank
 from clusterrun.errors import UsageError
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
 from clusterrun.job.options import NumaBinding, NumaMemory
 from clusterrun.job.program import COMMAND_LINE
-from clusterrun.job.services import Service
+from clusterrun.job.services import Service, known_values
 from clusterrun.job.values import RankSet
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Machine
@@ -25,7 +26,7 @@ from clusterrun.planning.plan import (
     assumed_world,
 )
 from clusterrun.planning.preparation import preparation_of
-from clusterrun.planning.services import MAX_LIST_LENGTH, addresses_of, with_inherited_values
+from clusterrun.planning.services import MAX_LIST_LENGTH, addresses_of, assumed_programs
 from clusterrun.planning.variables import user_environment
 from clusterrun.planning.worker_slots import worker_slots
 from hypothesis import assume, given
@@ -56,7 +57,7 @@ def planned(
     return plan_node(
         spec,
         here,
-        where or assumed_world(spec, main_workers(spec, here)),
+        where or assumed_world(spec, main_workers(spec, here), assumed_programs(spec, here)),
         unset=(),
         error_files=error_files,
         before=user_environment(spec, environ or {}, ()),
@@ -361,16 +362,23 @@ def test_variables_in_a_command_are_expanded(text: str, expected: str) -> None:
     assert plan.workers[2].command == ("serve", expected)
 
 
-def of_a_file(spec: Job) -> Job:
+def of_a_file(spec: Job, inherited: Mapping[str, str] | None = None) -> Job:
     """Return the job with variables from a job file, not from the command line."""
-    origins = {name: f"rl.yaml:2 {name}" for name in spec.origins if name.startswith("env.")}
-    return replace(spec, origins={**spec.origins, **origins})
+    texts = {name: Setting(text, f"rl.yaml:2 {name}") for name, text in spec.env.items()}
+    known, late = known_values(texts, inherited or {})
+    return replace(
+        spec,
+        program=replace(spec.program, env=tuple((name, it.value) for name, it in known.items())),
+        late_env=tuple((name, it.value) for name, it in late.items()),
+        origins={**spec.origins, **{f"env.{name}": it.origin for name, it in texts.items()}},
+    )
 
 
 def test_command_line_variables_are_not_expanded_again() -> None:
-    spec = job(services=(service(),), env={"TEXT": "a$b"})
+    typed = {"TEXT": Setting("a$b", "--env")}
 
-    plan = planned(with_inherited_values(spec, {}), NO_GPUS, ONE_NODE)
+    assert known_values(typed, {"b": "1"}) == (typed, {})
+    plan = planned(job(services=(service(),), env={"TEXT": "a$b"}), NO_GPUS, ONE_NODE)
 
     assert plan.env["TEXT"] == "a$b"
     assert variables(plan, "TEXT") == [[]] * len(plan.workers)
@@ -399,15 +407,64 @@ def test_each_worker_has_its_own_values() -> None:
 
 
 def test_job_variable_may_extend_inherited_value() -> None:
-    """As one of a service."""
+    """It is known before the nodes join; a service may extend it again."""
     inherited = {"PATH": "/usr/bin", "COST": "$5", "PATHS": "x"}
     env = {"PATH": "/opt/bin:$PATH", "COST": "${COST}$$", "A": "$PATHS"}
-    spec = with_inherited_values(of_a_file(job(services=(service(),), env=env)), inherited)
+    own = service(env={"PATH": "/srv/bin:$PATH"})
+    spec = of_a_file(job(services=(own,), env=env), inherited)
 
     plan = planned(spec, NO_GPUS, environ=inherited)
 
-    assert plan.env["PATH"] == "/opt/bin:/usr/bin"
-    assert variables(plan, "COST", "A") == [["COST=$5$", "A=x"]] * 2
+    assert (spec.env, spec.late_env) == (
+        {"PATH": "/opt/bin:/usr/bin", "COST": "$5$", "A": "x"},
+        (),
+    )
+    assert {name: plan.env[name] for name in env} == spec.env
+    assert variables(plan, "PATH") == [[], ["PATH=/srv/bin:/opt/bin:/usr/bin"]]
+
+
+def test_variables_may_refer_to_those_before() -> None:
+    """To the job's, known or not, and those of the same service."""
+    env = {
+        "DIR": "/m",
+        "SERVER": "$CLUSTERRUN_SERVER_URL",
+        "API": "$SERVER/v1",
+        "RUNS": "$DIR/runs",
+    }
+    own = service(env={"B": "$API/b", "C": "$B/c", "SERVER": "own", "D": "$SERVER"})
+    spec = of_a_file(job(services=(own,), nproc_per_node=2, env=env))
+
+    plan = planned(spec, NO_GPUS, ONE_NODE)
+    before = planned(spec, NO_GPUS)
+
+    url = "http://10.0.0.0:1002"
+    assert spec.env == {"DIR": "/m", "RUNS": "/m/runs"}
+    assert variables(plan, "SERVER", "API", "B", "C", "D") == [
+        [f"SERVER={url}", f"API={url}/v1"],
+        [f"SERVER={url}", f"API={url}/v1"],
+        ["SERVER=own", f"API={url}/v1", f"B={url}/v1/b", f"C={url}/v1/b/c", "D=own"],
+    ]
+    assert variables(before, "API")[0] == ["API=$CLUSTERRUN_SERVER_URL/v1"]
+
+
+@pytest.mark.parametrize("name", ["PORT", "RANK", "CLUSTERRUN_SERVER_URL", "CUDA_VISIBLE_DEVICES"])
+def test_inherited_value_of_a_workers_variable_is_not_used(name: str) -> None:
+    """A platform, or an outer job, may have set it."""
+    spec = of_a_file(job(services=(service(),), env={"A": f"${name}"}), {name: "inherited"})
+
+    assert (spec.env, spec.late_env) == ({}, (("A", f"${name}"),))
+
+
+def test_address_of_another_node_is_known_once_it_has_joined() -> None:
+    """Before, that of a program which begins on node 0 is known; an inherited one is another program's."""
+    here = {"nnodes": 4, "node_rank": 3, "master_addr": "n0", "gpus_per_worker": 0}
+    last, all_nodes = service("last", "serve", "$MASTER_ADDR", nnodes=1), service("every")
+    spec = job(services=(last, all_nodes), **here)
+
+    plan = planned(spec, NO_GPUS, environ={"MASTER_ADDR": "inherited"})
+
+    assert variables(plan, "MASTER_ADDR") == [["MASTER_ADDR=n0"], [], ["MASTER_ADDR=n0"]]
+    assert plan.workers[1].command == ("serve", "$MASTER_ADDR")
 
 
 def main_with(*args: str) -> WorkerProgram:
@@ -431,6 +488,7 @@ def main_with(*args: str) -> WorkerProgram:
         ),
         (service(env={"A": "1"}), main_with("$A"), "the test: $A", "A"),
         (service(), main_with("costs $5"), "the test: $5", "5"),
+        (service(env={"A": "/x:$A"}), main_with(), "rl.yaml:4 services.server.env.A: $A", "A"),
     ],
 )
 def test_unset_variable_is_an_error(
@@ -456,14 +514,16 @@ def test_unknown_service_address_is_an_error() -> None:
 
 def test_shell_commands_are_not_expanded() -> None:
     """A command that is a text is a shell's; words on the command line were."""
-    shell = service("server", "/bin/sh", "-c", "echo $NOPE $$ ${PORT}")
-    spec = job(services=(shell,), script=main_with("$NOPE", "$$"))
+    shell = service("server", "/bin/sh", "-c", "echo $NOPE $$ ${PORT}", in_shell=True)
+    listed = service("listed", "/bin/sh", "-c", 'echo "$$1"', "sh", "$ROLE_NAME")
+    spec = job(services=(shell, listed), script=main_with("$NOPE", "$$"))
     spec = replace(spec, origins={**spec.origins, "script": COMMAND_LINE})
 
     plan = planned(spec, NO_GPUS)
 
     assert plan.workers[0].command[-2:] == ("$NOPE", "$$")
     assert plan.workers[1].command == ("/bin/sh", "-c", "echo $NOPE $$ ${PORT}")
+    assert plan.workers[2].command == ("/bin/sh", "-c", 'echo "$1"', "sh", "listed")
 
 
 @pytest.mark.parametrize(

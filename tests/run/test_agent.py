@@ -312,7 +312,7 @@ def test_given_up_agent_returns_no_outcome(job: ScriptedJob) -> None:
     start: Reported = [started(0), exited(1), killed(0, signal.SIGKILL, by_lease=True)]
 
     assert job.runs(start, answers=[[given_up]]) is None
-    assert job.progress.rejoins
+    assert job.progress.rejoins_since is not None
 
     [end] = [each for each in job.sent if isinstance(each, Done)]
     assert end.lease_expired

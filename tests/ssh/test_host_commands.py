@@ -103,6 +103,17 @@ def test_slots_in_hostfile_unless_nproc_per_node_is_set(tmp_path: Path) -> None:
     assert not any("nproc" in word for command in from_option for word in command.argv)
 
 
+def test_slots_count_gpus_of_all_programs(tmp_path: Path) -> None:
+    """In a job with services, the main program has those that are left."""
+    (tmp_path / "hosts").write_text("a slots=8\n")
+    (tmp_path / "job.yaml").write_text("script: train.py\nservices: {server: {command: serve}}\n")
+    options = {"hostfile": str(tmp_path / "hosts"), "config": str(tmp_path / "job.yaml")}
+
+    (command,) = commands_for(options, {})
+
+    assert "nproc_per_node" not in parsed(command.argv)[0]
+
+
 def test_variable_that_is_not_utf_8() -> None:
     (command,) = commands_for({"hosts": "a"}, {"ODD": "\udce9\u00e9"})
 

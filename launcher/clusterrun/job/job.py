@@ -184,6 +184,8 @@ class Job(Struct, frozen=True, kw_only=True):
     names of log files."""
     services: "tuple[Service, ...]" = ()
     """Programs that run beside the main program, in the order of the job file."""
+    late_env: tuple[tuple[str, str], ...] = ()
+    """Variables whose values name a worker's variables, in a job with services; ``env`` has the others."""
     main_nodes: RankSet | None = None
     """The nodes of the main program in a job with services; None: all nodes with a GPU left for it."""
     given: Given = Given()

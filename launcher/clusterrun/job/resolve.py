@@ -115,6 +115,14 @@ def resolve(
     given, words, job_file = read_sources(line, variables)
     layers, warnings = translate(given, variables, called=process.called)
     env = environment(layers)
+    late_env: dict[str, Setting[str]] = {}
+    unset = {*left, *({TOKEN_VARIABLE} & environ.keys())}
+    if job_file.services:
+        from clusterrun.job.services import WORLD_VARIABLES, known_values
+
+        env, late_env = known_values(env, variables)
+        # A platform may have set these variables for the whole machine.
+        unset |= WORLD_VARIABLES & environ.keys()
     # GPUs that the job's environment selects replace the cluster's.
     chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
     known = Variables({**variables, **chosen})
@@ -131,7 +139,7 @@ def resolve(
         from clusterrun.job.services import with_services
 
         has_main_count = find("nproc_per_node", layers) is not None
-        job = with_services(job, job_file, has_main_count=has_main_count)
+        job = with_services(job, job_file, late_env, has_main_count=has_main_count)
     launcher, over_ssh = value_of("launcher", layers), None
     if launcher.value is not NodeLauncher.SSH:
         # With ssh, the interpreter is checked on the hosts.
@@ -141,6 +149,9 @@ def resolve(
         from clusterrun.job.ssh_targets import find_ssh_targets
 
         over_ssh = find_ssh_targets(launcher, layers, layout.listed, line, process.called)
+        if job.services:
+            # A number of slots counts the GPUs of all programs.
+            over_ssh = replace(over_ssh, slots={})
     check_hook(job.setting("suspend_hook"), path)
     check_compatible(job)
     if over_ssh is not None:
@@ -148,7 +159,7 @@ def resolve(
     dry_run = for_topo or value_of("dry_run", layers).value
     return Resolved(
         job=job,
-        unset=tuple(sorted({*left, *({TOKEN_VARIABLE} & environ.keys())})),
+        unset=tuple(sorted(unset)),
         warnings=(
             *((NESTED_WARNING,) if left else ()),
             *unknown_variables(variables),

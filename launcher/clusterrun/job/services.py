@@ -4,7 +4,7 @@ This module is imported only for a job file with services.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
@@ -17,6 +17,7 @@ from clusterrun.job import values
 from clusterrun.job.declarations import Option, Setting, Value, rows_of
 from clusterrun.job.job import MAIN, Job, ProgramKind, WorkerProgram
 from clusterrun.job.job_file import Entry, variables_of
+from clusterrun.job.nested_launches import WORKER_VARIABLES
 from clusterrun.job.options import OnFailure
 from clusterrun.job.program import check_script, find_executable, find_interpreter
 from clusterrun.job.sources import JobFile, read_text
@@ -28,8 +29,19 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 LAST_PORT = 65535
 
-RESERVED_NAMES = (MAIN, "master", "default")
-"""The main program's name and ROLE_NAME, and "master" because of CLUSTERRUN_MASTER_ADDR."""
+RESERVED_NAMES = (MAIN, "default", "rank", "master", "local")
+"""The main program's name, ROLE_NAME and log files, and the options --master-addr and --local-addr."""
+
+EXPANDED_ORIGINS = ("--env", "CLUSTERRUN_ENV", "PET_ENV")
+"""Sources of ``env`` in which a shell has already expanded $NAME."""
+
+WORLD_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
+"""Variables that a service has only with ``world: true``, because libraries form a process group with them."""
+
+_OWN_VARIABLES = re.compile(r"PORT|CLUSTERRUN_\w+|\w+_VISIBLE_DEVICES|ZE_AFFINITY_MASK")
+"""Variables that differ between the programs or workers of a node, besides torchrun's."""
+
+_REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|(\$))")
 
 
 def _ready(text: str) -> str:
@@ -54,6 +66,8 @@ class Service(Struct, frozen=True, kw_only=True):
     where: str
     """File and line: "rl.yaml:7"."""
     program: WorkerProgram
+    in_shell: bool = False
+    """Its command is a text, which a shell runs."""
     env: Mapping[str, str] = {}
     origins: Mapping[str, str] = {}
     """Where each value was set, by key."""
@@ -105,11 +119,12 @@ class Service(Struct, frozen=True, kw_only=True):
         choice(OnFailure, "what follows from a failure"),
         Option(
             "What happens when a worker fails: the job ends (stop), only this worker is restarted, at"
-            " most max_restarts times (restart), or a notice is printed (ignore)"
+            " most max_restarts times (restart), or a notice is printed (ignore) if it was ready"
         ),
     ] = OnFailure.STOP
     must_finish: Annotated[
-        bool, Option("The job waits until it ends, and an exit with 0 is not a failure")
+        bool,
+        Option("The job waits until it ends, and an exit with 0 is not a failure if it was ready"),
     ] = False
     world: Annotated[
         bool,
@@ -169,8 +184,8 @@ def _service(entry: Entry) -> Service:
     if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise UsageError(
             f"{entry.origin}: {name!r} can't be the name of a service",
-            "use lowercase letters, digits and _, such as reward_model; main, master and default"
-            " are reserved",
+            "use lowercase letters, digits and _, such as reward_model;"
+            f" {', '.join(RESERVED_NAMES)} are reserved",
         )
     given: dict[str, Entry] = {}
     for each in entry.entries("command: python server.py"):
@@ -199,6 +214,7 @@ def _service(entry: Entry) -> Service:
         name=name,
         where=entry.origin,
         program=_program(entry, given),
+        in_shell="command" in given and not given["command"].is_list,
         env=_env(given["env"]) if "env" in given else {},
         origins={key: text.origin for key, text in texts.items()},
         **found,
@@ -312,10 +328,67 @@ def _check_no_cycle(services: Iterable[Service]) -> None:
     raise UsageError(f"{left[following].origin('after')}: {waits}", "remove one of the after keys")
 
 
-def with_services(job: Job, job_file: JobFile, *, has_main_count: bool) -> Job:
+def known_values(
+    env: Mapping[str, Setting[str]], inherited: Mapping[str, str]
+) -> tuple[dict[str, Setting[str]], dict[str, Setting[str]]]:
+    """Return the job's variables with ``$NAME`` expanded, and those that wait for the workers' variables."""
+    known: dict[str, Setting[str]] = {}
+    late: dict[str, Setting[str]] = {}
+    values = {
+        name: text
+        for name, text in inherited.items()
+        if name not in WORKER_VARIABLES and not _OWN_VARIABLES.fullmatch(name)
+    }
+    for name, setting in env.items():
+        text = setting.value
+        if setting.origin not in EXPANDED_ORIGINS:
+            if not references(text) <= values.keys():
+                late[name] = setting
+                # A later variable may refer to this one.
+                values.pop(name, None)
+                continue
+            text = expand_variables(text, values, setting.origin)
+        known[name], values[name] = Setting(text, setting.origin), text
+    return known, late
+
+
+def references(text: str) -> set[str]:
+    """Return the names of the variables that a text refers to."""
+    return {found[1] or found[2] for found in _REFERENCE.finditer(text) if not found[3]}
+
+
+def expand_variables(
+    text: str, environment: Mapping[str, str], origin: str, later: Collection[str] = ()
+) -> str:
+    """Expand ``$NAME`` and ``${NAME}`` in a text; ``$$`` is a dollar.
+
+    Variables in ``later`` are left as they are, and if there are any, so are unknown variables that
+    begin with CLUSTERRUN_.
+
+    Raises:
+        UsageError: a variable is not set.
+
+    """
+
+    def value(found: "re.Match[str]") -> str:
+        name = found[1] or found[2]
+        if found[3]:
+            return "$"
+        if name in environment:
+            return environment[name]
+        if name in later or (later and name.startswith("CLUSTERRUN_")):
+            return found[0]
+        raise UsageError(f"{origin}: ${name} is not set", f"set it, or write $${name} for the text")
+
+    return _REFERENCE.sub(value, text)
+
+
+def with_services(
+    job: Job, job_file: JobFile, late_env: Mapping[str, Setting[str]], *, has_main_count: bool
+) -> Job:
     """Return the job with the services of its file.
 
-    With ``has_main_count``, an option sets the number of the main program's workers on each node. A
+    ``late_env`` are the variables that wait for the workers'. With ``has_main_count``, an option sets the number of the main program's workers on each node. A
     number from a cluster or ``--devices`` is ignored, because it counts the GPUs of all programs.
 
     Raises:
@@ -340,7 +413,11 @@ def with_services(job: Job, job_file: JobFile, *, has_main_count: bool) -> Job:
                 f" ({job.origin('role')})",
                 "give one of the two another name",
             )
-    if "PORT" in job.env:
+    late_origins = {f"env.{name}": setting.origin for name, setting in late_env.items()}
+    origins = {**job.origins, **late_origins}
+    late = tuple((name, setting.value) for name, setting in late_env.items())
+    job = replace(job, services=services, late_env=late, origins=origins)
+    if "PORT" in job.env.keys() | late_env.keys():
         raise UsageError(
             f"{job.origin('env.PORT')}: PORT is a variable that clusterrun sets for each worker",
             "remove it; a service may say port: 8000",
@@ -369,7 +446,7 @@ def with_services(job: Job, job_file: JobFile, *, has_main_count: bool) -> Job:
         workers = replace(job.workers, nproc_per_node=WorkerCount.PER_GPU)
         origins = {name: text for name, text in job.origins.items() if name != "nproc_per_node"}
         job = replace(job, workers=workers, origins=origins)
-    return replace(job, services=services, main_nodes=nodes)
+    return replace(job, main_nodes=nodes)
 
 
 def check_program(service: Service, search_path: str) -> None:

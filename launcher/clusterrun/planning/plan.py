@@ -227,17 +227,12 @@ class NodePlan(Struct, frozen=True):
         return self.world.named((self.workers[local_rank].rank,))
 
 
-def assumed_world(job: Job, workers: int) -> World:
+def assumed_world(job: Job, workers: int, programs: tuple[ProgramWorld, ...] = ()) -> World:
     """Return the world before rendezvous, assuming that all nodes have as many ``workers`` and this role.
 
-    Its master port is None if one will be chosen at the start; its node rank is 0 if unknown.
+    ``programs`` are those of a job with services. The master port is None if one will be chosen at the
+    start; the node rank is 0 if unknown.
     """
-    programs: tuple[ProgramWorld, ...] = ()
-    if job.services:
-        # Few jobs have services.
-        from clusterrun.planning.services import assumed_programs
-
-        programs = assumed_programs(job, workers)
     tasks = job.tasks
     node_rank = NodeRank(job.workers.node_rank or 0)
     first = GlobalRank(node_rank * workers) if tasks is None else tasks.rank

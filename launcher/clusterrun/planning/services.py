@@ -1,6 +1,5 @@
 """Plans the programs of a job with services: their workers, GPUs, ports and addresses."""
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
@@ -12,7 +11,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.declarations import Setting
 from clusterrun.job.job import MAIN, Job, WorkerProgram
 from clusterrun.job.program import COMMAND_LINE
-from clusterrun.job.services import SHELL, Service
+from clusterrun.job.services import WORLD_VARIABLES, Service, expand_variables
 from clusterrun.machine.machine import Gpu, Machine
 from clusterrun.planning import variables
 from clusterrun.planning.node_plan import worker_plan
@@ -23,32 +22,8 @@ from clusterrun.planning.worker_slots import first_slice, local_size
 MAX_LIST_LENGTH = 100_000
 """Characters of a variable with a list of addresses. execve takes 131,072 (MAX_ARG_STRLEN)."""
 
-LATE_VARIABLES = frozenset({"PORT", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
+LATE_VARIABLES = frozenset({"PORT", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
 """Known only once the nodes have joined, like the variables that begin with CLUSTERRUN_."""
-
-EXPANDED_ORIGINS = ("--env", "CLUSTERRUN_ENV", "PET_ENV")
-"""Sources of ``env`` in which a shell has already expanded $NAME."""
-
-WORLD_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
-"""Variables that a service has only with ``world: true``, because libraries form a process group with them."""
-
-_REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|(\$))")
-
-
-def with_inherited_values(job: Job, inherited: Mapping[str, str]) -> Job:
-    """Return the job with a variable's own name expanded in its value, as in ``PATH: /x:$PATH``."""
-    env = (
-        (name, _with_inherited_value(name, text, inherited[name]))
-        if name in inherited and job.origin(f"env.{name}") not in EXPANDED_ORIGINS
-        else (name, text)
-        for name, text in job.program.env
-    )
-    return replace(job, program=replace(job.program, env=tuple(env)))
-
-
-def _with_inherited_value(name: str, text: str, inherited: str) -> str:
-    # Dollars in the inherited value are not references.
-    return re.sub(rf"\$(?:{name}\b|{{{name}}})", lambda _: inherited.replace("$", "$$"), text)
 
 
 def known_node_rank(job: Job) -> int:
@@ -164,16 +139,19 @@ def main_workers(job: Job, machine: Machine, services: Sequence[WorkerSlot]) -> 
     return 0
 
 
-def assumed_programs(job: Job, workers: int) -> tuple[ProgramWorld, ...]:
-    """Return the programs before rendezvous, assuming that all nodes have as many main ``workers``.
-
-    If this node has none, the other nodes are assumed to have one each.
-    """
-    main = [rank for rank in range(job.nnodes) if job.main_nodes is None or rank in job.main_nodes]
-    here = known_node_rank(job)
-    counts = {MAIN: {rank: workers or int(rank != here) for rank in main}}
+def assumed_programs(job: Job, machine: Machine) -> tuple[ProgramWorld, ...]:
+    """Return the programs before rendezvous, assuming that all nodes are like this one."""
+    counts: dict[str, dict[int, int]] = {MAIN: {}}
     for each in job.services:
         counts[each.name] = dict.fromkeys(each.nodes(job.nnodes), each.nproc_per_node)
+    # Nodes with the same services have as many main workers.
+    known: dict[tuple[str, ...], int] = {}
+    for rank in range(job.nnodes):
+        there = tuple(name for name, by_node in counts.items() if rank in by_node)
+        if job.main_nodes is None or rank in job.main_nodes:
+            if there not in known:
+                known[there] = _main_workers_on(rank, job, machine)
+            counts[MAIN][rank] = known[there]
     found, first = [], 0
     for name, by_node in counts.items():
         nodes = (
@@ -183,6 +161,15 @@ def assumed_programs(job: Job, workers: int) -> tuple[ProgramWorld, ...]:
         found.append(program)
         first += program.size
     return tuple(found)
+
+
+def _main_workers_on(rank: int, job: Job, machine: Machine) -> int:
+    """Return how many workers the main program has on a node; 0 if the node can't be like this one."""
+    there = replace(job, workers=replace(job.workers, node_rank=NodeRank(rank)))
+    try:
+        return main_workers(there, machine, service_slots(there, machine))
+    except UsageError:
+        return 0
 
 
 def world_of(world: World, program: ProgramWorld) -> World:
@@ -199,8 +186,8 @@ def world_of(world: World, program: ProgramWorld) -> World:
         size=program.size,
         first_role_rank=GlobalRank(first),
         role_size=program.size,
-        master_addr=master.address or world.master_addr,
-        # Before the nodes have joined, only the main program's port may be known.
+        # Before the nodes have joined, only node 0's address and the main program's port may be known.
+        master_addr=master.address or ("" if master.node_rank else world.master_addr),
         master_port=master.master_port or (world.master_port if is_main else None),
     )
 
@@ -256,6 +243,8 @@ def worker_plans(  # noqa: PLR0913 - as ``plan_node``
     services: dict[str | None, Service] = {each.name: each for each in job.services}
     addresses = addresses_of(world.programs)
     later = () if addresses else LATE_VARIABLES
+    # An inherited MASTER_ADDR is not the worker's.
+    env = {name: text for name, text in env.items() if name not in later}
     gpus_of: dict[str | None, list[Gpu]] = defaultdict(list)
     for slot, placement in own:
         gpus_of[slot.program] += placement.gpus
@@ -293,6 +282,8 @@ def _variables(
         found["ROLE_NAME"] = service.name
         if not service.world:
             found = {name: text for name, text in found.items() if name not in WORLD_VARIABLES}
+    if not found["MASTER_ADDR"]:
+        del found["MASTER_ADDR"]
     ports = program.nodes[program.position_on(world.node_rank)[0]].ports
     return {**found, "PORT": str(ports[index])} if ports else found
 
@@ -320,21 +311,20 @@ def _visible_gpus(
 def _own_env(
     job: Job, service: Service | None, environment: Mapping[str, str], later: Collection[str]
 ) -> dict[str, str]:
-    """Return the variables of the job, overridden by those of a service, with ``$NAME`` expanded."""
-    found = {name: Setting(text, job.origin(f"env.{name}")) for name, text in job.env.items()}
-    texts = {
-        name: it
-        for name, it in found.items()
-        if "$" in it.value and it.origin not in EXPANDED_ORIGINS
-    }
+    """Return the variables of the job and of a service that are not the same for all workers.
+
+    In the order of the job file: each may refer to those before.
+    """
+    texts = [(name, Setting(text, job.origin(f"env.{name}"))) for name, text in job.late_env]
     if service is not None:
-        texts |= {
-            name: Setting(text, f"{service.where}.env.{name}") for name, text in service.env.items()
-        }
-    return {
-        name: expand_variables(text.value, environment, later, text.origin)
-        for name, text in texts.items()
-    }
+        texts += [
+            (name, Setting(text, f"{service.where}.env.{name}"))
+            for name, text in service.env.items()
+        ]
+    known = dict(environment)
+    for name, text in texts:
+        known[name] = expand_variables(text.value, known, text.origin, later)
+    return {name: known[name] for name, _ in texts}
 
 
 def _program(
@@ -346,35 +336,9 @@ def _program(
     """
     program = job.script if service is None else service.program
     origin = job.origin("script") if service is None else service.where
-    if origin == COMMAND_LINE or (program.name, *program.args[:1]) == SHELL:
+    if origin == COMMAND_LINE or (service is not None and service.in_shell):
         return program
     name, *args = (
-        expand_variables(word, environment, later, origin) for word in (program.name, *program.args)
+        expand_variables(word, environment, origin, later) for word in (program.name, *program.args)
     )
     return WorkerProgram(program.kind, name, tuple(args))
-
-
-def expand_variables(
-    text: str, environment: Mapping[str, str], later: Collection[str], origin: str
-) -> str:
-    """Expand ``$NAME`` and ``${NAME}`` in a text; ``$$`` is a dollar.
-
-    Variables in ``later`` are left as they are, and if there are any, so are unknown variables that
-    begin with CLUSTERRUN_.
-
-    Raises:
-        UsageError: a variable is not set.
-
-    """
-
-    def value(found: "re.Match[str]") -> str:
-        name = found[1] or found[2]
-        if found[3]:
-            return "$"
-        if name in environment:
-            return environment[name]
-        if name in later or (later and name.startswith("CLUSTERRUN_")):
-            return found[0]
-        raise UsageError(f"{origin}: ${name} is not set", f"set it, or write $${name} for the text")
-
-    return _REFERENCE.sub(value, text)

@@ -144,8 +144,9 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
             case "master_addr":
                 yield name, job.rendezvous.master_addr or world.master_addr, job.origin(name)
             case "env":
-                origins = dict.fromkeys(job.origin(f"env.{variable}") for variable in job.env)
-                yield name, dict(_redacted(job.env)), ", ".join(origins) or "default"
+                env = {**job.env, **dict(job.late_env)}
+                origins = dict.fromkeys(job.origin(f"env.{variable}") for variable in env)
+                yield name, dict(_redacted(env)), ", ".join(origins) or "default"
             case "ssh_options" if value:
                 yield name, REDACTED, job.origin(name)
             case "token":
@@ -162,7 +163,7 @@ def _settled(job: Job) -> Iterator[tuple[str, object]]:
         elif field == "main_nodes":
             # The key in a job file.
             yield from [("node_ranks", str(value))] if value is not None else []
-        elif field not in {"script", "given", "origins", "services"}:
+        elif field not in {"script", "given", "origins", "services", "late_env"}:
             yield field, value
 
 
@@ -229,6 +230,7 @@ def _own_variables(plan: NodePlan, worker: WorkerPlan) -> dict[str, str | None]:
     variables.setdefault("MASTER_PORT", None)
     if plan.world.programs:
         variables.setdefault("PORT", None)
+        variables.setdefault("MASTER_ADDR", None)
     if worker.needs_ras_port:
         variables.setdefault(RAS_VARIABLE, None)
     return variables
@@ -264,7 +266,7 @@ def _job_rows(job: Job, world: World) -> Iterator[Sequence[str]]:
         if name == "env":
             yield from (
                 (name, f"{key}={text}", job.origin(f"env.{key}"))
-                for key, text in _redacted(job.env)
+                for key, text in _redacted({**job.env, **dict(job.late_env)})
             )
         elif name == "fewest_nodes" and job.last_call is None:
             continue

@@ -22,7 +22,7 @@ from clusterrun.job.output import shows_colours
 from clusterrun.job.resolve import Resolved
 from clusterrun.job.this_process import LOOPBACK_HINT, loopback_error
 from clusterrun.loop import Loop, Priority
-from clusterrun.planning.plan import NodePlan, World, assumed_world
+from clusterrun.planning.plan import NodePlan, World
 from clusterrun.planning.preparation import preparation_of
 from clusterrun.planning.variables import is_sole_writer
 from clusterrun.policy.actions import Pause, SendToCoordinator
@@ -130,7 +130,8 @@ def launch(
         stack.callback(relay.close, SECONDS_TO_PRINT)
         _warn_of_loopback(relay)
         node = _this_node(resolved, environ)
-        plan = node.plan_ahead(assumed_world(job, node.workers))
+        plan = node.assumed_plan()
+        node.check_binding(plan)
         server.orphans.helpers.add(relay.pid)
         server.notice = relay.notice
         server.on_prepared = partial(_describe_preparation, node, server)

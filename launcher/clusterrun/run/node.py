@@ -14,7 +14,7 @@ from clusterrun.machine.machine import Machine
 from clusterrun.machine.tree import ROOT, Tree
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.node_warnings import strict_error
-from clusterrun.planning.plan import NodePlan, WorkerSlot, World
+from clusterrun.planning.plan import NodePlan, WorkerSlot, World, assumed_world
 from clusterrun.planning.variables import user_environment
 from clusterrun.planning.worker_slots import worker_slots
 
@@ -63,13 +63,6 @@ class LocalNode(Struct, frozen=True):
 
         """
         job, unset = resolved.job, resolved.unset
-        if job.services:
-            # Few jobs have services.
-            from clusterrun.planning.services import WORLD_VARIABLES, with_inherited_values
-
-            job = with_inherited_values(job, source.variables)
-            # A platform may have set these variables for the whole machine.
-            unset = tuple(sorted({*unset, *(WORLD_VARIABLES & source.variables.keys())}))
         environment = user_environment(job, source.variables, unset)
         machine = source.machine(environment)
         if job.placing.numa_map or job.workers.devices or job.numa_node is not None:
@@ -78,12 +71,6 @@ class LocalNode(Struct, frozen=True):
 
             machine = machine_for(job, machine)
         slots = worker_slots(job, machine)
-        programs = {slot.program for slot in slots if slot.is_ours}
-        for service in (each for each in job.services if each.name in programs):
-            # Few jobs have services.
-            from clusterrun.job.services import check_program
-
-            check_program(service, environment.get("PATH", os.defpath))
         return cls(job, unset, source.variables, environment, machine, slots)
 
     @property
@@ -115,18 +102,38 @@ class LocalNode(Struct, frozen=True):
             slots=self.slots,
         )
 
-    def plan_ahead(self, world: World) -> NodePlan:
-        """Return the plan for an assumed world; with ``--numa-strict``, try the binding of each worker.
+    def assumed_plan(self) -> NodePlan:
+        """Return the plan for the world that is assumed before the nodes have joined.
 
         Raises:
             MachineError: a worker can't be bound as asked, and the job is strict about it.
+            UsageError: this node has not the program of a service.
 
         """
-        planned = self.plan(world)
+        if not self.job.services:
+            return self.plan(assumed_world(self.job, self.workers))
+        # Few jobs have services.
+        from clusterrun.job.services import check_program
+        from clusterrun.planning.services import assumed_programs
+
+        programs = assumed_programs(self.job, self.machine)
+        planned = self.plan(assumed_world(self.job, self.workers, programs))
+        for worker in planned.workers:
+            if worker.service is not None:
+                variables = {**self.environment, **worker.env}
+                check_program(worker.service, variables.get("PATH", os.defpath))
+        return planned
+
+    def check_binding(self, planned: NodePlan) -> None:
+        """With ``--numa-strict``, try the binding of each worker.
+
+        Raises:
+            MachineError: a worker can't be bound as asked.
+
+        """
         if self.job.placing.numa_strict:
             from clusterrun.workers.exec_worker import binding_failures
 
             troubles = binding_failures(planned)
             if troubles:
                 raise strict_error(self.job, planned.host, troubles)
-        return planned

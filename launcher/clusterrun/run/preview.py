@@ -25,7 +25,7 @@ def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, No
 
     """
     node = LocalNode.of(resolved, _source(resolved, environ))
-    return node.machine, node.plan(assumed_world(node.job, node.workers))
+    return node.machine, node.assumed_plan()
 
 
 def described(options: Mapping[str, str], environ: Mapping[str, str]) -> Resolved:
@@ -51,7 +51,9 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
 
     """
     node = LocalNode.of(resolved, MachineSource.here(environ))
-    return node.plan_ahead(lone_worker_world(node.job))
+    plan = node.plan(lone_worker_world(node.job))
+    node.check_binding(plan)
+    return plan
 
 
 def lone_worker_world(job: Job) -> World:

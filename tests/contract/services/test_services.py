@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contract.launched import Job, Launcher
-from tests.contract.services.job_files import ONE_SERVER, client, start_job
+from tests.contract.services.job_files import ONE_SERVER, client, start_job, write_job
 
 WORLD_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
 
@@ -34,7 +34,10 @@ def test_main_program_starts_when_its_server_is_ready(clusterrun: Launcher) -> N
 
 
 def test_variables_of_each_program(clusterrun: Launcher) -> None:
-    """A DDP script sees only the ranks of the main program. A service has no world unless it asks for one."""
+    """A DDP script sees only the ranks of the main program. A service has no world unless it asks for one.
+
+    It does not get that of a platform, which sets these variables on each node.
+    """
     job_file = """
         script: train.py
         nproc_per_node: 2
@@ -54,7 +57,8 @@ def test_variables_of_each_program(clusterrun: Launcher) -> None:
             print("judge", get("/environment", os.environ["CLUSTERRUN_JUDGE_URL"]))
         print("main", json.dumps(dict(os.environ)))
     """)
-    job = start_job(clusterrun, job_file, script)
+    platform = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    job = start_job(clusterrun, job_file, script, environ=platform)
 
     assert job.ended().code == 0
     ranks = sorted(printed_by(job, "main"), key=lambda worker: str(worker["RANK"]))
@@ -92,6 +96,31 @@ def test_variables_of_each_program(clusterrun: Launcher) -> None:
         assert worker["CLUSTERRUN_MAIN_ADDRS"] == ",".join(
             f"127.0.0.1:{other['PORT']}" for other in ranks
         )
+
+
+def test_variables_of_the_job_file_may_extend_inherited_ones(clusterrun: Launcher) -> None:
+    """The modules and programs in their folders are found, by ranks that are forked, too."""
+    for folder in ("lib", "bin"):
+        (clusterrun.folder / folder).mkdir()
+    files = {"lib/only_there.py": "print('imported')", "bin/only-there": "#!/bin/sh\necho runs"}
+    job_file = """
+        script: train.py
+        nproc_per_node: 2
+        env: {PYTHONPATH: "$HERE/lib:$PYTHONPATH"}
+        services:
+          tool: {command: [only-there], env: {PATH: "$HERE/bin:$PATH"}, must_finish: true}
+    """
+    environ = {"HERE": str(clusterrun.folder), "PYTHONPATH": "/inherited"}
+    script = "import only_there, sys; print('path', sys.path[2])"
+    write_job(clusterrun.folder, job_file, script, files)
+    (clusterrun.folder / "bin/only-there").chmod(0o755)
+
+    ended = clusterrun.command("--config", "job.yaml", environ=environ).ended()
+
+    assert ended.code == 0, ended
+    assert "[tool 0] runs\n" in ended.out
+    assert ended.out.count("imported\n") == 2
+    assert ended.out.count(" path /inherited\n") == 2
 
 
 def test_variables_in_arguments_are_replaced(clusterrun: Launcher) -> None:
