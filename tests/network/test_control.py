@@ -415,7 +415,9 @@ def connections_of(agent: Agent) -> int:
             socket.fromfd(number, socket.AF_UNIX, socket.SOCK_STREAM) as end,
         ):
             listens = end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            count += end.getsockname() == str(agent.path) and not listens
+            # Where the folder's path is long, it is bound by a descriptor of it.
+            is_its_own = str(end.getsockname()).endswith(agent.path.name)
+            count += is_its_own and not listens
     return count
 
 

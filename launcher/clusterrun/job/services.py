@@ -342,7 +342,7 @@ def known_values(
     for name, setting in env.items():
         text = setting.value
         if setting.origin not in EXPANDED_ORIGINS:
-            if not references(text) <= values.keys():
+            if not _references(text) <= values.keys():
                 late[name] = setting
                 # A later variable may refer to this one.
                 values.pop(name, None)
@@ -352,7 +352,7 @@ def known_values(
     return known, late
 
 
-def references(text: str) -> set[str]:
+def _references(text: str) -> set[str]:
     """Return the names of the variables that a text refers to."""
     return {found[1] or found[2] for found in _REFERENCE.finditer(text) if not found[3]}
 
