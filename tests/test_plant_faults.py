@@ -129,6 +129,7 @@ def test_a_fault_is_noticed_by_the_test_of_its_line_only(checkout: Path) -> None
     assert contents(checkout) == before
 
 
+@pytest.mark.long
 def test_a_checkout_in_the_environment_does_not_hide_the_copy(
     checkout: Path, tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_seed_draws_the_same_faults_again(checkout: Path) -> None:
     assert first == again != other
 
 
+@pytest.mark.long
 def test_results_in_a_file_are_not_tried_again(checkout: Path, tmp_path: Path) -> None:
     """Unless the checkout has changed."""
     file = tmp_path / "results"
@@ -188,6 +190,7 @@ def test_results_in_a_file_are_not_tried_again(checkout: Path, tmp_path: Path) -
     assert "what the file says" not in changed
 
 
+@pytest.mark.long
 def test_kinds_of_tests_that_run_only_if_they_are_named(checkout: Path) -> None:
     """What the other tests do not notice may be noticed by one that takes long."""
     words = ("--source=launcher/room.py", "--faults=9", "--tests=all=tests")

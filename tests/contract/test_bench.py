@@ -45,6 +45,7 @@ def test_two_variants_at_two_sizes(clusterrun: Launcher) -> None:
     assert json.loads((folder / "results.json").read_text())["unit"] == "images/s"
 
 
+@pytest.mark.long
 def test_failed_run(clusterrun: Launcher) -> None:
     """Other runs are measured. The exit code is that of the failed run."""
     script = "import sys\nprint('5 it/s')\nsys.exit(int(sys.argv[1]))"
@@ -58,7 +59,9 @@ def test_failed_run(clusterrun: Launcher) -> None:
     assert done.out.splitlines()[2].split()[:4] == ["good", "1", "1", "5"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_signal_ends_the_current_run(clusterrun: Launcher, number: int) -> None:
     """Previous runs are in the table."""
     script = """
@@ -92,6 +95,7 @@ def test_closed_standard_output(clusterrun: Launcher) -> None:
     assert (clusterrun.folder / "clusterrun-bench/results.json").exists()
 
 
+@pytest.mark.long
 def test_folder_whose_name_is_not_utf_8(clusterrun: Launcher) -> None:
     options = ("--nproc=1", "--log-dir=r\udc80", "--json")
     done = clusterrun.script("print('5 it/s')", "bench", *options).ended()

@@ -40,6 +40,7 @@ def test_worker_ignores_no_signal_and_gets_no_token(clusterrun: Launcher) -> Non
     assert ended.out.split() == ["SigIgn:", "0" * 16, "token="]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_tasks_of_a_slurm_step_rendezvous(clusterrun: Launcher) -> None:
     """As with ``srun -n2 clusterrun --exec train.py``: rank, address and port come from the step."""

@@ -188,6 +188,7 @@ def test_spare_replaces_node_that_fails_its_check_before_the_next_attempt(
     assert ends[1].err.endswith("clusterrun: exit code 3: a node has failed its check\n")
 
 
+@pytest.mark.long
 def test_doctor_of_all_nodes_as_check(clusterrun: Launcher) -> None:
     """The doctors of both nodes rendezvous before the nodes do, and run no check."""
     variables = {

@@ -10,15 +10,15 @@ from tests.contract.launched import Launcher
 SCRIPT = Path(__file__).parents[2] / "scripts/train_digits.py"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("workers", "method"),
     [
         (2, "auto"),
-        *(
-            pytest.param(*it, marks=pytest.mark.long)
-            for it in ((1, "auto"), (4, "auto"), (2, "spawn"))
-        ),
+        (1, "auto"),
+        (4, "auto"),
+        (2, "spawn"),
     ],
 )
 def test_digits_are_learned(clusterrun: Launcher, workers: int, method: str) -> None:

@@ -158,6 +158,7 @@ def test_large_output_is_shown_before_call_returns(capsys: pytest.CaptureFixture
         assert capsys.readouterr().out.count("x\n") == 3_000
 
 
+@pytest.mark.long
 def test_ranks_return_from_store_and_async_collective(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -10,7 +10,10 @@ from tests.histories.all_orders import DEATHS, Orders
 @pytest.mark.parametrize(
     ("sizes", "deaths", "hows"),
     [
-        ((1, 1), ["lost"], {"suspended", "too late", "all end", "failed"}),
+        pytest.param(
+            *((1, 1), ["lost"], {"suspended", "too late", "all end", "failed"}),
+            marks=pytest.mark.long,
+        ),
         (
             (2,),
             ["fails", "exits", "hangs"],

@@ -50,7 +50,7 @@ def stopped_result(rank: int) -> messages.DatedResult:
     return messages.DatedResult(stopped, 0.0)
 
 
-@pytest.mark.parametrize("have_ranks", [True, False])
+@pytest.mark.parametrize("have_ranks", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
     """With node ranks, or in the order of joining."""
     job = joined(have_ranks=have_ranks)

@@ -51,7 +51,7 @@ def continued(seeds: range) -> int:
 @pytest.mark.parametrize(
     "histories",
     [
-        pytest.param(300, marks=pytest.mark.timeout(in_all_rounds(120))),
+        pytest.param(100, marks=pytest.mark.timeout(in_all_rounds(120))),
         pytest.param(10_000, marks=(pytest.mark.long, pytest.mark.timeout(in_all_rounds(1800)))),
     ],
 )

@@ -55,7 +55,8 @@ def start_job(clusterrun: Launcher, *options: str, words: tuple[str, ...] = ()) 
 
 
 @pytest.mark.parametrize(
-    ("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGUSR1, "SIGUSR1")]
+    ("number", "name"),
+    [(signal.SIGTERM, "SIGTERM"), pytest.param(signal.SIGUSR1, "SIGUSR1", marks=pytest.mark.long)],
 )
 def test_all_ranks_save_at_one_step(
     number: int, name: str, clusterrun: Launcher, monkeypatch: pytest.MonkeyPatch
@@ -108,9 +109,9 @@ EXITED = "not suspended, since rank 1 has exited already\n"
 @pytest.mark.parametrize(
     ("action", "number", "code", "text"),
     [
-        ("exit", signal.SIGUSR1, 0, EXITED),
+        pytest.param("exit", signal.SIGUSR1, 0, EXITED, marks=pytest.mark.long),
         ("exit", signal.SIGTERM, 143, EXITED),
-        ("fail", signal.SIGUSR1, 3, "clusterrun: rank 1 on "),
+        pytest.param("fail", signal.SIGUSR1, 3, "clusterrun: rank 1 on ", marks=pytest.mark.long),
         (
             "fail at exit",
             signal.SIGUSR1,

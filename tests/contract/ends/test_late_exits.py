@@ -162,7 +162,7 @@ def test_failed_rank_that_exits_in_time_is_not_killed(
     """
 
     options = (f"--python={wrapper}", "--start-method=spawn") if name else ()
-    ended = clusterrun.script(script, *options, workers=2).ended()
+    ended = clusterrun.script(script, *options, "--shutdown-timeout=7", workers=2).ended()
 
     assert (ended.code, ended.out.count("uploaded")) == (1, 1), ended
     assert "has not exited" not in ended.err

@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.in_place.programs_in_place import PROGRAMS, Folder, Program
 from tests.contract.in_place.test_in_place import ALL_PROGRAMS, FORK_DIFFERS, NOT_FORKED
-from tests.workers.interpreters import OTHER_VERSIONS, python_of
+from tests.workers.interpreters import OLDEST, OTHER_VERSIONS, python_of
 
 ON_EVERY_VERSION = (
     *("atexit_after_an_exception", "atexit_order_of_modules", "exit_0", "exit_7", "exit_text"),
@@ -32,7 +32,13 @@ WITHOUT_PACKAGES = [
 ]
 
 
-@pytest.fixture(scope="module", params=OTHER_VERSIONS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(version, marks=() if version == OLDEST else pytest.mark.long)
+        for version in OTHER_VERSIONS
+    ],
+)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """Return the programs, for another Python."""
     python = python_of(request.param)

@@ -165,7 +165,13 @@ def how(ended: Ended) -> str:
     return ITSELF if "imports torch itself" in ended.err else ONCE
 
 
-@pytest.mark.parametrize("name", PREFIXES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in WITH_REAL_TORCH else pytest.mark.long)
+        for name in PREFIXES
+    ],
+)
 def test_torch_import_equals_spawn(light: Light, name: str) -> None:
     """Torch reads the same as with ``--start-method spawn``."""
     prefix, expected = PREFIXES[name]

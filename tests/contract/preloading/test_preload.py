@@ -383,7 +383,7 @@ def test_hazard_is_left_to_workers(installed: Installed, name: str) -> None:
     hazard = HAZARDS[name]
     installed.add("hazard", hazard.code)
 
-    ended = installed.ended(USES_HAZARD, "-v")
+    ended = installed.ended(USES_HAZARD, "-v", "--shutdown-timeout=2")
 
     assert (ended.code, ended.out) == (0, f"{hazard.out}value 7\n")
     why = hazard.why.replace("{folder}", str(installed.clusterrun.folder))

@@ -233,6 +233,7 @@ def test_children_of_failed_server_are_killed_before_its_restart(
     job_file = """
         script: train.py
         max_restarts: 1
+        shutdown_timeout: 3
         services:
           server: {script: forks.py, nproc_per_node: 2, ready: /health, on_failure: restart}
     """

@@ -247,7 +247,10 @@ def test_process_outside_the_job_with_equal_arguments_is_not_killed(clusterrun: 
 def test_restart_keeps_ports_and_no_processes(clusterrun: Launcher) -> None:
     """All programs start again, servers first. Engines of the previous attempt have ended."""
     command = '"python server.py engine & wait"'
-    job_file = dedent(ENGINE).replace("[python, server.py, engine]", command) + "max_restarts: 1\n"
+    job_file = (
+        dedent(ENGINE).replace("[python, server.py, engine]", command)
+        + "max_restarts: 1\nshutdown_timeout: 2\n"
+    )
     script = client("""
         def is_engine(pid):
             try:
