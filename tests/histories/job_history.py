@@ -20,7 +20,7 @@ from clusterrun.planning.plan import World
 from clusterrun.policy import actions, answers, events, job_events, messages, nccl, queries
 from clusterrun.policy import outcome as outcomes
 from clusterrun.policy.coordinator import Running
-from clusterrun.policy.node import Attempt
+from clusterrun.policy.node import Attempt, SuspensionOnNode
 from clusterrun.policy.results import conclude, results_of
 from clusterrun.policy.stacks import StackGroup
 from clusterrun.signals import SignalReceived
@@ -770,7 +770,7 @@ class Job:
         node.deadline, node.leftovers, node.wanted = None, False, None
         node.left, node.awaits_left = [], False
         node.failing = set()
-        possible = node.state.suspending.possible if node.state else node.may_suspend
+        before = node.state.suspending if node.state else SuspensionOnNode(node.may_suspend)
         known = plan_of(node.size, first_rank=first)
         node.names = (*(("", each.rank) for each in known.workers), *self._of_services(node.world))
         workers = [replace(each, runs_python=not self._groups) for each in known.workers]
@@ -785,7 +785,7 @@ class Job:
             )
             workers.append(own)
         plan = replace(known, world=node.world, host=f"n{node.number}", workers=tuple(workers))
-        node.state = Attempt(self._job, plan, foreground=self._terminal, can_suspend=possible)
+        node.state = Attempt(self._job, plan, foreground=self._terminal, before=before)
         ranks = node.state.starting
         node.alive = set(ranks)
         self._record(
@@ -1213,6 +1213,8 @@ def _reason_text(reason: outcomes.Reason) -> str:
         case outcomes.NotSuspended(by, step, _, unsaved, silent, given_up):
             when = " when a second command came" if given_up else ""
             late = _ranks_text((*unsaved, *silent)) if unsaved or silent else "ranks"
+            if step is None:
+                return f"the node of {late} did not answer, as {by} asked"
             return f"{late} did not save at step {step}{when}, as {by} asked"
         case _:
             raise AssertionError(f"no words for {reason}")

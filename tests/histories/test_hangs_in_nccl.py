@@ -66,6 +66,26 @@ def test_on_hang_stop_stops_all_ranks() -> None:
     )
 
 
+def asks_nccl() -> Job:
+    """Return a hanging job whose stacks are shown; NCCL, which may take seconds, has not answered yet."""
+    job = Job(nodes=2, on_hang="stop").settles()
+    job.time_passes(60).is_idle(0, 1).settles().shows_stack(0, 1, at="wait").new_lines()
+    while not any("shows stacks" in line for line in job.new_lines()):
+        job.steps(0).steps(1)
+    return job
+
+
+def test_hang_that_is_over_when_nccl_answers_stops_no_rank() -> None:
+    """A rank has printed, or a suspension has begun, which has its own time limit."""
+    lasts, prints, suspends = asks_nccl(), asks_nccl(), asks_nccl()
+    prints.moves(1).delivers_from(1)
+    suspends.asked_to_suspend("SIGUSR1", node=1).delivers_from(1)
+
+    assert "node 0 sends SIGTERM to rank 0" in lasts.settles().new_lines()
+    assert prints.settles().new_lines() == []
+    assert suspends.settles().new_lines() == ["node 0 holds its ranks", "node 1 holds its ranks"]
+
+
 def test_job_without_hang_timeout_does_not_query_nccl() -> None:
     """NCCL is not asked."""
     job = Job(nodes=2).nccl_answers(BEHIND, behind=(1,), counts="a").settles()

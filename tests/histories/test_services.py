@@ -833,7 +833,7 @@ def test_suspension_without_answer_names_ranks_only() -> None:
 
     job.dies(0, 1, "server 0", "server 1", by=TERM).settles()
     assert ends(job) == {
-        f"ends with 7: ranks 0-1 did not save at step 0, as {SUSPENDS} on n0 asked"
+        f"ends with 7: the node of ranks 0-1 did not answer, as {SUSPENDS} on n0 asked"
     }
 
 

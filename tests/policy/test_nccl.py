@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -219,6 +220,19 @@ def test_nccl_lines_and_ranks_behind(name: str) -> None:
 )
 def test_digest_of_counts(later: list[Rank], same: bool) -> None:
     assert (state(changed(r7=LATE)).counts == state(later).counts) == same
+
+
+def test_digest_has_progress_of_other_communicators() -> None:
+    """A rank evaluates, and its group waits for it; another group trains on."""
+    waits = communicator(*changed(r7=LATE))
+    trains = [
+        communicator(*[Rank({"AllReduce": count})] * 2, name="b", first_pid=900)
+        for count in range(3)
+    ]
+    states = [state_of([waits, before], [waits, now]) for before, now in pairwise(trains)]
+
+    assert [each.behind for each in states] == [(7,)] * 2
+    assert states[0].counts != states[1].counts
 
 
 def test_digest_ignores_order_of_report() -> None:

@@ -161,6 +161,9 @@ ENDED = {
         )
         for who, ranks in {"one rank": (1,), "three ranks": (1, 2, 3), "unknown ranks": ()}.items()
     },
+    "node that did not answer": outcome(
+        NotSuspended("SIGTERM", None, 30.0, (2, 3)), by_us(0, Exited(0))
+    ),
 }
 """By the names in reports.txt."""
 

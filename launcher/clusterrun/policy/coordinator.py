@@ -754,9 +754,9 @@ class Coordinator:
         acts = isinstance(why, WorkerFailed) or self.settings.job.failures.on_hang is OnHang.RESTART
         return acts and self._restarts.one_is_left
 
-    def _response_to_hang(self) -> HangResponse:
+    def _response_to_hang(self, at: float) -> HangResponse:
         # A suspension has its own time limit, and a rank may print nothing while it saves.
-        if self.settings.job.failures.on_hang is OnHang.REPORT or self._suspension.is_active:
+        if self.settings.job.failures.on_hang is OnHang.REPORT or self._suspension.has_limit(at):
             return HangResponse.REPORT
         return (
             HangResponse.RESTART

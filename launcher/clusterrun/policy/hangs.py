@@ -198,6 +198,15 @@ class HangDetector:
             self._suspect(sign, at + self._timeout)
         return None
 
+    def confirmed(self, hung: Hung, response: HangResponse, at: float) -> Hung | None:
+        """Return a hang if it still lasts and is to be acted on: NCCL may take seconds to answer."""
+        if not self._lasts(hung.sign):
+            return None
+        if response is HangResponse.REPORT:
+            self._suspect(hung.sign, at + self._timeout)
+            return None
+        return hung
+
     def end_attempt(self) -> None:
         """Find no more hangs: the workers are being stopped."""
         self._is_active = False
@@ -253,7 +262,7 @@ class HangWatch:
         queries: QueryRounds,
         job: Job,
         programs: Iterable[NumberedProgram],
-        respond: Callable[[], HangResponse],
+        respond: Callable[[float], HangResponse],
     ) -> None:
         """Begin an attempt.
 
@@ -262,7 +271,7 @@ class HangWatch:
             queries: sends queries to the nodes.
             job: has ``--hang-timeout`` and ``--on-hang``.
             programs: the programs of a job with services.
-            respond: returns what to do about a hang that is found now.
+            respond: returns what to do about a hang that is found at this time.
 
         """
         self._members = members
@@ -330,7 +339,7 @@ class HangWatch:
         """Handle complete answers; return a hang for which the attempt must be stopped."""
         if self._report is not None and self._report.is_complete:
             report, self._report = self._report, None
-            hung = self._detector.collected(report, self._respond(), at)
+            hung = self._detector.collected(report, self._respond(at), at)
             if report.should_print:
                 self._print(report.text(self._programs))
                 self._query_nccl(at, hung)
@@ -341,7 +350,7 @@ class HangWatch:
             query, self._nccl = self._nccl, None
             if not query.is_watch:
                 self._print(in_words(query.state))
-                return query.hung
+                return query.hung and self._detector.confirmed(query.hung, self._respond(at), at)
             self._detector.nccl(query.state, self._timeout, at)
             self._report_hang(at)
         return None
@@ -350,7 +359,7 @@ class HangWatch:
         """Report a hang if it is time to; return whether it is."""
         if self._report is not None or at < self._detector.due:
             return False
-        sign = self._detector.report(self._respond(), at)
+        sign = self._detector.report(self._respond(at), at)
         if sign is not None:
             self.collect(at, should_print=sign is not HangSign.STILL)
         return True

@@ -145,7 +145,7 @@ class NcclState(Struct, frozen=True):
     If the ranks of a communicator have launched different collectives, all of them are in it.
     """
     counts: Name = ""
-    """A digest of the counts of all communicators in which a rank is behind; "" if none is."""
+    """A digest of the counts of all communicators if a rank is behind in one; "" if none is."""
 
 
 def compared(first: RasReport, second: RasReport, world: NcclWorld) -> NcclState:
@@ -164,7 +164,6 @@ def compared(first: RasReport, second: RasReport, world: NcclWorld) -> NcclState
     lines = [f"{what} {names.of(processes)}" for what, processes in found.items()]
     moving = found.get(MOVING, set())
     behind: set[_Process] = set()
-    counts = []
     for each in both:
         if any(it.status.init_state or it.process in moving for it in each.ranks):
             continue
@@ -174,10 +173,13 @@ def compared(first: RasReport, second: RasReport, world: NcclWorld) -> NcclState
             most = tuple(dict(sorted(chain.from_iterable(groups))).items())
             behind.update(*(processes for it, processes in groups.items() if it != most))
             lines.append(_difference(each, groups, most, names))
-            counts.append((each.key, sorted((it.rank, it.launched) for it in each.ranks)))
     if both and not lines and not any(it.missing_ranks for it in both):
         lines.append(EQUAL)
-    digest = f"{crc32(msgspec.msgpack.encode(sorted(counts))):08x}" if counts else ""
+    # Ranks of other communicators may make progress.
+    counts = sorted(
+        (it.key, sorted((rank.rank, rank.launched) for rank in it.ranks)) for it in both
+    )
+    digest = f"{crc32(msgspec.msgpack.encode(counts)):08x}" if behind else ""
     return NcclState(_limited(lines, MAX_LINES), names.numbers_of(behind)[:MAX_RANKS], digest)
 
 

@@ -224,6 +224,13 @@ class SuspensionOnNode(Struct):
     """The number of calls of ``suspend.requested`` after which the ranks save; 0 until it is decided."""
     signalled_at: float = NEVER
     """When a SIGTERM to this agent requested the suspension; a second SIGTERM ends the job."""
+    signalled_before: float = NEVER
+    """The same in an earlier attempt, which ended before all ranks had saved."""
+
+    def in_next_attempt(self) -> "SuspensionOnNode":
+        """Return the state at the start of the attempt after this one."""
+        before = min(self.signalled_before, self.signalled_at)
+        return SuspensionOnNode(possible=self.possible, signalled_before=before)
 
 
 class ServicesOnNode(Struct):
@@ -280,7 +287,12 @@ class Attempt:
     """An attempt on this node, from the request to start its workers to its end."""
 
     def __init__(
-        self, job: Job, plan: NodePlan, *, foreground: bool, can_suspend: bool = False
+        self,
+        job: Job,
+        plan: NodePlan,
+        *,
+        foreground: bool,
+        before: SuspensionOnNode | None = None,
     ) -> None:
         """Begin an attempt whose workers are being started.
 
@@ -288,7 +300,7 @@ class Attempt:
             job: the job.
             plan: the workers of this node.
             foreground: the only worker has the terminal, which sends it Ctrl-C directly.
-            can_suspend: a rank of the job has called ``suspend.requested`` in an earlier attempt.
+            before: the suspension in the attempt before; None: this is the first one.
 
         """
         self.job, self.plan, self.foreground = job, plan, foreground
@@ -299,7 +311,7 @@ class Attempt:
         self.number: int = plan.world.attempt
         """The number of the attempt, or of the next one if this node has declined it."""
         self.phase = Phase.RUNNING
-        self.suspending = SuspensionOnNode(can_suspend)
+        self.suspending = SuspensionOnNode() if before is None else before.in_next_attempt()
         everyone = frozenset(worker.local_rank for worker in plan.workers)
         self.waiting = frozenset(rank for rank in everyone if self.awaited_services(rank))
         """Workers that start once services are ready."""
@@ -1258,9 +1270,9 @@ class Attempt:
         """Release the ranks; a SIGTERM that requested the suspension now ends the job."""
         if self.suspending.is_on:
             self._do(actions.ReleaseRanks(0))
-        signalled_at = self.suspending.signalled_at
+        signalled_at = min(self.suspending.signalled_at, self.suspending.signalled_before)
         self.suspending.is_on, self.suspending.step_count = False, 0
-        self.suspending.signalled_at = NEVER
+        self.suspending.signalled_at = self.suspending.signalled_before = NEVER
         if signalled_at != NEVER:
             self._ending_signal(SignalReceived(signal.SIGTERM, signalled_at))
 

@@ -219,7 +219,8 @@ class NotSuspended(Struct, frozen=True, tag=True):
     """A suspension had begun, but not all ranks saved in time."""
 
     by: Line
-    step: Step
+    step: Step | None
+    """At which the ranks were asked to save; None: the nodes of ``unsaved`` did not answer."""
     grace: Seconds
     unsaved: Ranks
     silent: Ranks = ()

@@ -35,7 +35,7 @@ from clusterrun.policy.messages import (
 from clusterrun.policy.outcome import MAX_RANKS, NotSuspended, Suspended
 
 SECONDS_TO_NAME = 5.0
-"""After this long, a line names the ranks that have not saved."""
+"""After this long, a line names the nodes that have not answered, or the ranks that have not saved."""
 
 SECONDS_FOR_FIRST_CALLS = 5.0
 """How long ranks that have never called are waited for once all others have saved."""
@@ -59,8 +59,15 @@ class Holding(Struct):
     awaited: set[Node]
     """Nodes that have not reported a step count."""
     deadline: float
+    named_at: float
+    """When a line names the nodes that have not; NEVER: it was printed."""
     step_count: int = 0
     """The highest step count reported; 0: no rank has called yet."""
+
+    @property
+    def awaited_ranks(self) -> tuple[int, ...]:
+        """The ranks of the main program on the awaited nodes."""
+        return _lowest(rank for each in self.awaited for rank in each.ranks[: each.hello.workers])
 
 
 class Saving(Struct):
@@ -74,6 +81,8 @@ class Saving(Struct):
     """NEVER until the first rank has called."""
     named_at: float
     """When a line names the ranks that have not saved; NEVER: it was printed."""
+    expects_calls_until: float
+    """The end of ``--suspend-grace``, if a rank calls at once."""
     silence_ends: float = NEVER
     """When the wait for silent ranks ends; NEVER until all others have saved."""
     late: dict[Node, SaveReport] = field(default_factory=dict)
@@ -148,12 +157,20 @@ class Suspension:
         """Whether ranks are held or saving."""
         return isinstance(self._agreement, Holding | Saving)
 
+    def has_limit(self, at: float) -> bool:
+        """Return whether the agreement ends the attempt in time; it does not if no rank ever calls."""
+        match self._agreement:
+            case Saving() as saving:
+                return saving.has_begun or at < saving.expects_calls_until
+            case _:
+                return self.is_active
+
     @property
     def due(self) -> float:
         """When to call ``time_passed``."""
         match self._agreement:
-            case Holding(deadline=deadline):
-                return deadline
+            case Holding(deadline=deadline, named_at=named_at):
+                return min(deadline, named_at)
             case Saving() as saving:
                 return min(saving.grace_ends, saving.silence_ends, saving.named_at)
             case None | Settled():
@@ -189,8 +206,13 @@ class Suspension:
         elif self._agreement is None:
             # Nodes that run services only have no ranks to hold.
             nodes = [each for each in self._members.present if each.hello.workers]
-            deadline = at + self._options.suspend_grace
-            self._agreement = Holding(self._request, nodes, set(nodes), deadline)
+            self._agreement = Holding(
+                self._request,
+                nodes,
+                set(nodes),
+                deadline=at + self._options.suspend_grace,
+                named_at=at + SECONDS_TO_NAME,
+            )
             self._members.send(nodes, HoldRanks(self._attempt))
 
     def stop_waiting(self, at: float) -> SuspensionEnd | None:
@@ -223,22 +245,22 @@ class Suspension:
         match self._agreement:
             case Saving() as saving if at >= min(saving.grace_ends, saving.silence_ends):
                 return self._end(saving, at)
-            case Saving() as saving if at >= saving.named_at:
-                saving.named_at = NEVER
-                self._members.note(self.awaited)
             case Holding() as holding if at >= holding.deadline:
                 self._agreement = Settled()
-                ranks = _lowest(
-                    rank for each in holding.awaited for rank in each.ranks[: each.hello.workers]
-                )
                 grace = self._options.suspend_grace
-                return NotSuspended(holding.request.by, holding.step_count, grace, ranks)
+                return NotSuspended(holding.request.by, None, grace, holding.awaited_ranks)
+            case Holding() | Saving() as agreement if at >= agreement.named_at:
+                agreement.named_at = NEVER
+                self._members.note(self.awaited)
         return None
 
     @property
     def awaited(self) -> str:
-        """Which ranks have not saved, and how to end the wait for them; "" if no step is agreed on."""
+        """Which ranks have not saved, and how to end the wait for them; "" if there is no agreement."""
         saving = self._agreement
+        if isinstance(saving, Holding):
+            ranks = named_ranks(saving.awaited_ranks)
+            return f"{saving.request.by}: waiting for an answer from the nodes of {ranks}"
         if not isinstance(saving, Saving):
             return ""
         unsaved, silent = saving.unsaved, saving.silent
@@ -257,6 +279,7 @@ class Suspension:
             set(holding.nodes),
             grace_ends=at + self._options.suspend_grace if step else NEVER,
             named_at=at + SECONDS_TO_NAME,
+            expects_calls_until=at + self._options.suspend_grace,
         )
         when = f"at step {step}" if step else "at their first call of suspend.requested()"
         grace = f"--suspend-grace {self._options.suspend_grace:g} s"

@@ -151,6 +151,9 @@ def _ended_as_asked(result: WorkerResult) -> bool:
 
 def _late_lines(late: NotSuspended) -> list[str]:
     who = named_ranks(late.unsaved) if late.unsaved else "the ranks"
+    if late.step is None:
+        when = f"{late.grace:g} s (--suspend-grace) after {late.by}"
+        return [f"clusterrun: error: not suspended: the nodes of {who} had not answered {when}"]
     when = (
         f"{late.grace:g} s (--suspend-grace) after all ranks were asked to save at step {late.step}"
     )

@@ -83,10 +83,12 @@ class JobAttempts:
         if job.output.verbose:
             self._describe(plan)
         progress, before = self._progress, self._progress.attempt
-        can_suspend = before is not None and before.suspending.possible
         progress.attempt_since, progress.rejoins_since = time.time(), None
         progress.attempt = Attempt(
-            job, plan, foreground=self._workers.foreground, can_suspend=can_suspend
+            job,
+            plan,
+            foreground=self._workers.foreground,
+            before=None if before is None else before.suspending,
         )
         if self._event_log is not None:
             self._event_log.attempt_started(plan)
