@@ -246,6 +246,15 @@ def test_node_that_does_not_end_its_ranks_is_lost() -> None:
     )
 
 
+def test_short_rejoin_timeout_does_not_end_before_the_lease_of_a_lost_node() -> None:
+    """The spare begins once the lost node's workers must have ended."""
+    job = Job(nodes=3, spares=1, rejoin=5)
+    job.loses_connection(1).settles().dies(0, 2, by=signal.SIGTERM).settles().new_lines()
+
+    assert job.time_passes(6).settles().new_lines() == []
+    assert job.time_passes(12).settles().new_lines()[-3:] == starts(0, 3, 2)
+
+
 def test_job_waits_for_replacement_node() -> None:
     """For --rejoin-timeout; then it ends."""
     comes, stays_away = Job(nodes=2, rejoin=60), Job(nodes=2, rejoin=60)

@@ -87,6 +87,20 @@ def test_failed_check_of_node_0_ends_job(nodes: int, spares: int, least: int | N
     assert job.joins().settles().new_lines() == [f"node 1 {why}"]
 
 
+@SPARES_OR_ELASTIC
+def test_node_that_passes_a_later_check_is_counted_once(
+    nodes: int, spares: int, least: int | None
+) -> None:
+    """Others are waited for as if it had not failed."""
+    job = JoinHistory(nodes, spares=spares, least=least)
+    job.joins(rank=1, fault=FAULT).joins(rank=1).settles().new_lines()
+
+    assert job.joins(rank=2, fault=FAULT).settles().new_lines()[1:] == [
+        f"node 3 may not work: n3 (pid 13) fails its check: {FAULT}"
+    ]
+    assert "node 0 starts rank 0, attempt 0" in job.joins(rank=3).settles().new_lines()
+
+
 def test_repeated_failed_check_counts_once() -> None:
     """A scheduler may start the node again and again."""
     job = JoinHistory(nodes=2, spares=1)

@@ -578,13 +578,20 @@ def test_signal_after_services_ended_changes_nothing(grace: float) -> None:
 # What else is lost.
 
 
-@pytest.mark.parametrize("state", [waiting, running, ending])
-def test_node_of_services_is_lost(state: Callable[[], Job]) -> None:
-    """Like any node, even while services stop."""
+@pytest.mark.parametrize(
+    ("state", "end"),
+    [
+        (waiting, "5: node 1 is gone"),
+        (running, "5: node 1 is gone"),
+        (ending, "0: all ranks have succeeded"),
+    ],
+)
+def test_node_of_services_is_lost(state: Callable[[], Job], end: str) -> None:
+    """Like any node; once the main program has ended, services may end in any way."""
     job = state().loses_node(1).settles()
 
     job.dies(*job.running(0), by=TERM).settles()
-    assert ends(job) == {"ends with 5: node 1 is gone"}
+    assert ends(job) == {f"ends with {end}"}
 
 
 @pytest.mark.parametrize("state", [waiting, running])

@@ -312,12 +312,19 @@ def open_descriptors() -> int:
 class MemberHarness:
     """A member, and node 0's end of its connection, which the test controls."""
 
-    def __init__(self, where: JoinContext | None = None, *, port: int = 0, **values: Any) -> None:
+    def __init__(
+        self,
+        where: JoinContext | None = None,
+        *,
+        port: int = 0,
+        programs: tuple[messages.ProgramOffer, ...] = (),
+        **values: Any,
+    ) -> None:
         """Have the member send its hello; ``values`` are fields of its settings."""
         with socket.create_server(("127.0.0.1", port)) as listener:
             listener.settimeout(0)
             settings = job_settings(listener.getsockname()[1], **values)
-            self.node = Node(settings, ranked_hello(1), where=where)
+            self.node = Node(settings, ranked_hello(1, programs=programs), where=where)
             calls: list[socket.socket] = []
 
             def is_called() -> bool:

@@ -389,6 +389,21 @@ def test_stop_of_node_zero_itself_ends_the_job(stack: ExitStack, seconds: float,
     assert one.receive() == messages.Stop(0, why)
 
 
+def test_paused_node_zero_is_not_to_blame_for_a_lost_node(stack: ExitStack) -> None:
+    """The members have waited for it: the node whose connection has ended is the one that is lost."""
+    job = start_coordinator(stack, 3)
+    one, other = (connect(stack, job).join(hello(number, 3)) for number in (1, 2))
+    one.receive()
+    other.receive()
+    job.send_from_node_zero(messages.Paused(paused=True))
+    other.socket.close()
+    job.ahead += 60.0
+    job.send_from_node_zero(messages.Paused(paused=False))
+    job.run_for()
+
+    assert one.receive_kind(messages.Stop) == messages.Stop(0, "node 2 (n2) is gone")
+
+
 def test_idle_node_zero_was_not_stopped(stack: ExitStack) -> None:
     """It wakes even if all members are paused and send nothing."""
     job = start_coordinator(stack, 3)

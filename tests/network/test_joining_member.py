@@ -6,7 +6,9 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
+from clusterrun.bounds import NodeRank
 from clusterrun.network.addresses import Address, Resolve, all_addresses
+from clusterrun.planning.plan import ProgramOnNode, ProgramWorld
 from clusterrun.policy import messages
 from clusterrun.policy.settings import heartbeat_rhythm
 from free_ports import free_port
@@ -22,6 +24,7 @@ from tests.network.nodes import (
     run_until,
     world_of_node_1,
 )
+from tests.plans import service
 
 DEAD, LIVING = (
     Address(socket.AF_INET, "127.0.0.2", 0),
@@ -91,14 +94,20 @@ def test_all_addresses_of_a_name_are_dialed_at_once(stack: ExitStack, notices: N
     drop_connections(stack, DEAD.text, port)
     before = time.monotonic()
     where = join_context(notices, resolve=lambda _: (DEAD, LIVING))
-    member = MemberHarness(where, port=port, host="head")
+    offers = tuple(messages.ProgramOffer(name, (7000,), 7001) for name in ("main", "server"))
+    member = MemberHarness(where, port=port, host="head", programs=offers, services=(service(),))
     stack.callback(member.close)
     taken = time.monotonic() - before
 
-    member.deliver(messages.WorldFormed(replace(world_of_node_1(), master_addr="head"), "n0"))
+    nodes = tuple(ProgramOnNode(NodeRank(rank), "head", 1, (7000,), 7001) for rank in range(2))
+    programs = (ProgramWorld("main", 0, nodes), ProgramWorld("server", 2, nodes))
+    formed = replace(world_of_node_1(), master_addr="head", programs=programs)
+    member.deliver(messages.WorldFormed(formed, "n0"))
 
     assert member.node.world is not None
     assert member.node.world.master_addr == LIVING.text
+    for program in member.node.world.programs:
+        assert [each.address for each in program.nodes] == [LIVING.text, "head"]
     assert taken < 2.0
 
 
@@ -220,6 +229,16 @@ def test_frozen_node_zero_is_an_error_after_the_timeout(stack: ExitStack, notice
 
     assert "stopped responding before all nodes had joined" in member.join_error().message
     assert notices == []
+
+
+def test_last_call_may_take_longer_than_the_timeout(stack: ExitStack, notices: Notices) -> None:
+    """Node 0 waits for it once enough nodes have joined, and answers meanwhile."""
+    member = started_member(stack, notices, nodes=3, fewest_nodes=2, last_call_timeout=40.0).node
+    passes(member, 600.0)
+    passes(member, 44.5)
+    member.ahead += 0.5
+
+    assert "stopped responding before all nodes had joined" in member.join_error().message
 
 
 def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> None:

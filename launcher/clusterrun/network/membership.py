@@ -50,7 +50,9 @@ from clusterrun.policy.queries import EndOfAnswers, Query
 from clusterrun.policy.results import bounded
 
 SPARE_NOTICE = "this node is a spare: it waits to take the place of a lost node"
-ELASTIC_NOTICE = "this node is waiting to join: it is admitted when all workers restart"
+ELASTIC_NOTICE = (
+    "this node is waiting to join: it is admitted when all workers restart and there is room"
+)
 
 SECONDS_AFTER_TIMEOUT = 5.0
 """Node 0 ends the rendezvous at the timeout; a member that receives no message then ends this much
@@ -287,6 +289,8 @@ class Membership:
         hello = replace(self._node.hello, waited=waited, at=sent)
         member = Member(channel, self._node, hello, now)
         until = now + self._settings.job.join.rdzv_timeout + SECONDS_AFTER_TIMEOUT
+        if last_call := self._settings.job.last_call:
+            until += last_call.timeout
         hello_sent = HelloSent(member, dialing, min(until, dialing.deadline))
         self._state = hello_sent
         yield from self._exchange(hello_sent, now)
@@ -437,8 +441,12 @@ class Membership:
 
     def _localize(self, world: World) -> World:
         """Return a world with node 0's address as seen from this node, and this node's interface."""
-        interface = self._interface or ""
-        self._world = replace(world, master_addr=self._master_addr, interface=interface)
+        self._world = replace(
+            world,
+            master_addr=self._master_addr,
+            interface=self._interface or "",
+            programs=tuple(it.with_node_zero_at(self._master_addr) for it in world.programs),
+        )
         return self._world
 
     # The end.

@@ -241,6 +241,9 @@ class CoordinatorServer:
         for action in actions:
             match action:
                 case job_events.Send(connections, message):
+                    if isinstance(message, Paused) and not message.paused:
+                        # Members have not expected node 0 to send anything meanwhile.
+                        self._last_turn = at
                     self._send(connections, message)
                 case job_events.Disconnect(connections):
                     for number in connections:

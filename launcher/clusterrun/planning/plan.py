@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from clusterrun.bounds import (
     NON_NEGATIVE,
@@ -88,6 +89,11 @@ class ProgramWorld(Struct, frozen=True):
     @property
     def numbered(self) -> NumberedProgram:
         return NumberedProgram(self.name, self.first, self.size)
+
+    def with_node_zero_at(self, address: str) -> "ProgramWorld":
+        """Return the program with another address of node 0."""
+        nodes = (each if each.node_rank else replace(each, address=address) for each in self.nodes)
+        return replace(self, nodes=tuple(nodes))
 
     def position_on(self, node_rank: int) -> tuple[int, int]:
         """Return a node's index among the program's nodes, and the rank of its first worker there."""

@@ -402,7 +402,8 @@ class Coordinator:
         if isinstance(self.state, Finished):
             if why := self.state.rejection:
                 return replace(why, notice="")
-        elif settings.job.survives_node_loss:
+            return Rejection(f"the job at {endpoint} has ended", "", "the job has ended")
+        if settings.job.survives_node_loss:
             # Each node may come back once at a time.
             most = max(self.size + settings.elasticity.spares, settings.job.nnodes)
             if len(self.members.waiting) < most:
@@ -732,8 +733,11 @@ class Coordinator:
         if isinstance(why, WorkerFailed) and running.exits is not None:
             earlier = running.exits.before(why.cause, evidence.failed_at(why.cause))
             why = replace(why, earlier=earlier)
-        if running.work_is_done and isinstance(why, WorkerFailed):
-            # A service failed before it was told to stop.
+        is_after_work = isinstance(why, WorkerFailed) or (
+            isinstance(why, NodeLost) and why.node_rank
+        )
+        if running.work_is_done and is_after_work:
+            # A service failed, or its node was lost, before it had stopped.
             why = Succeeded()
         if not isinstance(why, ReasonToRestart) or not self._options_allow_restart(why):
             if isinstance(why, Hung) and self.settings.job.failures.on_hang is OnHang.RESTART:
@@ -1128,7 +1132,9 @@ class Coordinator:
     def _schedule_recheck(self, state: Restarting, at: float) -> None:
         """Delay the next attempt while members may be lost unnoticed, or a lost node's worker may run."""
         settled = max(state.not_before, self._settles_at, self.grants.begins_after)
-        state.recheck_at = settled if at < settled else NEVER
+        state.recheck_at = NEVER
+        if at < settled:
+            state.recheck_at, state.rejoin_ends = settled, max(state.rejoin_ends, settled)
 
     def _recheck(self, state: Restarting, at: float) -> State:
         """Begin the next attempt, or end the job, after the loss of a member or the end of the delay."""

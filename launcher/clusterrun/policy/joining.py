@@ -193,8 +193,16 @@ class Gathering:
         if node.hello.rank is not None:
             self._by_rank[node.hello.rank] = node
         self._by_agent[node.hello.identity] = node
+        self._forget_failed_check(node.hello)
         self._by_host.setdefault((node.address, node.hello.host), []).append(node)
         self._update_deadlines(at)
+
+    def _forget_failed_check(self, joiner: Hello) -> None:
+        """Expect no other node for one that has failed its check and now joins, or has another's rank."""
+        own = {(joiner.host, joiner.rank)}
+        if joiner.rank is not None:
+            own |= {each for each in self.failed_checks if each[1] == joiner.rank}
+        self.failed_checks -= own
 
     def remove(self, node: Node, at: float) -> None:
         """Remove a member; its node is expected again."""
