@@ -86,9 +86,9 @@ def expand_counts(text: Setting[str]) -> tuple[int, ...]:
     """
     what = f"{text.origin}: {shown(text.value)}"
     found = [re.fullmatch(_COUNT, part) for part in text.value.split(",")]
-    if None in found:
-        raise UsageError(f"{what} is not a list of counts", "unset it")
     pairs = [(int(count[1]), int(count[2] or 1)) for count in found if count]
+    if None in found or any(times == 0 for _, times in pairs):
+        raise UsageError(f"{what} is not a list of counts", "unset it")
     check_number(what, (times for _, times in pairs))
     return tuple(number for number, times in pairs for _ in range(times))
 

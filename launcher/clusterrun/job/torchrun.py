@@ -95,7 +95,7 @@ def default_prefix(called: str, sources: Sequence[Layer]) -> Setting[str | None]
     """
     if called != TORCHRUN:
         return Setting(None, "default")
-    is_teed = value_of("tee", sources).value is not None
+    is_teed = bool(value_of("tee", sources).value)
     return Setting("[${role_name}${local_rank}]:" if is_teed else "", ORIGIN)
 
 
