@@ -169,11 +169,11 @@ def _own_rank(
 
 def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Setting[str]:
     asked, paddlecloud = value_of("cluster", layers), find("use_paddlecloud", layers)
-    if asked.value:
-        return asked
-    if paddlecloud and paddlecloud.value:
+    if not asked.value and paddlecloud and paddlecloud.value:
         return Setting("paddle", paddlecloud.origin)
-    return Setting(NO_CLUSTER, "inside a worker") if is_nested else asked
+    if is_nested and asked.value in {"", NO_CLUSTER}:
+        return Setting(NO_CLUSTER, "inside a worker")
+    return asked
 
 
 def _ignored_cluster_warnings(
