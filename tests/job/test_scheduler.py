@@ -1,7 +1,9 @@
 """The scheduler's job: its end, its requeue command, the number of its restarts."""
 
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from clusterrun.errors import UsageError
@@ -236,3 +238,41 @@ def test_requeue_in_an_array_of_lsf_names_the_element() -> None:
     assert job.scheduler is not None
     assert job.scheduler.requeue == ("brequeue", "17[3]")
     assert job.join.run_id == "17[3]"
+
+
+# The instance of flux batch or flux alloc has a parent; only the parent knows the enclosing job.
+FLUX = """#!/bin/sh
+case "$*" in
+"getattr parent-uri") [ "$ENCLOSING" ] && echo local:///run/flux ;;
+"getattr jobid") echo fBatch ;;
+"--parent job info fBatch jobspec") printf %s "$ENCLOSING" ;;
+"job info 17 jobspec") echo inner ;;
+"--parent job submit" | "job submit") echo "$*: $(cat)" ;;
+*) exit 64 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("enclosing", "submitted"),
+    [
+        ("", "job submit: inner"),
+        ('{"script": "%s"}', '--parent job submit: {"script": "%s"}'),
+        ('{"pty": {"interactive": 1}}', "job submit: inner"),
+    ],
+)
+def test_requeue_in_flux_submits_the_batch_job(
+    enclosing: str, submitted: str, tmp_path: Path
+) -> None:
+    """Jobs in its own instance would end with it; an interactive instance lives on."""
+    (tmp_path / "flux").write_text(FLUX)
+    (tmp_path / "flux").chmod(0o755)
+    job, _ = resolved({"FLUX_JOB_ID": "17"}, FakeScheduler({}), requeue=True)
+    assert job.scheduler is not None
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ENCLOSING": enclosing}
+
+    done = subprocess.run(
+        job.scheduler.requeue, env=environ, capture_output=True, text=True, timeout=10, check=True
+    )
+
+    assert done.stdout == f"{submitted}\n"
