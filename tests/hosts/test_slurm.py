@@ -451,3 +451,15 @@ def test_scancel_of_batch_script_lets_workers_save(slurm: Slurm, tmp_path: Path)
     # For Slurm the job is over before its processes have ended.
     printed.wait_for("saved", times=2)
     printed.wait_for("exit code 143: clusterrun received SIGTERM", times=2)
+
+
+def test_endpoint_at_another_node_than_the_first(slurm: Slurm, clusterrun: Launcher) -> None:
+    """That node becomes node 0, as under torchrun, whatever SLURM_NODEID says."""
+    options = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "n1:29400", "--rdzv-timeout", "20")
+    around = slurm.around(*ONE_EACH.split())
+
+    done = clusterrun.script(PRINT_VARIABLES, "--nnodes", "2", *options, around=around).ended()
+
+    assert done.code == 0, done.err
+    found = columns(workers_in(done.out), "RANK", "SLURMD_NODENAME")
+    assert sorted(found) == [("0", "n1"), ("1", "n0")]

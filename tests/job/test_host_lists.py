@@ -60,7 +60,7 @@ TOO_MANY = "{{}}: {{!r}} has {} hosts, but a job has 1,000,000 at most"
         ),
         *(
             (expand_counts, text, NOT_COUNTS)
-            for text in ("", "two", "2(x", "2,,1", "2(3)", "2(x3) 1", "-1")
+            for text in ("", "two", "2(x", "2,,1", "2(3)", "2(x3) 1", "-1", "2(x0)")
         ),
         # The hosts are counted before their names are made.
         (expand_hosts, "n[1-50000000]", TOO_MANY.format("50,000,000")),

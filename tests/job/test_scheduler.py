@@ -1,7 +1,9 @@
 """The scheduler's job: its end, its requeue command, the number of its restarts."""
 
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from clusterrun.errors import UsageError
@@ -24,6 +26,7 @@ SCHEDULED: Sequence[tuple[Mapping[str, str], str, str]] = [
     (BATCH, "scontrol show job -o 17", "scontrol requeue 17"),
     ({"PBS_JOBID": "17.server"}, "qstat -f 17.server", "qrerun 17.server"),
     ({"LSB_JOBID": "17"}, "bjobs -noheader -o time_left 17", "brequeue 17"),
+    ({**BATCH, "PET_STANDALONE": "1"}, "scontrol show job -o 17", "scontrol requeue 17"),
     ({"FLUX_JOB_ID": "17"}, "flux job timeleft 17", "sh -c"),
 ]
 NO_LIMIT = {"scontrol": "EndTime=Unknown", "qstat": "", "bjobs": "-", "flux": "4294967295"}
@@ -138,10 +141,18 @@ def test_requeue_in_kubernetes_needs_no_command() -> None:
     assert job.join.run_id == "own"
 
 
-@pytest.mark.parametrize("variables", [{}, {**BATCH, "CLUSTERRUN_CLUSTER": "none"}])
-def test_requeue_without_a_scheduler_is_an_error(variables: Mapping[str, str]) -> None:
+NESTED = {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "17.0"}
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+@pytest.mark.parametrize(
+    "variables", [{}, {**BATCH, "CLUSTERRUN_CLUSTER": "none"}, {**BATCH, **NESTED}]
+)
+def test_requeue_without_a_scheduler_is_an_error(
+    variables: Mapping[str, str], *, standalone: bool
+) -> None:
     with pytest.raises(UsageError, match=r"requeue works only in a job of .* or Kubernetes,"):
-        resolved(variables, FakeScheduler({}), requeue=True)
+        resolved(variables, FakeScheduler({}), requeue=True, standalone=standalone)
 
 
 def test_slurm_counts_restarts() -> None:
@@ -214,3 +225,54 @@ def test_end_of_an_answer(
 def test_scheduler_job_as_text() -> None:
     assert str(SchedulerJob("Slurm", "17", (), ())) == "Slurm job 17"
     assert str(SchedulerJob("Kubernetes", "", (), ())) == "Kubernetes"
+
+
+def test_requeue_in_an_array_of_lsf_names_the_element() -> None:
+    """All elements have the same id, which brequeue takes for all of them."""
+    scheduler = FakeScheduler(IN_AN_HOUR)
+    job, _ = resolved(
+        {"LSB_JOBID": "17", "LSB_JOBINDEX": "3"}, scheduler, suspend_before="300", requeue=True
+    )
+
+    assert scheduler.commands == ["bjobs -noheader -o time_left 17[3]"]
+    assert job.scheduler is not None
+    assert job.scheduler.requeue == ("brequeue", "17[3]")
+    assert job.join.run_id == "17[3]"
+
+
+# The instance of flux batch or flux alloc has a parent; only the parent knows the enclosing job.
+FLUX = """#!/bin/sh
+case "$*" in
+"getattr parent-uri") [ "$ENCLOSING" ] && echo local:///run/flux ;;
+"getattr jobid") echo fBatch ;;
+"--parent job info fBatch jobspec") printf %s "$ENCLOSING" ;;
+"job info 17 jobspec") echo inner ;;
+"--parent job submit" | "job submit") echo "$*: $(cat)" ;;
+*) exit 64 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("enclosing", "submitted"),
+    [
+        ("", "job submit: inner"),
+        ('{"script": "%s"}', '--parent job submit: {"script": "%s"}'),
+        ('{"pty": {"interactive": 1}}', "job submit: inner"),
+    ],
+)
+def test_requeue_in_flux_submits_the_batch_job(
+    enclosing: str, submitted: str, tmp_path: Path
+) -> None:
+    """Jobs in its own instance would end with it; an interactive instance lives on."""
+    (tmp_path / "flux").write_text(FLUX)
+    (tmp_path / "flux").chmod(0o755)
+    job, _ = resolved({"FLUX_JOB_ID": "17"}, FakeScheduler({}), requeue=True)
+    assert job.scheduler is not None
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ENCLOSING": enclosing}
+
+    done = subprocess.run(
+        job.scheduler.requeue, env=environ, capture_output=True, text=True, timeout=10, check=True
+    )
+
+    assert done.stdout == f"{submitted}\n"

@@ -27,6 +27,8 @@ def read(option: str, text: str) -> object:
         ("memory_per_gpu", "2gb", 2048),
         ("gpus_per_node", "amd.com/gpu:8", Gpus(8, "amd.com/gpu")),
         ("gpus_per_node", "h100:8", Gpus(8, "h100")),
+        ("gpus_per_node", "3090:8", Gpus(8, "3090")),
+        ("gpus_per_node", "1g.10gb:2", Gpus(2, "1g.10gb")),
         ("gpus_per_node", "0", Gpus(0)),
     ],
 )

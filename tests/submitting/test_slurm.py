@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -179,11 +180,14 @@ def test_apptainer_without_gpus() -> None:
 @pytest.mark.parametrize(
     ("listed", "cpus"),
     [
-        ("64 gpu:h100:8(S:0-1)\n96 gpu:8\n", 8),
-        ("64 (null)\n", None),
-        ("48+ gpu:a100:2(S:0),gpu:v100:2(S:1)\n", 12),
-        ("2 gpu:4\n", None),
+        ("a* 64 gpu:h100:8(S:0-1)\na* 96 gpu:8\n", 8),
+        ("a* 64 (null)\n", None),
+        ("a* 48+ gpu:a100:2(S:0),gpu:v100:2(S:1)\n", 12),
+        ("a* 2 gpu:4\n", None),
         ("", None),
+        # The default partition has a *; without one, sbatch needs --partition.
+        ("a* 96 gpu:8\nold 16 gpu:8\n", 12),
+        ("a 96 gpu:8\n", None),
     ],
 )
 def test_cpus_per_gpu_from_sinfo(listed: str, cpus: int | None) -> None:
@@ -192,7 +196,7 @@ def test_cpus_per_gpu_from_sinfo(listed: str, cpus: int | None) -> None:
 
 
 def submission_and_sinfo_queries(
-    *words: str, listed: str = "64 gpu:8\n"
+    *words: str, listed: str = "a100 64 gpu:8\n", environ: Mapping[str, str] | None = None
 ) -> tuple[Submission, list[list[str]]]:
     """Return the job, and the sinfo commands that were run."""
     asked: list[list[str]] = []
@@ -201,11 +205,17 @@ def submission_and_sinfo_queries(
         asked.append(question)
         return CommandResult(listed, "", 0)
 
-    return submission(*words, "train.py", ask=ask), asked
+    return submission(*words, "train.py", environ=environ, ask=ask), asked
 
 
-def test_sinfo_is_queried_for_the_partition() -> None:
-    job, asked = submission_and_sinfo_queries("--gpus-per-node", "2", "--partition", "a100")
+@pytest.mark.parametrize(
+    ("words", "variable"),
+    [(("--partition", "a100"), "other"), ((), "a100")],
+)
+def test_sinfo_is_queried_for_the_partition(words: tuple[str, ...], variable: str) -> None:
+    job, asked = submission_and_sinfo_queries(
+        "--gpus-per-node", "2", *words, environ={"SBATCH_PARTITION": variable}
+    )
 
     assert job.cpus == 16
     assert [question[-1] for question in asked] == ["--partition=a100"]

@@ -78,7 +78,7 @@ def _memory_size(text: str) -> int:
 
 def _gpus(text: str) -> Gpus:
     """Parse ``8`` or ``h100:8``."""
-    found = re.fullmatch(r"(?:([A-Za-z][\w./-]*):)?(\d{1,4})", text)
+    found = re.fullmatch(r"(?:([A-Za-z0-9][\w./-]*):)?(\d{1,4})", text)
     if not found:
         raise _invalid(text, "a number of GPUs", "give, for example, 8 or h100:8; 0 for none")
     return Gpus(int(found[2]), found[1] or "")
@@ -313,7 +313,9 @@ def describe(
     is_count = isinstance(per_node, int) and not job_file.services
     workers = per_node if is_count else None
     gpus = _gpus_per_node(request, workers, value_of("gpus_per_worker", job).value)
-    cpus, memory = _cpus_per_gpu(request, gpus, workers, ask), request.memory_per_gpu
+    partition = request.partition or environ.get("SBATCH_PARTITION", "")
+    cpus = _cpus_per_gpu(request, gpus, workers, partition, ask)
+    memory = request.memory_per_gpu
     # Without GPUs, the amounts are per worker.
     units = (gpus and gpus.number) or workers or 1
     in_options, in_words = job, words.value
@@ -322,6 +324,9 @@ def describe(
         in_options = job[:3]
         config = value_of("config", job[:3]).value
         in_words = ("--config", config, *(["--"] if line.after_dashes else []), *line.words)
+    elif in_words[1:2] == ("--",):
+        # The nodes remove one, as torchrun does.
+        in_words = (in_words[0], "--", *in_words[1:])
     return Submission(
         request=request,
         job_name=request.job_name or _default_name(words.value[0], job),
@@ -401,21 +406,29 @@ def _gpus_per_node(
 
 
 def _cpus_per_gpu(
-    request: SlurmRequest, gpus: Gpus | None, workers: int | None, ask: SlurmCommand
+    request: SlurmRequest,
+    gpus: Gpus | None,
+    workers: int | None,
+    partition: str,
+    ask: SlurmCommand,
 ) -> int | None:
     """Return the CPUs for each GPU, or for each worker without GPUs; None for Slurm's default."""
     if request.cpus_per_gpu or request.exclusive or gpus is None:
         return request.cpus_per_gpu
     # Slurm's default is one CPU for all workers of a node.
-    return _cpus_per_gpu_from_sinfo(request.partition, ask) if gpus.number else workers and 1
+    return _cpus_per_gpu_from_sinfo(partition, ask) if gpus.number else workers and 1
 
 
 def _cpus_per_gpu_from_sinfo(partition: str, ask: SlurmCommand) -> int | None:
-    """Return the CPUs per GPU of the partition's nodes, the fewest of any; None if Slurm does not say."""
-    where = [f"--partition={partition}"] if partition else []
-    # Lines such as "64 gpu:h100:8(S:0-1)" have the CPUs and the generic resources of a node.
-    answer = ask(["sinfo", "--noheader", "--Node", "--format=%c %G", *where])
-    found = [re.match(r"(\d+)\+? (.*)", line.strip()) for line in answer.out.splitlines()]
+    """Return the CPUs per GPU of the partition's nodes, the fewest of any; None if Slurm does not say.
+
+    Without ``partition``, it is the default one, which sinfo marks with a ``*``.
+    """
+    where, mark = ([f"--partition={partition}"], r"\*?") if partition else ([], r"\*")
+    # Lines such as "a100* 64 gpu:h100:8(S:0-1)" have the CPUs and the generic resources of a node.
+    answer = ask(["sinfo", "--noheader", "--Node", "--format=%P %c %G", *where])
+    line = re.compile(rf"\S*{mark} (\d+)\+? (.*)")
+    found = [line.match(each.strip()) for each in answer.out.splitlines()]
     shares = [
         int(each[1]) // gpus
         for each in found

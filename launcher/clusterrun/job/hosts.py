@@ -86,9 +86,9 @@ def expand_counts(text: Setting[str]) -> tuple[int, ...]:
     """
     what = f"{text.origin}: {shown(text.value)}"
     found = [re.fullmatch(_COUNT, part) for part in text.value.split(",")]
-    if None in found:
-        raise UsageError(f"{what} is not a list of counts", "unset it")
     pairs = [(int(count[1]), int(count[2] or 1)) for count in found if count]
+    if None in found or any(times == 0 for _, times in pairs):
+        raise UsageError(f"{what} is not a list of counts", "unset it")
     check_number(what, (times for _, times in pairs))
     return tuple(number for number, times in pairs for _ in range(times))
 
@@ -238,7 +238,7 @@ def own_rank(hosts: Setting[tuple[str, ...]], here: str, addresses: Addresses) -
         UsageError: this host is not in the list, or more than once.
 
     """
-    found = _by_name(hosts.value, here) or _by_address(hosts.value, here, addresses)
+    found = by_name(hosts.value, here) or _by_address(hosts.value, here, addresses)
     if not found:
         raise UsageError(
             f"{hosts.origin} lists {_some(hosts.value)}, but not this node, {here}"
@@ -254,7 +254,8 @@ def own_rank(hosts: Setting[tuple[str, ...]], here: str, addresses: Addresses) -
     return Setting(found[0], hosts.origin)
 
 
-def _by_name(hosts: Collection[str], here: str) -> list[int]:
+def by_name(hosts: Collection[str], here: str) -> list[int]:
+    """Return the positions of the host ``here`` in ``hosts``, by its full name or else the short one."""
     exactly = [rank for rank, host in enumerate(hosts) if host == here]
     if exactly or _is_address(here):
         return exactly

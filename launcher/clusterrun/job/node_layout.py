@@ -150,7 +150,8 @@ def _with_listed_hosts(
     rank = find("node_rank", layers) or _own_rank(hosts, layers, context)
     is_listed = rank.value < count.value
     slots = listed.slots.get(hosts.value[rank.value]) if is_listed else None
-    weaker = layer_of(node_rank=rank, nproc_per_node=slots)
+    is_elsewhere = _is_not_first(layers, hosts)
+    weaker = layer_of(node_rank=None if is_elsewhere else rank, nproc_per_node=slots)
     return (layer_of(hosts=hosts), *layers, weaker), count
 
 
@@ -169,11 +170,11 @@ def _own_rank(
 
 def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Setting[str]:
     asked, paddlecloud = value_of("cluster", layers), find("use_paddlecloud", layers)
-    if asked.value:
-        return asked
-    if paddlecloud and paddlecloud.value:
+    if not asked.value and paddlecloud and paddlecloud.value:
         return Setting("paddle", paddlecloud.origin)
-    return Setting(NO_CLUSTER, "inside a worker") if is_nested else asked
+    if is_nested and asked.value in {"", NO_CLUSTER}:
+        return Setting(NO_CLUSTER, "inside a worker")
+    return asked
 
 
 def _ignored_cluster_warnings(
@@ -232,7 +233,13 @@ def _used_part(
         raise found.error
     differences = tuple(_differences(nodes, rank, found))
     if not differences:
-        return found
+        is_elsewhere = has_endpoint and (
+            found.no_address_reason is not None or _is_not_first(layers, found.hosts)
+        )
+        if found.tasks or rank is not None or not is_elsewhere:
+            return found
+        # Node 0 is the node at the endpoint; the others are ranked as they join.
+        return replace(found, node_rank=None, hosts=None)
     is_listed = find("hosts", layers) or find("master_addr", layers)
     has_address = has_endpoint or is_listed or variables.get("MASTER_ADDR")
     # With ranks from two sources, two nodes could have the same rank.
@@ -254,6 +261,17 @@ def _used_part(
         run_id=found.run_id if has_several else None,
         warnings=() if found.overridable else warnings,
     )
+
+
+def _is_not_first(layers: Sequence[Layer], hosts: Setting[tuple[str, ...]] | None) -> bool:
+    """Return whether the endpoint is one of ``hosts``, but not the first, which would be node 0."""
+    endpoint = value_of("rdzv_endpoint", layers).value
+    if endpoint is None or hosts is None:
+        return False
+    from clusterrun.job.hosts import by_name
+
+    found = by_name(hosts.value, Endpoint.parse(endpoint).host)
+    return found != [] and 0 not in found
 
 
 def _differences(

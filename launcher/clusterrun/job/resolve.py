@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from clusterrun.errors import UsageError
 from clusterrun.job.checks import check_compatible
-from clusterrun.job.clusters.found import DetectionContext, Variables
+from clusterrun.job.clusters.found import GPU_LISTS, DetectionContext, Variables
 from clusterrun.job.declarations import Setting
 from clusterrun.job.job import JOB_SUBJECTS, Given, Job, ProgramKind, WorkerProgram
 from clusterrun.job.nested_launches import (
@@ -124,7 +124,7 @@ def resolve(
         # A platform may have set these variables for the whole machine.
         unset |= WORLD_VARIABLES & environ.keys()
     # GPUs that the job's environment selects replace the cluster's.
-    chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
+    chosen = {name: env[name].value for name in env.keys() & {*GPU_LISTS}}
     known = Variables({**variables, **chosen})
     context = DetectionContext(process, line, local_only=local_only)
     is_nested = bool(left) and not is_new_step(environ)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from clusterrun.errors import UsageError
-from clusterrun.job.clusters.detection import CLUSTERS, current_scheduler_job
+from clusterrun.job.clusters.detection import CLUSTERS, NO_CLUSTER, current_scheduler_job
 from clusterrun.job.clusters.found import Variables
 from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job, SchedulerJob
@@ -29,7 +29,7 @@ def find_scheduler_job(
     """Return the scheduler's job, when it ends, how many times it was restarted, and why its end is unknown.
 
     The scheduler is asked for the end only if an option needs it. ``cluster`` is the detected cluster:
-    with ``--cluster none``, and inside a worker of another job, there is no scheduler. ``agent_rank``
+    with ``--cluster none`` (but not with ``--standalone``), and inside a worker of another job, there is no scheduler. ``agent_rank``
     is None if it is not known yet.
 
     Raises:
@@ -37,7 +37,7 @@ def find_scheduler_job(
             number.
 
     """
-    scheduler, job = _find_job(variables, cluster)
+    scheduler, job = _find_job(variables, cluster, value_of("standalone", sources).origin)
     resumed = variables.number(scheduler.restarts_variable) if scheduler else None
     requeue = value_of("requeue", sources)
     if requeue.value and job.value is None:
@@ -73,15 +73,18 @@ def no_end_warnings(job: Job) -> Iterator[str]:
 
 
 def _find_job(
-    variables: Variables, cluster: Setting[str]
+    variables: Variables, cluster: Setting[str], standalone: str
 ) -> tuple["Scheduler | None", Setting[SchedulerJob | None]]:
     """Return the scheduler whose job this process runs in, and that job."""
-    is_ignored = cluster.value == "none" and cluster.origin != "default"
+    # --standalone is about the nodes only.
+    is_ignored = cluster.value == NO_CLUSTER and cluster.origin not in {"default", standalone}
     here = None if is_ignored else current_scheduler_job(variables)
     if here is None:
         return None, Setting(None, "default")
     scheduler, found = here[0].scheduler, here[1]
     job_id = found.value if scheduler.has_id else ""
+    if (index := variables.text(scheduler.index_variable)) and index.value != "0":
+        job_id = f"{job_id}[{index.value}]"
     end_command = (*scheduler.end_command, job_id) if scheduler.end_command else ()
     requeue = (*scheduler.requeue, job_id) if scheduler.requeue else ()
     return scheduler, Setting(

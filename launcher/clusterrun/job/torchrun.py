@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.errors import UsageError
+from clusterrun.job.clusters.detection import NO_CLUSTER
 from clusterrun.job.declarations import Setting
 from clusterrun.job.options import DEFAULT_LOGS_SPECS, OPTIONS
 from clusterrun.job.sources import Layer, find, layer_of, value_of
@@ -95,7 +96,7 @@ def default_prefix(called: str, sources: Sequence[Layer]) -> Setting[str | None]
     """
     if called != TORCHRUN:
         return Setting(None, "default")
-    is_teed = value_of("tee", sources).value is not None
+    is_teed = bool(value_of("tee", sources).value)
     return Setting("[${role_name}${local_rank}]:" if is_teed else "", ORIGIN)
 
 
@@ -136,7 +137,10 @@ def _standalone(layers: Sequence[Layer]) -> tuple[Layer, ...]:
             f"remove {origin}, and set the rendezvous endpoint:\n"
             "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         )
-    one_node = layer_of(nnodes=Setting("1", origin), cluster=Setting("none", origin))
+    cluster = value_of("cluster", layers)
+    if cluster.value != NO_CLUSTER:
+        cluster = Setting(NO_CLUSTER, origin)
+    one_node = layer_of(nnodes=Setting("1", origin), cluster=cluster)
     return (one_node, *_without(layers, "node_rank", "rdzv_endpoint"))
 
 

@@ -133,7 +133,7 @@ CLUSTERS = (
         "platforms.hfai",
         private_prefixes=("MARSV2_",),
     ),
-    Cluster("pai-dlc", ("NPROC_PER_NODE",), "platforms.pai_dlc"),
+    Cluster("pai-dlc", ("NPROC_PER_NODE",), "platforms.pai_dlc", lenient=True),
     Cluster(
         "volcano",
         ("VC_TASK_INDEX", "VK_TASK_INDEX", "VC_*_HOSTS"),

@@ -6,14 +6,22 @@ from clusterrun.job.clusters.scheduler import Scheduler, parse_time_left
 from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, task_placement
 from clusterrun.job.declarations import Setting
 
+# Flux has no command that requeues a running job, so the same job is submitted again. flux run in a
+# script of flux batch starts a job of the batch job's own instance, which ends with the script: then
+# the batch job is submitted again (flux-environment(7), flux(1)). flux alloc's instance, which has a
+# terminal, is not.
+_SUBMIT_AGAIN = """\
+if flux getattr parent-uri >/dev/null 2>&1; then
+    id=$(flux getattr jobid) && spec=$(flux --parent job info "$id" jobspec) || exit
+    case $spec in *'"pty"'*) ;; *) printf %s "$spec" | flux --parent job submit; exit ;; esac
+fi
+spec=$(flux job info "$0" jobspec) && printf %s "$spec" | flux job submit
+"""
+
 SCHEDULER = Scheduler(
     "Flux",
     batch=("#flux:", "flux batch FILE"),
-    # Flux has no command that requeues a running job, so the same job is submitted again.
-    requeue=(
-        *("sh", "-c"),
-        'spec=$(flux job info "$0" jobspec) && printf "%s" "$spec" | flux job submit',
-    ),
+    requeue=("sh", "-c", _SUBMIT_AGAIN),
     end_command=("flux", "job", "timeleft"),
     parse_end=parse_time_left,
 )

@@ -12,6 +12,12 @@ from clusterrun.job.this_process import ThisProcess
 
 WITHOUT_CLUSTER = "correct the variables, or ignore the cluster with --cluster none"
 
+GPU_LISTS = (
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("ZE_AFFINITY_MASK", "ASCEND_RT_VISIBLE_DEVICES"),
+)
+"""Variables that list the GPUs a process may use."""
+
 
 class DetectionContext(Struct, frozen=True):
     """What a cluster function gets besides the variables."""
@@ -168,11 +174,9 @@ class Variables(UserDict[str, str]):
         return found
 
     def gpus(self, name: str) -> Setting[int] | None:
-        """Return a number of GPUs; None if it is 0 or differs from that of CUDA_VISIBLE_DEVICES."""
+        """Return a number of GPUs; None if it is 0 or differs from that of CUDA_VISIBLE_DEVICES or the like."""
         given = self.number(name)
-        visible = self.get("CUDA_VISIBLE_DEVICES")
         if given is None or not given.value:
             return None
-        if visible is not None and len(visible.split(",")) != given.value:
-            return None
-        return given
+        lists = (self[each].split(",") for each in GPU_LISTS if each in self)
+        return given if all(len(each) == given.value for each in lists) else None

@@ -8,6 +8,7 @@ from clusterrun.job.declarations import Setting
 SCHEDULER = Scheduler(
     "LSF",
     batch=("#BSUB", "bsub < FILE"),
+    index_variable="LSB_JOBINDEX",
     requeue=("brequeue",),
     end_command=("bjobs", "-noheader", "-o", "time_left"),
     parse_end=parse_time_left,
@@ -25,7 +26,9 @@ def jsrun(v: Variables, _: DetectionContext) -> Found:
         local_rank=v.require("JSM_NAMESPACE_LOCAL_RANK"),
         local_size=v.require("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     )
-    job = v.text("LSB_JOBID")
+    job, index = v.text("LSB_JOBID"), v.text("LSB_JOBINDEX")
+    if job and index and index.value != "0":
+        job = Setting(f"{job.value}[{index.value}]", f"{job.origin}, {index.origin}")
     return task_placement(task, hosts=_hosts_of_lsf(v, task), run_id=job, secret=job)
 
 

@@ -4,6 +4,9 @@ No variable has the host of task 0, so MASTER_ADDR must be set on several nodes;
 PBS has a nodefile.
 """
 
+from msgspec.structs import replace
+
+from clusterrun.errors import UsageError
 from clusterrun.job.clusters.found import DetectionContext, Found, Variables, unplaced
 from clusterrun.job.clusters.pbs import read_nodefile
 from clusterrun.job.clusters.tasks import StartCommands, TaskNumbers, task_placement
@@ -56,8 +59,14 @@ def pals(v: Variables, _: DetectionContext) -> Found:
         node_rank=v.number("PALS_NODEID"),
     )
     file, job = v.text("PBS_NODEFILE"), v.text("PALS_APID")
-    hosts = read_nodefile(file) if file else None
-    return task_placement(task, hosts=hosts, run_id=job, secret=job)
+    hosts = why_none = None
+    try:
+        hosts = read_nodefile(file) if file else None
+    except UsageError as error:
+        # A container may not have the file; an option or MASTER_ADDR may have the address.
+        why_none = error.message
+    found = task_placement(task, hosts=hosts, run_id=job, secret=job)
+    return replace(found, no_address_reason=why_none)
 
 
 def pmix(v: Variables, _: DetectionContext) -> Found | None:

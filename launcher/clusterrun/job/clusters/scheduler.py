@@ -16,6 +16,8 @@ class Scheduler(Struct, frozen=True):
     """The prefix of its directives in a batch script, and the command that submits FILE."""
     has_id: bool = True
     """The variable that identifies its jobs holds the job's id."""
+    index_variable: str = ""
+    """The variable with the index in an array, if the jobs of an array share their id; 0 without one."""
     requeue: tuple[str, ...] = ()
     end_command: tuple[str, ...] = ()
     """Prints when the job ends."""

@@ -371,8 +371,9 @@ def _elsewhere_warning(v: Variables, context: DetectionContext, error: UsageErro
 
 def _under_srun(v: Variables, context: DetectionContext) -> str:
     """Return the line to type; it asks for CPUs because srun may bind each task to one core otherwise."""
-    asked = v.number("SLURM_CPUS_PER_TASK")
-    share = asked.value if asked else _smallest_share(v)
+    # In a job of several groups, the names without a suffix describe the first group only.
+    suffixes = [f"_HET_GROUP_{group}" for group in _groups(v)] or [""]
+    share = min(_share(v, suffix) for suffix in suffixes)
     cpus = ("-c", str(share)) if share > 1 else ()
     numbers = ",".join(map(str, _groups(v)))
     groups = (f"--het-group={numbers}",) if numbers else ()
@@ -380,16 +381,19 @@ def _under_srun(v: Variables, context: DetectionContext) -> str:
     return context.line.quoted(before=("srun", *in_shell, *groups, *cpus))
 
 
-def _smallest_share(v: Variables) -> int:
+def _share(v: Variables, suffix: str) -> int:
+    """Return the CPUs to ask for: those asked for before, else a task's on the smallest node."""
+    if cpus := v.number(f"SLURM_CPUS_PER_TASK{suffix}"):
+        return cpus.value
     # If no tasks were requested, SLURM_TASKS_PER_NODE counts CPUs, and srun starts one task per node.
-    asked = v.text("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS")
-    tasks = v.text("SLURM_TASKS_PER_NODE") if asked else None
-    return _smallest_node(v) // max(1, *(expand_counts(tasks) if tasks else (1,)))
+    asked = v.text(f"SLURM_NTASKS_PER_NODE{suffix}", f"SLURM_NTASKS{suffix}")
+    tasks = v.text(f"SLURM_TASKS_PER_NODE{suffix}") if asked else None
+    return _smallest_node(v, suffix) // max(1, *(expand_counts(tasks) if tasks else (1,)))
 
 
-def _smallest_node(v: Variables) -> int:
+def _smallest_node(v: Variables, suffix: str = "") -> int:
     """Return the number of CPUs of the allocation's smallest node; 0 if it is unknown."""
-    cpus = v.text("SLURM_JOB_CPUS_PER_NODE")
+    cpus = v.text(f"SLURM_JOB_CPUS_PER_NODE{suffix}")
     return min(expand_counts(cpus)) if cpus else 0
 
 

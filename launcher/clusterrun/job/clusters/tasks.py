@@ -110,9 +110,26 @@ def _node_rank(task: TaskNumbers, nodes: Setting[int]) -> Setting[int]:
     if rank % local_size == local_rank and rank // local_size < nodes.value:
         return Setting(rank // local_size, origin)
     is_round_robin = rank // nodes.value == local_rank
-    if is_round_robin:
-        return Setting(rank % nodes.value, origin)
-    raise _uneven(task)
+    if not is_round_robin:
+        raise _uneven(task)
+    # Some other tasks may have numbers that both orders have, and take theirs for the usual order.
+    if any(
+        each % local_size == each // nodes.value and each // local_size != each % nodes.value
+        for each in range(task.size.value)
+    ):
+        raise _round_robin(task)
+    return Setting(rank % nodes.value, origin)
+
+
+def _round_robin(task: TaskNumbers) -> UsageError:
+    return UsageError(
+        f"{task.rank.origin} is {task.rank.value} and {task.local_rank.origin} is"
+        f" {task.local_rank.value}: tasks are numbered round robin over the nodes, so the rank of"
+        " some nodes is unknown",
+        "start one task on each node, which starts one worker per GPU:\n"
+        f"  {task.command(task.starter.one_per_node)}\n"
+        "or number the tasks node by node",
+    )
 
 
 def _uneven(task: TaskNumbers) -> UsageError:
