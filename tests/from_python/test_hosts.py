@@ -91,3 +91,25 @@ def test_unreachable_host_is_rendezvous_error(hosts: dict[str, Any], tmp_path: P
 def test_usage_error_on_host_is_raised(hosts: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--numa-binding: 'sideways' is not a NUMA binding"):
         clusterrun.launch(rank_and_host, **{**hosts, "numa_binding": "sideways"})
+
+
+KILLS_AGENT = """\
+#!/bin/sh
+for command; do :; done
+exec 3<&0
+sh -c "$command" <&3 &
+while ! test -e {works}; do sleep 0.05; done
+kill -KILL $!
+"""
+
+
+def test_loss_of_all_connections_is_node_lost_error(hosts: dict[str, Any], tmp_path: Path) -> None:
+    works = tmp_path / "works"
+    (tmp_path / "bin" / "ssh").write_text(KILLS_AGENT.format(works=works))
+
+    def waits() -> None:
+        works.touch()
+        time.sleep(1000)
+
+    with pytest.raises(clusterrun.NodeLostError, match="all connections are lost"):
+        clusterrun.launch(waits, **hosts)

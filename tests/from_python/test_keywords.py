@@ -1,9 +1,11 @@
 """Options by their names in Python."""
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from clusterrun.clients.python.call import options_from_keywords
+from clusterrun.clients.python.call import command_line, options_from_keywords
 
 from tests.command_lines import flags_of
 
@@ -46,3 +48,47 @@ def test_keywords_become_flags(keywords: dict[str, object], flags: dict[str, obj
 def test_invalid_keyword_is_type_error(keywords: dict[str, object], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         options_from_keywords("launch", keywords)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "environ", "expected"),
+    [
+        ({}, {}, (False, False)),
+        ({"hosts": "a,b"}, {}, (True, False)),
+        ({"launcher": "ssh"}, {"CLUSTERRUN_HOSTS": "a,b"}, (True, False)),
+        ({}, {"CLUSTERRUN_LAUNCHER": "ssh", "CLUSTERRUN_HOSTS": "a,b"}, (True, False)),
+        ({"launcher": "none"}, {"CLUSTERRUN_LAUNCHER": "ssh"}, (False, False)),
+        ({"config": "job.yaml"}, {}, (True, True)),
+        ({}, {"CLUSTERRUN_CONFIG": "job.yaml"}, (True, True)),
+        ({"preload": "json"}, {}, (False, True)),
+        ({}, {"CLUSTERRUN_PRELOAD": "none"}, (False, True)),
+        ({}, {"PET_START_METHOD": "spawn"}, (False, True)),
+        # The command has the error message.
+        ({"config": "missing.yaml"}, {}, (False, False)),
+        ({}, {"CLUSTERRUN_LAUNCHER": "nope"}, (False, False)),
+        # In a worker of another job, its variables do not count.
+        (
+            {},
+            {"CLUSTERRUN_LAUNCHER": "ssh", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "1"},
+            (False, False),
+        ),
+    ],
+)
+def test_variables_and_job_file_count(
+    keywords: dict[str, object],
+    environ: dict[str, str],
+    expected: tuple[bool, bool],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They may choose ssh, and what is preloaded; else the caller's modules are."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text("launcher: ssh\nhosts: a,b\npreload: none\n")
+    monkeypatch.setitem(sys.modules, "numpy", ModuleType("numpy"))
+    for name, text in environ.items():
+        monkeypatch.setenv(name, text)
+
+    words, is_over_ssh = command_line("launch", keywords)
+
+    is_preload_set = not any("numpy" in word for word in words)
+    assert (is_over_ssh, is_preload_set) == expected

@@ -507,3 +507,33 @@ def test_args_that_are_not_a_tuple_are_refused(args: object) -> None:
     """A str would be passed character by character."""
     with pytest.raises(TypeError, match=r"args is .*: give a tuple"):
         clusterrun.launch(rank, args, nproc_per_node=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_functions_of_main_in_child_of_multiprocessing(caller: Any, method: str) -> None:
+    """There, the module is called __mp_main__."""
+    job = caller.script(
+        f"""
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+        from dataclasses import dataclass
+        import clusterrun
+
+        @dataclass
+        class Point:
+            x: int
+
+        def double(point):
+            return Point(point.x * 2)
+
+        def trial(x):
+            found = clusterrun.launch(double, (Point(x),), nproc_per_node=2)
+            return [type(each) is Point for each in found], [each.x for each in found]
+
+        if __name__ == "__main__":
+            with ProcessPoolExecutor(1, multiprocessing.get_context({method!r})) as pool:
+                print(pool.submit(trial, 4).result())
+        """
+    )
+
+    assert job.ended() == (0, "([True, True], [8, 8])\n", "")

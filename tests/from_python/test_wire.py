@@ -216,3 +216,32 @@ def test_function_keeps_file_and_line() -> None:
 
     assert found.__code__.co_filename == __file__
     assert found.__code__.co_firstlineno == fails.__code__.co_firstlineno
+
+
+def on_gpu(kind: type[Any]) -> type[Any]:
+    """Return a class of tensors that take the way of those on a GPU."""
+    return type("OnGpu", (kind,), {"device": torch.device("cuda")})
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_parameter_on_gpu_stays_a_parameter(requires_grad: bool) -> None:
+    value = on_gpu(torch.nn.Parameter)(torch.ones(2), requires_grad=requires_grad)
+
+    found = wire.loads([bytearray(part) for part in wire.dumps(value)])
+
+    assert (type(found), found.requires_grad) == (torch.nn.Parameter, requires_grad)
+    assert found.tolist() == [1, 1]
+
+
+class SubclassOnGpu(torch.Tensor):
+    """A tensor that takes the way of those on a GPU, but is on the CPU when it is unpickled."""
+
+    device = torch.device("cuda")
+
+
+def test_tensor_of_other_type_on_gpu_keeps_requires_grad() -> None:
+    value = torch.ones(2).as_subclass(SubclassOnGpu).requires_grad_()
+
+    found = wire.loads([bytearray(part) for part in wire.dumps(value)])
+
+    assert (type(found), found.requires_grad) == (SubclassOnGpu, True)

@@ -1,6 +1,7 @@
 """``clusterrun.Workers``: ranks that stay alive between calls."""
 
 import ctypes
+import linecache
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import clusterrun
 import pytest
@@ -500,10 +502,12 @@ def test_unclosed_workers_end_with_program(caller: Launcher) -> None:
     assert job.left() == []
 
 
-def test_hang_variables_do_not_end_idle_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_refused_options_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERRUN_HANG_TIMEOUT", "1")
     monkeypatch.setenv("CLUSTERRUN_ON_HANG", "stop")
     monkeypatch.setenv("CLUSTERRUN_MAX_RESTARTS", "3")
+    monkeypatch.setenv("CLUSTERRUN_SPARES", "1")
+    monkeypatch.setenv("CLUSTERRUN_REJOIN_TIMEOUT", "5")
     with clusterrun.Workers(2) as workers:
         first = workers.run(os.getpid)
         time.sleep(2.5)
@@ -521,6 +525,7 @@ def test_hang_variables_do_not_end_idle_ranks(monkeypatch: pytest.MonkeyPatch) -
         ),
         ({"hang_timeout": 60}, "takes no hang_timeout: ranks that wait for a call do nothing"),
         ({"on_hang": "stop"}, "takes no on_hang"),
+        ({"rejoin_timeout": 5}, r"takes no rejoin_timeout: call restart\(\) after a node is lost"),
         ({"nnodes": 2}, "takes no nnodes: use hosts, which are reached by ssh"),
         ({"node_rank": 1}, "takes no node_rank: use hosts, which are reached by ssh"),
     ],
@@ -543,3 +548,87 @@ def test_invalid_arguments() -> None:
         ):
             workers.exec("x = 1\n1 / 0")
         assert workers.run(divmod, 7, 2) == [(3, 1), (3, 1)]
+
+
+def test_cell_is_plain_python() -> None:
+    """The launcher's own ``from __future__ import annotations`` does not apply to it."""
+    with clusterrun.Workers(1) as workers:
+        workers.exec("def f(x: int): pass\nseen = f.__annotations__['x'], (lambda: f)()")
+        workers.exec("assert seen == (int, f), seen")
+
+
+def test_source_lines_after_exec_on_one_rank() -> None:
+    """Cells that only that rank has got are sent to the others in the next call."""
+    source = "def fails():\n    raise ValueError('bad batch')\n"
+    linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, "<cell>", "exec"), cell)  # noqa: S102 - as a notebook does
+    with clusterrun.Workers(2) as workers:
+        workers.exec("1", rank=0)
+        with pytest.raises(WorkerFailed, match=r"    raise ValueError\('bad batch'\)"):
+            workers.run(act_on_one_rank, 1, cell["fails"])
+
+
+def test_keyword_arguments_with_any_name() -> None:
+    with clusterrun.Workers(1) as workers:
+        assert workers.run(dict, fn=3, self=4) == [{"fn": 3, "self": 4}]
+
+
+def test_call_of_daemon_thread_blocks_neither_forked_child_nor_end(caller: Launcher) -> None:
+    job = caller.script(
+        """
+        import os, signal, threading, time, clusterrun
+
+        def waits():
+            print("begun", flush=True)
+            open("begun", "w").close()
+            time.sleep(1000)
+
+        def call():
+            try:
+                workers.run(waits)
+            except clusterrun.JobInterrupted:
+                print("interrupted", flush=True)
+
+        workers = clusterrun.Workers(1)
+        threading.Thread(target=call, daemon=True).start()
+        while not os.path.exists("begun"):
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            try:
+                workers.run(int)
+            except RuntimeError as error:
+                print(error, flush=True)
+            workers.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        """
+    )
+
+    assert job.ended() == (
+        0,
+        "begun\nthese Workers belong to the process that this one was forked from\ninterrupted\n",
+        "",
+    )
+
+
+@pytest.mark.long
+def test_slow_exit_handler_finishes(caller: Launcher) -> None:
+    job = caller.script(
+        """
+        import atexit, time, clusterrun
+
+        def saves_at_exit():
+            atexit.register(lambda: (time.sleep(7), print("saved", flush=True)))
+
+        with clusterrun.Workers(2) as workers:
+            workers.run(saves_at_exit)
+        """
+    )
+
+    code, out, err = job.ended()
+
+    assert (code, err) == (0, "")
+    assert sorted(out.splitlines()) == ["[rank 0] saved", "[rank 1] saved"]

@@ -86,3 +86,16 @@ def test_addresses_from_the_resolver() -> None:
     assert "127.0.0.1" in addresses_of("")
     assert "127.0.0.1" in addresses_of("localhost")
     assert not addresses_of("no-such-host.invalid")
+
+
+def test_login_name_is_for_ssh_only(folder: Path) -> None:
+    """In USER@HOST, only the host is an address; slots belong to the host."""
+    (folder / "hosts").write_text("alice@gpu-01 slots=2\ngpu-02\n")
+
+    resolved = describe("train.py", flags={"hostfile": "hosts", "launcher": "ssh"})
+
+    assert resolved.job.setting("hosts").value == ("gpu-01", "gpu-02")
+    assert resolved.job.setting("master_addr").value == "gpu-01"
+    assert resolved.over_ssh is not None
+    assert resolved.over_ssh.hosts == ("alice@gpu-01", "gpu-02")
+    assert resolved.over_ssh.slots == {"alice@gpu-01": 2}

@@ -57,16 +57,18 @@ def report_of(run: Run) -> EndReport:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_first_existing_interpreter_runs_in_every_shell(shell: str, tmp_path: Path) -> None:
-    """Newlines and quotes in variables arrive unchanged."""
+    """Newlines and quotes in variables arrive unchanged; PWD is the folder."""
     special = 'it\'s "mine" $HOME;\n\\ *\udcff'
-    (tmp_path / "train.py").write_text("import os; print(ascii(os.environ['ODD']), os.getcwd())")
+    (tmp_path / "train.py").write_text(
+        "import os; print(ascii(os.environ['ODD']), os.getcwd(), os.environ['PWD'])"
+    )
     command = HostCommand(["--nproc-per-node=1", "train.py"], str(tmp_path), {"ODD": special})
 
     run = run_to_end(
         [shell, "-c", COMMAND], command, "/nowhere/python", sys.executable, "/bin/false"
     )
 
-    assert run.shown == {1: f"{special!a} {tmp_path}\n".encode(), 2: b""}
+    assert run.shown == {1: f"{special!a} {tmp_path} {tmp_path}\n".encode(), 2: b""}
     assert (report_of(run).code, run.host.exit_code, run.host.stage) == (0, 0, Stage.AGENT)
 
 

@@ -220,3 +220,43 @@ def test_64_hosts_run_one_job(clusterrun: Launcher) -> None:
 
     assert end.code == 0, end
     assert sorted(map(int, re.findall(r"here (\d+) 64", end.out))) == list(range(64))
+
+
+DIFFERENT_HOSTS_SSH = """\
+#!/bin/sh
+for command; do :; done
+case "$*" in
+*" bad exec "*) echo "ssh: Could not resolve hostname bad: Name or service not known" >&2; exit 255;;
+*" slow exec "*) sleep 3;;
+*" down exec "*) exec sleep 100;;
+esac
+exec sh -c "$command"
+"""
+
+
+def test_slow_host_is_not_cut_off_when_another_has_a_fault(clusterrun: Launcher) -> None:
+    """Its login takes longer than the heartbeat timeout."""
+    options = ("--hosts", "bad,slow", "--heartbeat-timeout", "1")
+
+    end = start_job(clusterrun, DIFFERENT_HOSTS_SSH, *options, script="").ended()
+
+    assert end.code == 4, end
+    assert end.err == (
+        "clusterrun: error: one of 2 hosts is not ready; nothing was started\n"
+        "  bad: its name does not resolve\n"
+        "    correct the name, or add it to ~/.ssh/config\n"
+    )
+
+
+def test_signal_ends_job_with_one_fault_while_another_host_connects(clusterrun: Launcher) -> None:
+    clusterrun.program = command_with(clusterrun.folder, hosts, "SECONDS_TO_NOTICE", 2.0)
+    options = ("--hosts", "ready,bad,down", "--master-addr", "127.0.0.1")
+    port = ("--master-port", str(free_port()))
+    job = start_job(clusterrun, DIFFERENT_HOSTS_SSH, *options, *port, script="")
+    job.wait_for("1 host not reached by ssh yet: down")
+
+    job.signal(signal.SIGTERM)
+
+    end = job.ended(15)
+    assert end.code == 143, end
+    assert end.err.endswith("clusterrun: received SIGTERM before any worker was started\n")

@@ -157,7 +157,7 @@ class ListedHosts(Struct, frozen=True):
     """The hosts of ``--hosts`` or a hostfile."""
 
     hosts: Setting[tuple[str, ...]]
-    """In the order of ranks."""
+    """In the order of ranks, as listed: a host may be ssh's USER@HOST."""
     slots: Mapping[str, Setting[int]] = {}
     """Numbers of workers by host, if the hostfile has them."""
 

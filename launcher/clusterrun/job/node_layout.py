@@ -84,7 +84,7 @@ def resolve_node_layout(
         # A list of hosts is made for this job; exported variables may be left over.
         used = replace(
             used,
-            master_addr=first_host(listed.hosts),
+            master_addr=first_host(find("hosts", layers)),
             ignored_exports=(*used.ignored_exports, "MASTER_ADDR"),
         )
     nodes = nodes or used.nnodes or Setting(1, "default")
@@ -139,7 +139,9 @@ def _with_listed_hosts(
     context: DetectionContext,
 ) -> tuple[tuple[Layer, ...], Setting[int]]:
     """Return what the options and the list of hosts set, and the number of hosts."""
-    hosts = listed.hosts
+    # ssh's USER@HOST; only the host is an address.
+    names = tuple(host.rpartition("@")[2] for host in listed.hosts.value)
+    hosts = Setting(names, listed.hosts.origin)
     count = Setting(len(hosts.value), hosts.origin)
     if requested and not requested.value.minimum <= count.value <= requested.value.maximum:
         raise UsageError(
@@ -149,7 +151,7 @@ def _with_listed_hosts(
         )
     rank = find("node_rank", layers) or _own_rank(hosts, layers, context)
     is_listed = rank.value < count.value
-    slots = listed.slots.get(hosts.value[rank.value]) if is_listed else None
+    slots = listed.slots.get(listed.hosts.value[rank.value]) if is_listed else None
     is_elsewhere = _is_not_first(layers, hosts)
     weaker = layer_of(node_rank=None if is_elsewhere else rank, nproc_per_node=slots)
     return (layer_of(hosts=hosts), *layers, weaker), count

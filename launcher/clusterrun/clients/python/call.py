@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from inspect import iscoroutinefunction, isfunction
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,9 +16,18 @@ from typing import Any, NamedTuple
 from clusterrun.clients.python.wire import dumps
 from clusterrun.errors import UsageError
 from clusterrun.job.declarations import Row, Setting, format_value
-from clusterrun.job.options import NAMES
+from clusterrun.job.nested_launches import outer_launch_variables
+from clusterrun.job.options import NAMES, NodeLauncher
 from clusterrun.job.removed_options import REMOVED_OPTIONS
-from clusterrun.job.sources import PREFIX, CommandLine, Layer, collected
+from clusterrun.job.sources import (
+    PREFIX,
+    TORCHRUN_PREFIX,
+    CommandLine,
+    Layer,
+    collected,
+    from_variables,
+    value_of,
+)
 from clusterrun.job.suggestions import closest
 from clusterrun.workers.fork_server.preloading.packages import (
     ENDS_PRELOADING,
@@ -106,7 +116,8 @@ def _refusal(function: str, name: str) -> str:
 def command_line(function: str, keywords: Mapping[str, object]) -> tuple[list[str], bool]:
     """Return the options of the command as words, and whether ranks of other hosts connect to the caller.
 
-    With ``hosts`` or ``hostfile``, the launcher is ssh by default.
+    With the keyword ``hosts`` or ``hostfile``, the launcher is ssh by default. Variables and a job file
+    may also set it, or what is preloaded.
 
     Args:
         function: the public function that the user has called, for messages.
@@ -116,12 +127,29 @@ def command_line(function: str, keywords: Mapping[str, object]) -> tuple[list[st
         TypeError: an option is unknown, or cannot be set from Python.
 
     """
-    options = {**keywords, **modules_to_preload(keywords, os.environ)}
+    options = {**keywords}
     is_listed = options.get("hosts") is not None or options.get("hostfile") is not None
     if is_listed and options.get("launcher") is None:
         options["launcher"] = "ssh"
-    words = CommandLine(options_from_keywords(function, options)).argv()
-    return words, options.get("launcher") == "ssh"
+    line = CommandLine(options_from_keywords(function, options))
+    outer = outer_launch_variables(os.environ)
+    variables = {name: text for name, text in os.environ.items() if name not in outer}
+    layers = [
+        line.options,
+        from_variables(variables, PREFIX),
+        from_variables(variables, TORCHRUN_PREFIX),
+    ]
+    is_over_ssh = False
+    # The command explains what is wrong in them.
+    with suppress(UsageError):
+        if (config := value_of("config", layers)).value:
+            from clusterrun.job.job_file import read_job_file
+
+            layers.append(read_job_file(config).settings)
+        is_over_ssh = value_of("launcher", layers).value is NodeLauncher.SSH
+    if not any(layer.keys() & _PRELOAD_OPTIONS for layer in layers):
+        line = line.with_options(options_from_keywords(function, modules_to_preload()))
+    return line.argv(), is_over_ssh
 
 
 class FunctionCall(NamedTuple):
@@ -249,22 +277,12 @@ def _type_name(value: object) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
-def modules_to_preload(options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the ``preload`` keyword with imported modules; {} if it is set, or not worth it.
+def modules_to_preload() -> dict[str, str]:
+    """Return the ``preload`` keyword with imported modules; {} if it is not worth it.
 
     For scripts, the fork server reads their imports. For a function, the modules that the caller has
     imported are a good approximation.
-
-    Args:
-        options: the options of the call.
-        environ: the environment of the job.
-
     """
-    is_set = options.keys() & _PRELOAD_OPTIONS or any(
-        PREFIX + name.upper() in environ for name in _PRELOAD_OPTIONS
-    )
-    if is_set:
-        return {}
     # sys.modules has the order of import.
     imported = [name for name in list(sys.modules) if name in FORK_SAFE - _RANK_IMPORTS]
     patched = any(name in sys.modules for name in ENDS_PRELOADING)

@@ -309,9 +309,11 @@ def run_cell(source: str, name: str) -> None:
     if isinstance(last, ast.Expr):
         tree.body.pop()
     variables = main_globals()
-    exec(compile(tree, name, "exec"), variables)  # noqa: S102 - it is what was asked for
+    # Without dont_inherit, this file's __future__ import would apply to the cell.
+    exec(compile(tree, name, "exec", dont_inherit=True), variables)  # noqa: S102 - it is what was asked for
     if isinstance(last, ast.Expr):
-        value = eval(compile(ast.Expression(last.value), name, "eval"), variables)  # noqa: S307
+        code = compile(ast.Expression(last.value), name, "eval", dont_inherit=True)
+        value = eval(code, variables)  # noqa: S307
         if value is not None:
             sys.stdout.write(f"{value!r}\n")
 
@@ -330,7 +332,12 @@ def dumps(value: object, *, shares_main: bool = False) -> list[memoryview]:
         Exception: whatever pickling raises.
 
     """
-    from cloudpickle import Pickler
+    from cloudpickle import Pickler, register_pickle_by_value
+
+    main = sys.modules["__main__"]
+    if main.__name__ == "__mp_main__":
+        # In a child that multiprocessing has spawned, cloudpickle takes it for a module that ranks have.
+        register_pickle_by_value(main)
 
     class ValuePickler(Pickler):  # type: ignore[misc]
         def reducer_override(self, value: object) -> Any:
@@ -368,6 +375,7 @@ def loads(parts: Sequence[Part]) -> Any:
 
 
 def _reduced_tensor(torch: Any, tensor: Any) -> Any:
+    needs_grad = tensor.requires_grad and tensor.is_leaf
     is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
     if is_plain and not tensor.is_quantized:
         flat = tensor.detach().cpu().contiguous().reshape(-1)
@@ -378,10 +386,11 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
             return NotImplemented
         in_pickle = raw.nbytes < MIN_OUT_OF_BAND
         buffer = raw.tobytes() if in_pickle else pickle.PickleBuffer(raw)
-        needs_grad = tensor.requires_grad and tensor.is_leaf
         return rebuild_tensor, (buffer, str(tensor.dtype)[6:], tuple(tensor.shape), needs_grad)
-    if tensor.device.type != "cpu":
-        return tensor.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    # torch pickles the data of a Parameter as another tensor.
+    if tensor.device.type != "cpu" and not isinstance(tensor, torch.nn.Parameter):
+        moved = tensor.detach().cpu().requires_grad_(needs_grad)
+        return moved.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     return NotImplemented
 
 

@@ -1,6 +1,7 @@
 """``Workers``: ranks that stay alive between calls; and the cell magic ``%%ranks``."""
 
 import atexit
+import os
 import signal
 import sys
 import threading
@@ -32,7 +33,10 @@ SECONDS_TO_REPORT = 30.0
 SECONDS_TO_DETECT_EXIT = 3.0
 """If one rank is gone for this time and others are not, it has exited with code 0, which ends no job."""
 
-SECONDS_TO_EXIT = 5.0
+SECONDS_BETWEEN_INTERRUPTS = 0.1
+
+SECONDS_TO_EXIT = 25.0
+"""For exit handlers of the ranks; as long as a job's workers have after SIGTERM by default."""
 
 GROUPS_DESTROYED_NOTE = (
     "process groups were destroyed: ranks had not all ended the same collectives"
@@ -41,10 +45,14 @@ GROUPS_DESTROYED_NOTE = (
 _REFUSED_OPTIONS = {
     **dict.fromkeys(("max_restarts", "spares"), "call restart() to start failed ranks again"),
     **dict.fromkeys(("hang_timeout", "on_hang"), "ranks that wait for a call do nothing"),
+    "rejoin_timeout": "call restart() after a node is lost",
     **dict.fromkeys(("nnodes", "node_rank"), "use hosts, which are reached by ssh"),
 }
 
-_FIXED_OPTIONS = {"max_restarts": 0, "hang_timeout": 0, "on_hang": "report"}
+_FIXED_OPTIONS = {
+    **dict.fromkeys(("max_restarts", "spares", "rejoin_timeout", "hang_timeout"), 0),
+    "on_hang": "report",
+}
 """These override variables of the environment."""
 
 
@@ -126,7 +134,7 @@ class Workers:
 
     # Calls.
 
-    def run(self, fn: Callable[..., ReturnT], *args: object, **kwargs: object) -> list[ReturnT]:
+    def run(self, fn: Callable[..., ReturnT], /, *args: object, **kwargs: object) -> list[ReturnT]:
         """Run ``fn(*args, **kwargs)`` on every rank, and return the results by rank.
 
         Global variables that functions of ``__main__`` or of a notebook assign are kept in each rank's own
@@ -161,7 +169,8 @@ class Workers:
             raise IndexError(f"there is no rank {rank}: there are {self.world_size} ranks")
         lines = cell_sources(self._known_cells)
         parts = pickle_call(call, self._environ, lines)
-        self._known_cells |= lines.keys()
+        if rank is None:
+            self._known_cells |= lines.keys()
         self._number += 1
         chosen = [peer for _, peer in sorted(command.peers.items()) if rank in {None, peer.rank}]
         running = GroupCall(command, chosen, self._number)
@@ -221,21 +230,40 @@ class Workers:
             self._start()
 
     def close(self) -> None:
-        """Let the ranks exit, which runs their exit handlers; no more calls are possible."""
+        """Let the ranks exit, which runs their exit handlers; no more calls are possible.
+
+        After 25 s, the ranks that are left get SIGTERM.
+        """
         with self._lock:
             self._shut_down()
+
+    def _close_at_exit(self) -> None:
+        """Close, but end calls of daemon threads first: they still run when the program exits."""
+        while not self._lock.acquire(timeout=SECONDS_BETWEEN_INTERRUPTS):
+            self.interrupt()
+        try:
+            self._shut_down()
+        finally:
+            self._lock.release()
+
+    def _renew_lock(self) -> None:
+        """In a forked child, replace the lock: the thread that holds it is only in the parent."""
+        self._lock = threading.Lock()
 
     def _shut_down(self) -> None:
         command = self._command
         if command is None or command.is_forked_copy:
             return
-        for peer in command.peers.values():
-            command.send(peer, wire.EXIT, 0, [b""])
-        deadline = time.monotonic() + SECONDS_TO_EXIT
-        while not command.has_ended and (left := deadline - time.monotonic()) > 0:
-            command.poll(left)
-        command.copy_output()
-        self._stop()
+        try:
+            for peer in command.peers.values():
+                command.send(peer, wire.EXIT, 0, [b""])
+            deadline = time.monotonic() + SECONDS_TO_EXIT
+            while not command.has_ended and (left := deadline - time.monotonic()) > 0:
+                command.poll(left)
+            command.copy_output()
+        finally:
+            # Ctrl-C ends the wait.
+            self._stop()
 
     def _stop(self) -> None:
         command, self._command = self._command, None
@@ -411,7 +439,15 @@ open_workers: "WeakSet[Workers]" = WeakSet()
 def _close_open_workers() -> None:
     """Let the ranks exit with the program, so their exit handlers run, too."""
     for group in list(open_workers):
-        group.close()
+        group._close_at_exit()  # noqa: SLF001 - not for users
+
+
+def _renew_locks_in_child() -> None:
+    for group in list(open_workers):
+        group._renew_lock()  # noqa: SLF001 - not for users
+
+
+os.register_at_fork(after_in_child=_renew_locks_in_child)
 
 
 def register_magic() -> None:

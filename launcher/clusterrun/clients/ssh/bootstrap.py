@@ -75,7 +75,7 @@ def _apply_request(request: dict[str, dict[str, str]]) -> None:
             f"{user} can't enter {folder}: {error.strerror}",
             "start the job in a folder that all hosts have, with the same path",
         ) from None
-    os.environ.update(request["variables"])
+    os.environ.update(request["variables"], PWD=folder)
     time.tzset()
     # No module in the job's folder may hide one of clusterrun's.
     sys.path[:] = [entry for entry in sys.path if entry and Path(entry) != Path.cwd()]

@@ -189,7 +189,8 @@ class SshJob:
             self._start_connections()
             self._wait(SECONDS_BETWEEN_CHECKS)
             self._check_readiness()
-            if self._all_ready or self._is_cancelled:
+            # Hosts that still connect are not lost, even if others already have a fault.
+            if self._all_ready or self._give_up_at != NEVER:
                 self._check_running()
         if self._signal is not None and not self._all_ready:
             self._console.print(
@@ -223,8 +224,9 @@ class SshJob:
                 self._faults[host.name] = fault
                 host.stop()
         pending = [host for host in self._hosts if host.is_pending]
-        self._all_ready |= not pending
-        if self._is_cancelled and not (self._faults and pending):
+        self._all_ready |= not pending and not self._is_cancelled
+        # After a fault, the other hosts' faults are awaited, to be in the same error.
+        if self._is_cancelled and (self._signal is not None or not pending):
             for host in self._hosts:
                 host.close_lifeline()
             for host in pending:
@@ -312,16 +314,18 @@ class SshJob:
     def _report(self) -> int:
         """Print the report once; return the exit code."""
         reports = {host.name: host.report for host in self._hosts if host.report is not None}
-        if not reports:
-            self._console.print("clusterrun: error: all connections are lost")
         code = job_exit_code(
             [each.code for each in reports.values()], survives_node_loss=self._survives_node_loss
         )
         agreed = {name: each for name, each in reports.items() if each.code == code}
-        report = merge_reports(agreed, len(self._hosts))
+        report = merge_reports(agreed, len(self._hosts)) or EndReport(
+            code=code,
+            reason="NodeLost",
+            text="clusterrun: error: all connections are lost",
+        )
         if self._caller is None:
-            self._console.print(report.text if report is not None else "")
-        elif report is not None:
+            self._console.print(report.text)
+        else:
             self._caller.ended(report)
         if self._console.is_gone and code in {0, exit_code_of_signal(signal.SIGHUP)}:
             return exit_code_of_signal(signal.SIGPIPE)
