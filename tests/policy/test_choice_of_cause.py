@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from clusterrun.policy import outcome
 from clusterrun.policy.cause import LAST_LINES, choose_cause, is_consequence
+from msgspec.structs import replace
 
 from tests.network.nodes import result
 
@@ -44,6 +45,8 @@ WELL = result(6, 0)
 STRUCK_LATE = result(7, exit_status=outcome.Killed(signal.SIGSEGV), stopped_by_us=True)
 IGNORED_AT_EXIT = result(8, 1, tail=IGNORED, stopped_by_us=True)
 WATCHDOG = result(9, exit_status=outcome.Killed(signal.SIGABRT), tail=NCCL_REMOTE)
+WATCHDOG_OF_VICTIM = replace(WATCHDOG, out_of_memory=STARVED.out_of_memory)
+STARVED_LATE = replace(STARVED, stopped_by_us=True, killed_by_others=True)
 NOT_EXECUTED = result(
     10, exit_status=outcome.NotStarted("execute train", "No such file or directory")
 )
@@ -65,6 +68,8 @@ OF_STOPPED = (
         ([CONSEQUENCE, FAILED], FAILED),
         ([FAILED, STRUCK], STRUCK),
         ([STRUCK, STARVED], STARVED),
+        # The OOM killer's victim ends late, and the kill is also counted for the peer that it lost.
+        ([WATCHDOG_OF_VICTIM, STARVED_LATE], STARVED_LATE),
         ([CONSEQUENCE, STOPPED], CONSEQUENCE),
         ([SLOW, FAILED], FAILED),
         ([CONSEQUENCE, result(1, 1, tail=NCCL)], CONSEQUENCE),

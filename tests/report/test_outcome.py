@@ -133,6 +133,7 @@ ENDED = {
         result(8, KILLED, out_of_memory="evidence"),
         result(9, Exited(1), tail=boom("connection reset by peer")),
         result(10, Killed(signal.SIGABRT), tail="terminate called: Connection closed by peer"),
+        result(11, Exited(1), tail=boom("connection reset by peer"), out_of_memory="evidence"),
     ),
     "Ctrl-C, and a rank that needed SIGKILL": outcome(
         Interrupted(signal.SIGINT),

@@ -316,7 +316,9 @@ def _group_lines(results: Iterable[WorkerResult]) -> list[str]:
 
 
 def _role(result: WorkerResult) -> str:
-    words = "out of memory" if result.out_of_memory else exit_status_text(result.exit_status)
+    # The evidence is the machine's: a worker that ended otherwise may have failed because a peer was killed.
+    is_starved = result.out_of_memory and result.exit_status == Killed(signal.SIGKILL)
+    words = "out of memory" if is_starved else exit_status_text(result.exit_status)
     match result.exit_status:
         case NotStarted() if result.stopped_by_us:
             return "not started"
