@@ -17,6 +17,7 @@ heartbeat was sent up to I before, so the ranges overlap: near a limit both outc
 | worker | for ever | nothing |
 """
 
+import json
 import os
 import re
 import signal
@@ -304,7 +305,7 @@ def test_frozen_fork_server_of_cut_off_node(
 
 def test_frozen_agent_and_fork_server(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """A limit: no process is left to kill their workers. They are killed when the two continue."""
-    job = RecordedJob(hosts, clusterrun, "--heartbeat-timeout", "2")
+    job = RecordedJob(hosts, clusterrun, "--heartbeat-timeout", "2", "--events", "events")
     agent, server, worker = map(job.process, ("agent", "fork server", "worker"))
     for pid in (agent, server):
         os.kill(pid, signal.SIGSTOP)
@@ -320,6 +321,9 @@ def test_frozen_agent_and_fork_server(hosts: tuple[Host, ...], clusterrun: Launc
     assert outcome_of(ends) is Outcome.SPARE, ends
     # Whichever message is read first.
     assert LEASE_EXPIRED in ends[1].err or DECLARED_LOST.search(ends[1].err), ends[1].err
+    events = map(json.loads, (job.folder / "events").read_text().splitlines())
+    last = [event for event in events if event["host"] == "n1"][-1]
+    assert (last["event"], last["code"], last["reason"]) == ("ended", 0, "succeeded")
 
 
 @pytest.mark.parametrize(

@@ -238,3 +238,15 @@ def test_error_of_the_launcher_is_recorded() -> None:
 def test_every_reason_has_a_name() -> None:
     """This includes reasons that are added later."""
     assert REASON_NAMES.keys() == set(get_args(Reason))
+
+
+def test_node_that_rejoins_has_joined() -> None:
+    """The failure of an attempt before it was lost is not recorded again."""
+    lines = Lines()
+    lines.log.attempt_started(PLAN)
+    lines.log.attempt_failed(Outcome(WorkerFailed(result(1, 3)), 0, (), ()))
+
+    for attempt in (1, 2):
+        lines.log.attempt_started(plan_of(2, attempt=attempt))
+
+    assert [line["event"] for line in lines.written] == ["joined", "restarted", "joined"]

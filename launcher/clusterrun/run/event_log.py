@@ -144,15 +144,15 @@ class EventLog:
         """Record the start of an attempt: this node has joined, or all nodes restart."""
         self._plan, self._node_rank = plan, plan.world.node_rank
         self._recorded.clear()
-        if self._failed_outcome is None:
+        # A node that rejoins starts an attempt without the failure of one before.
+        failed, self._failed_outcome = self._failed_outcome, None
+        if failed is None:
             size = {"nodes": plan.world.nodes, "workers": len(plan.workers)}
             self._write_record(_record("joined", plan, **size))
         else:
-            for replacement in (
-                self._failed_outcome.progress.replacements if self._failed_outcome.progress else ()
-            ):
+            for replacement in failed.progress.replacements if failed.progress else ():
                 self._write_record(_replaced(replacement, plan))
-            self._write_record(_record("restarted", plan, **_why(self._failed_outcome)))
+            self._write_record(_record("restarted", plan, **_why(failed)))
 
     def record_changes(self, attempt: Attempt, at: float) -> None:
         """Record what an event at ``at`` has changed in the attempt."""

@@ -421,7 +421,9 @@ def _run_job(
         attempts.launcher_failed(error)
         raise
     if not isinstance(end, Outcome):
-        return report_before_start(end)
+        report = report_before_start(end)
+        attempts.job_ended(report.outcome)
+        return report
     attempts.job_ended(end)
     if hook is not None and isinstance(end.reason, Suspended):
         # All ranks have saved, and the nodes are still allocated.
