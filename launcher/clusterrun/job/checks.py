@@ -28,6 +28,12 @@ def check_compatible(job: Job) -> None:
             f"{job.origin('on_hang')}: hangs are not detected, as --hang-timeout is not set",
             "add --hang-timeout SECONDS",
         )
+    if job.join.run_id == "latest" and job.files.log_dir and not job.as_torchrun:
+        raise UsageError(
+            f"{job.origin('run_id')}: latest can't be a run id with {job.origin('log_dir')}:"
+            f" {job.files.log_dir}/latest is the link to the last run",
+            "give another run id",
+        )
     _check_read_once(job)
     _check_pdb(job)
     if job.starting.exec:
