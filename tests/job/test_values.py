@@ -43,7 +43,7 @@ VALID: Mapping[str, Mapping[str, object]] = {
         "0:3,1:0,12:2": StreamChoice(Std.NONE, {0: Std.ALL, 1: Std.NONE, 12: Std.ERR}),
     },
     "ranks": {"0,2": RankSet(((0, 0), (2, 2))), "8-15, 0": RankSet(((8, 15), (0, 0)))},
-    "log_line_prefix_template": {"[${rank}]: ": "[${rank}]: ", "": None},
+    "log_line_prefix_template": {"[${rank}]: ": "[${rank}]: ", "": ""},
     "duplicate_stdout_filters": {
         "loss": ("loss",),
         "a,b c": ("a", "b c"),

@@ -674,10 +674,10 @@ def _no_streams(text: str) -> UsageError:
     )
 
 
-def _line_prefix(text: str) -> str | None:
+def _line_prefix(text: str) -> str:
     if len(text.splitlines()) > 1 or text.endswith(("\n", "\r")):
         raise UsageError(f"{text!r} is more than one line", "remove line breaks")
-    return text or None
+    return text
 
 
 def _line_filters(text: str) -> tuple[str, ...]:
@@ -692,7 +692,6 @@ def _line_filters(text: str) -> tuple[str, ...]:
 
 Streams = Annotated[StreamChoice | None, Value(_streams, "N|LOCALRANK:N,...")]
 LinePrefix = Annotated[str | None, Value(_line_prefix, "TEXT")]
-"""None for "", which means the default, as with torchrun."""
 LineFilters = Annotated[tuple[str, ...], Value(_line_filters, "TEXT,...")]
 """Texts to search for; ``,,`` stands for a comma."""
 
