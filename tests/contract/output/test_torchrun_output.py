@@ -250,7 +250,7 @@ def test_output_is_printed_if_log_folder_is_not_writable(clusterrun: Launcher) -
 def test_warning_for_ranks_that_do_not_exist(clusterrun: Launcher) -> None:
     ended = clusterrun.script("print('hello')", "--ranks=4-5", workers=2).ended()
 
-    warning = "clusterrun: --ranks: there is no rank 4-5, so no worker output is printed\n"
+    warning = "clusterrun: --ranks: there is no rank 4-5, so no rank's output is printed\n"
     assert ended == (0, "", warning)
 
 

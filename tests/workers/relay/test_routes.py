@@ -18,6 +18,7 @@ SCREEN = "screen"
 FILE = "file"
 NOWHERE = "nowhere"
 
+TASKS = TaskLayout(GlobalRank(5), 8, LocalRank(1), 4, NodeRank(1), 2)
 NO_LOCAL_RANKS = "there is no local rank 5-6 on this node; its local ranks go from 0 to 1"
 
 
@@ -157,8 +158,7 @@ def test_prefix_by_template(template: str, prefix: str) -> None:
 
 def test_local_rank_counts_the_tasks_of_the_node() -> None:
     """Each task has one worker, and LOCAL_RANK may be 0 in all."""
-    tasks = TaskLayout(GlobalRank(5), 8, LocalRank(1), 4, NodeRank(1), 2)
-    options = {"tasks": tasks, "log_line_prefix_template": "${local_rank}"}
+    options = {"tasks": TASKS, "log_line_prefix_template": "${local_rank}"}
 
     routes = Routes(job(local_ranks_filter=ranks(1), **options), LOGS)
 
@@ -183,21 +183,23 @@ def test_hidden_by_names_the_option() -> None:
             {"ranks": ranks(8), "local_ranks_filter": ranks(4, 5)},
             (8, 4),
             [
-                "there is no rank 8, so no worker output is printed",
-                "there is no local rank 4,5 on this node, so no worker output is printed",
+                "there is no rank 8, so no rank's output is printed",
+                "there is no local rank 4,5 on this node, so no rank's output is printed",
             ],
         ),
         ({"ranks": ranks(8), "local_ranks_filter": ranks(4, 5)}, (9, 5), []),
         ({"redirects": some(r0=3, r5=3, r6=1)}, (2, 2), [NO_LOCAL_RANKS]),
         ({"tee": some(r0=3, r5=3, r6=1)}, (2, 2), [NO_LOCAL_RANKS]),
         ({"redirects": some(r0=3, r5=3, r6=1)}, (7, 7), []),
+        # Each task has one worker.
+        ({"tasks": TASKS, "local_ranks_filter": ranks(1)}, (8, 1), []),
     ],
 )
 def test_warning_for_ranks_that_do_not_exist(
     options: dict[str, object], size: tuple[int, int], warnings: list[str]
 ) -> None:
     """Otherwise nothing would be printed or written, without a reason."""
-    node = plan(size=size[0], local_size=size[1])
+    node = replace(plan(size=size[0], local_size=size[1]), workers=plan_of(size[1]).workers)
 
     found = list(Routes(job(**options), LOGS).warnings(node))
 
@@ -214,3 +216,9 @@ def test_node_0_links_to_the_last_run() -> None:
     assert list(Routes(job(), None).links(plan())) == []
     as_torchrun = replace(LOGS, torchrun_folder="run-7_00c0ffee")
     assert list(Routes(job(), as_torchrun).links(plan(node_rank=NodeRank(0)))) == []
+
+
+@pytest.mark.parametrize("options", [{"local_ranks_filter": ranks(0)}, {"tee": some(r0=3)}])
+def test_no_warning_on_a_node_of_services_alone(options: dict[str, object]) -> None:
+    """Its services have local ranks, and print."""
+    assert list(Routes(job(**options), LOGS).warnings(plan(size=2, local_size=0))) == []

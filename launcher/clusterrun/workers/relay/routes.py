@@ -195,23 +195,27 @@ class Routes(Struct, frozen=True):
 
     def warnings(self, plan: NodePlan) -> Iterator[str]:
         """Yield warnings about options that name ranks which do not exist."""
-        world = plan.world
+        world, tasks = plan.world, self.job.tasks
         ranks, local = self.job.setting("ranks"), self.job.setting("local_ranks_filter")
         if ranks.value is not None and ranks.value.lowest >= world.size:
-            yield f"{ranks.origin}: there is no rank {ranks.value}, so no worker output is printed"
-        if local.value is not None and local.value.lowest >= world.local_size:
+            yield f"{ranks.origin}: there is no rank {ranks.value}, so no rank's output is printed"
+        local_size = world.local_size if tasks is None else tasks.local_size
+        # A node of services alone has no ranks.
+        if local.value is not None and local.value.lowest >= local_size > 0:
             yield (
-                f"{local.origin}: there is no local rank {local.value} on this node, so no worker"
+                f"{local.origin}: there is no local rank {local.value} on this node, so no rank's"
                 " output is printed"
             )
-        if self.job.tasks is not None:
+        if tasks is not None:
             return
+        # These count the workers of services, too.
+        count = len(plan.workers)
         for option in (self.job.setting("redirects"), self.job.setting("tee")):
             named = () if option.value is None else option.value.by_local_rank
-            if missing := [rank for rank in named if rank >= world.local_size]:
+            if missing := [rank for rank in named if rank >= count]:
                 yield (
                     f"{option.origin}: there is no local rank {','.join(number_ranges(missing))} on"
-                    f" this node; its local ranks go from 0 to {world.local_size - 1}"
+                    f" this node; its local ranks go from 0 to {count - 1}"
                 )
 
     def links(self, plan: NodePlan) -> Iterator[tuple[Path, str]]:
