@@ -465,3 +465,15 @@ def test_filter_selects_lines_that_contain_a_text(lines: list[str], texts: list[
 def test_piece_of_a_long_line_ends_with_a_newline() -> None:
     """Other ranks' lines follow it."""
     assert TextFilter(b"", ["b"]).matching(b"a\nabc") == b"abc\n"
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_live_line_is_cut_to_a_terminal_narrower_than_its_prefix(
+    on_terminal: Node, colour: bool
+) -> None:
+    """A redraw clears one row; what has wrapped would stay."""
+    on_terminal.style = LineStyle(colour=colour)
+    on_terminal.print(10**30, b"\r10%")
+
+    cut = b"[rank 1" + b"0" * 22
+    on_terminal.assert_shown(CLEAR + (b"\x1b[36m" + cut + b"\x1b[0m" * 2 if colour else cut))

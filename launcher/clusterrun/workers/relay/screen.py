@@ -138,8 +138,7 @@ class Display:
             return b""
         source = min(live, key=lambda source: source.order)
         # The last column stays empty, because terminals wrap there.
-        columns = self._columns() - 1 - len(plain(source.prefix))
-        return source.prefix + _cut_coloured(self._live[source].text, columns)
+        return _cut_coloured(source.prefix + self._live[source].text, self._columns() - 1)
 
     def _columns(self) -> int:
         columns = 0
