@@ -2,9 +2,11 @@
 
 Run it from anywhere after a change of any: ``python scripts/write_reference.py``. It writes
 configs/reference.yaml, docs/reference/job_file.md, docs/reference/options.md and the tables of
-docs/services.md and docs/protocol.md.
+docs/output.md, docs/services.md and docs/protocol.md.
 """
 
+import ast
+import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -19,6 +21,7 @@ from clusterrun.network.requests import Description, Request
 from clusterrun.policy.end_report import EndReport
 from clusterrun.policy.messages import FromCoordinator, FromMember
 from clusterrun.policy.queries import Answers
+from clusterrun.run.event_log import Record
 from msgspec import Struct
 
 ROOT = Path(__file__).parents[1]
@@ -108,9 +111,33 @@ def references() -> dict[Path, str]:
         ROOT / "configs/reference.yaml": yaml_reference(),
         ROOT / "docs/reference/job_file.md": JOB_FILE,
         ROOT / "docs/reference/options.md": options_page(),
+        ROOT / "docs/output.md": output_page((ROOT / "docs/output.md").read_text()),
         ROOT / "docs/protocol.md": protocol_page((ROOT / "docs/protocol.md").read_text()),
         ROOT / "docs/services.md": services_page((ROOT / "docs/services.md").read_text()),
     }
+
+
+def output_page(text: str) -> str:
+    """Return the page with the table of an event's keys, in place of the one that it has."""
+    begin = "<!-- keys of events: written by scripts/write_reference.py -->\n\n"
+    end = "\n<!-- end of keys of events -->\n"
+    before, rest = text.split(begin)
+    _, after = rest.split(end)
+    rows = [(f"`{name}`", meaning) for name, meaning in _documented_fields(Record).items()]
+    return f"{before}{begin}{_table(('key', 'meaning'), rows)}{end}{after}"
+
+
+def _documented_fields(kind: type[Struct]) -> dict[str, str]:
+    """Return the docstring of each field; "" if it has none."""
+    (definition,) = ast.parse(inspect.getsource(kind)).body
+    found, last = dict.fromkeys(kind.__struct_fields__, ""), ""
+    for line in definition.body if isinstance(definition, ast.ClassDef) else ():
+        match line:
+            case ast.AnnAssign(target=ast.Name(name)):
+                last = name
+            case ast.Expr(ast.Constant(str(text))) if last:
+                found[last] = " ".join(text.split()).replace("``", "`")
+    return found
 
 
 def services_page(text: str) -> str:

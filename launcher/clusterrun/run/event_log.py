@@ -72,25 +72,29 @@ class Record(Struct, frozen=True, omit_defaults=True):
     run_id: str
     attempt: int
     node_rank: int
+    """Of this node; for "lost" and "replaced", of the lost node."""
     host: str
-    """This node; for "lost" and "replaced", the lost node."""
+    """The name of that node's host."""
     nodes: int | None = None
     workers: int | None = None
     """On this node."""
     rank: int | None = None
-    """A worker of a service has a number in the job."""
+    """The worker's number in the job, which a worker of a service has, too."""
     local_rank: int | None = None
     service: str = ""
+    """The worker's service."""
     service_rank: int | None = None
     pid: int | None = None
     code: int | None = None
     """Exit code of a worker; in "ended", that of the job."""
     signal: int | None = None
+    """The signal that ended the worker."""
     stopped: bool = False
     """The launcher stopped the worker."""
     step: str = ""
     """The step of the worker's start that failed."""
     error: str = ""
+    """Why the worker could not start or was not ready; in "ended", the launcher's own error."""
     age: float | None = None
     """Seconds between the failure and ``time``, if the failure is known to be earlier."""
     ran_for: float | None = None
@@ -98,9 +102,11 @@ class Record(Struct, frozen=True, omit_defaults=True):
     what: str = ""
     """What was lost: "node" or "fork server"."""
     how: str = ""
+    """How it was lost."""
     reason: str = ""
     """Why the previous attempt or the job ended: "succeeded", "worker failed", ..."""
     cause: Cause | None = None
+    """The worker that caused that end: rank, host, pid, code, signal and exception."""
     not_restarted: str = ""
     """Why there is no restart although one would be allowed."""
     survivors: tuple[str, ...] = ()
