@@ -110,3 +110,17 @@ print(binding.bind({cpus}), calls)
 
     warning = None if cpus == [0] else f"asked for CPUs 0,{cpus[1]}, got 0"
     assert output_of(code) == f"{warning} ['{by}']\n"
+
+
+def test_offline_cpus_that_the_kernel_lists_as_allowed_give_no_warning() -> None:
+    """Outside a cpuset, Cpus_allowed_list has all possible CPUs, and sched_getaffinity those online."""
+    code = f"""
+import os
+from {fork_server.__name__} import kernel
+kernel.text_of = lambda path: "Cpus_allowed_list:\\t0-1023\\n"
+from {fork_server.__name__}.binding import bind
+every = sorted(os.sched_getaffinity(0))
+print(bind(every), bind(every[:1]), bind(every))
+"""
+
+    assert output_of(code) == "None None None\n"

@@ -11,7 +11,6 @@ from .kernel import (
     MPOL_PREFERRED,
     MPOL_PREFERRED_MANY,
     affinity,
-    allowed_cpus,
     set_mempolicy,
 )
 
@@ -31,10 +30,8 @@ def must_be_bound(cpus: list[int] | None) -> bool:
 
 def bind(cpus: list[int] | None) -> str | None:
     """Bind to ``cpus``; return a warning if the kernel does not bind this process to exactly these."""
-    if cpus is None:
+    if cpus is None or not must_be_bound(cpus):
         return None
-    if not must_be_bound(cpus):
-        return _check(cpus)
     with hidden_imports():
         # psutil's functions look psutil up in sys.modules.
         psutil = _psutil()
@@ -66,12 +63,14 @@ def _check(cpus: list[int]) -> str | None:
 
     The kernel silently reduces a mask to the cpuset.
     """
-    requested = cpulist(cpus)
-    actual = allowed_cpus()
-    if actual != requested:
+    # Not Cpus_allowed_list, which may include offline CPUs.
+    actual = affinity()
+    if actual != set(cpus):
         # A cpuset may have been changing when it was read.
-        actual = allowed_cpus()
-    return None if actual in {"", requested} else f"asked for CPUs {requested}, got {actual}"
+        actual = affinity()
+    if not actual or actual == set(cpus):
+        return None
+    return f"asked for CPUs {cpulist(cpus)}, got {cpulist(actual)}"
 
 
 def set_memory_policy(policy: tuple[str, list[int]] | None) -> str | None:
@@ -91,7 +90,7 @@ def set_memory_policy(policy: tuple[str, list[int]] | None) -> str | None:
     return f"no memory policy, {mode} {cpulist(nodes)}: {os.strerror(failed)}" if failed else None
 
 
-def cpulist(numbers: list[int]) -> str:
+def cpulist(numbers: Iterable[int]) -> str:
     """Return CPUs or NUMA nodes in the kernel's list format, such as "0-3,8"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
