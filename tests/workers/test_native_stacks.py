@@ -87,3 +87,12 @@ def test_long_output_is_cut(py_spy: FakePySpy) -> None:
     assert all(each.text.startswith("begins ?[xx") for each in stacks)
     assert all(each.text.endswith(TRUNCATED) for each in stacks)
     assert sum(len(each.text) for each in stacks) <= MAX_PER_NODE
+
+
+def test_rank_after_a_late_one_has_its_stack(py_spy: FakePySpy) -> None:
+    py_spy.install('[ "$5" = 104 ] && exec sleep 600; echo Thread 1')
+
+    assert [each.text for each in py_spy.run(seconds=1.0)] == [
+        "py-spy took longer than 1 s",
+        "Thread 1",
+    ]

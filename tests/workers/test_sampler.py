@@ -12,8 +12,10 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from clusterrun.policy.queries import SECONDS, Topic
 from clusterrun.policy.samples import Activity, NodeSamples, WhyNoStacks
 from clusterrun.processes import TimeLimitedChild
+from clusterrun.run.node_answers import SECONDS_TO_FORWARD
 from clusterrun.workers.sampler import sample_node
 
 from tests.waiting import wait_until
@@ -153,14 +155,13 @@ NO_PYTHON = "echo 'Error: Failed to find python version from target process' >&2
         (NO_PYTHON, "NOT_PYTHON: Error: Failed to find python"),
         ("echo 'thread (1): MainThread;main (train.py:9) 20'", "FAILED: None"),
         ("echo 'py-spy> Wrote raw data' >&2; echo wrong >&2", "FAILED: wrong"),
-        ("exec sleep 60", "FAILED: py-spy was still running 2 s after it should have exited"),
+        ("exec sleep 60", "FAILED: py-spy was still running 3 s after it should have exited"),
     ],
 )
 def test_reason_for_missing_stacks(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: str
+    start: Start, tmp_path: Path, script: str, expected: str
 ) -> None:
     """/proc is sampled all the same."""
-    monkeypatch.setattr(f"{sample_node.__module__}.SECONDS_FOR_PY_SPY_TO_END", 2.0)
     is_python = not expected.startswith("NOT_PYTHON")
     pid = start(SLEEPS) if is_python else start("echo begun; sleep 60", program="sh")
 
@@ -312,3 +313,19 @@ def test_real_py_spy_names_the_function(start: Start) -> None:
     assert [it.place.split()[-1] for it in most] == ["meets", "sleeps_too_long", "meets"]
     assert all(it.share > 0.6 for it in most)
     assert min(window.samples for each in samples.ranks for window in each.windows) > 20
+
+
+@pytest.mark.long
+def test_late_py_spy_in_each_window_leaves_time_for_the_answer(
+    start: Start, tmp_path: Path
+) -> None:
+    """The agent kills a sampler that takes longer than its query."""
+    pid, program = start(SLEEPS), fake_py_spy(tmp_path, "exec sleep 600")
+
+    sampled = TimeLimitedChild(
+        lambda: msgspec.msgpack.encode(sample_node({0: pid}, program, 1.0)),
+        SECONDS[Topic.SAMPLES] + 2.0 - SECONDS_TO_FORWARD,
+    ).wait()
+
+    [rank] = msgspec.msgpack.decode(sampled, type=NodeSamples).ranks
+    assert (len(rank.windows), rank.why_no_stacks) == (2, WhyNoStacks.FAILED)

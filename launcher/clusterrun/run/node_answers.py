@@ -217,7 +217,8 @@ class NodeAnswers:
             program = py_spy_program(environ, Path(sys.executable))
             if program is None and pids:
                 return MISSING
-            stacks = native_stacks(program, pids, query.seconds - 1.0) if program else ()
+            # The rest is for late ones to be killed.
+            stacks = native_stacks(program, pids, query.seconds - 2.0) if program else ()
             return NodeStacks(stacks)
 
         return self._ask_child(find, query, then)

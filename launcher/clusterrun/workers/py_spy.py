@@ -44,17 +44,23 @@ class PySpy:
             self.errors = f"py-spy can't be executed: {error.strerror}"
 
     def wait(self, until: float) -> None:
-        """Read what it prints until it ends; at a monotonic time, kill it and set ``is_late``."""
+        """Read what it prints until it ends; at a monotonic time, kill it and set ``is_late``.
+
+        If several hang in the kernel, waiting for all of them with the same ``until`` takes
+        ``SECONDS_TO_DIE`` longer.
+        """
         if self._process is None:
             return
         printed = errors = b""
         try:
             printed, errors = self._process.communicate(timeout=max(0.0, until - time.monotonic()))
         except TimeoutExpired:
-            self.is_late = True
+            # It may have ended while another one was waited for.
+            self.is_late = self._process.poll() is None
             self._process.kill()
+            seconds = until - time.monotonic() if self.is_late else 0.0
             # A process that hangs in the kernel survives.
             with suppress(TimeoutExpired):
-                printed, errors = self._process.communicate(timeout=SECONDS_TO_DIE)
+                printed, errors = self._process.communicate(timeout=SECONDS_TO_DIE + seconds)
         self.printed = printed.decode(errors="replace")
         self.errors = errors.decode(errors="replace")

@@ -32,8 +32,9 @@ STATES_PER_LOADER_STATE = 5
 MAX_LOADERS = 128
 """Child processes per rank whose states are read."""
 
-SECONDS_FOR_PY_SPY_TO_END = 10.0
-"""After a window, to print its samples."""
+SECONDS_FOR_PY_SPY_TO_END = 3.0
+"""After a window, to print its samples. With another second for its end, the two windows stay within the
+10 s that a query has beyond their length."""
 
 _LINE = re.compile(r"(?:process \d+:.*?;)*thread \((\d+)\)(?:: [^;]*)?;(.*) (\d+)")
 """A line of py-spy's raw format: "thread (4711): MainThread;main (train.py:9);step (train.py:88) 95". With
