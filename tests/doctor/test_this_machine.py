@@ -197,3 +197,10 @@ def test_missing_folder_fails_unless_it_is_a_new_log_folder(tmp_path: Path) -> N
         f"temporary files ({tmp_path})",
         f"logs ({tmp_path})",
     ]
+
+
+def test_log_folder_that_cannot_be_searched_for(tmp_path: Path) -> None:
+    """As with a folder that this user may not search, stat() fails."""
+    found = this_machine.check_folders(tmp_path, tmp_path / ("x" * 300) / "logs")
+
+    assert [each.what for each in found] == [f"temporary files ({tmp_path})", f"logs ({tmp_path})"]

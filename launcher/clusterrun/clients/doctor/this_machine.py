@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from clusterrun.bounds import as_line
 from clusterrun.cpuset import CpuSet, own_cpus
+from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.this_process import LOOPBACK_HINT, loopback_error
 from clusterrun.machine.gpus.gpus import NVIDIA_FILES
 from clusterrun.machine.gpus.nvml import broken_gpus, slow_gpus
@@ -169,7 +170,11 @@ def check_folders(temporary: Path, logs: Path | None) -> Iterator[Finding]:
     """Check the folder for temporary files, and the one for logs; of a new one, its nearest parent."""
     yield check_folder("temporary files", temporary, "set TMPDIR to another folder")
     if logs is not None:
-        existing = next(folder for folder in (logs, *logs.parents) if folder.exists())
+        existing = next(
+            folder
+            for folder in (logs, *logs.parents)
+            if kind_of(str(folder)) is not FileKind.NOTHING
+        )
         yield check_folder("logs", existing, "give another --log-dir")
 
 
