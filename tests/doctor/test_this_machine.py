@@ -4,6 +4,7 @@ import resource
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 from clusterrun.clients.doctor import this_machine
 from clusterrun.clients.doctor.this_machine import Finding, Level
@@ -17,6 +18,9 @@ from tests.machine_trees import dgx_a100, write_tree
 
 OWN = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.5",), "eth1": ("10.1.0.5",)}
 INFINITE = resource.RLIM_INFINITY
+
+WITH_CUDA = {"__version__": "2.13.0+cu128", "cuda": "12.8", "hip": None}
+WITHOUT_GPUS = {"__version__": "2.9.1", "cuda": None, "hip": None}
 
 
 def levels(findings: Sequence[Finding]) -> dict[str, Level]:
@@ -154,7 +158,7 @@ def test_cpu_load_names_busiest_processes() -> None:
 
 
 def test_healthy_gpus_give_one_finding(tmp_path: Path, machine: Machine) -> None:
-    [finding] = this_machine.check_gpus(Tree(tmp_path), machine, "2.13.0+cu128")
+    [finding] = this_machine.check_gpus(Tree(tmp_path), machine, WITH_CUDA)
 
     assert (finding.level, finding.found) == (Level.OK, "8 visible of 8")
 
@@ -163,7 +167,7 @@ def test_machine_without_gpus_is_ok(tmp_path: Path, machine: Machine) -> None:
     bare = replace(machine, gpus=())
 
     for checked, expected in ((bare, "none"), (replace(bare, accelerators="4 TPU"), "4 TPU")):
-        [finding] = this_machine.check_gpus(Tree(tmp_path), checked, "2.13.0+cpu")
+        [finding] = this_machine.check_gpus(Tree(tmp_path), checked, WITHOUT_GPUS)
         assert (finding.level, finding.found) == (Level.OK, expected)
 
 
@@ -176,7 +180,7 @@ def test_gpu_problems_are_separate_findings(tmp_path: Path, machine: Machine) ->
     gpus = (first, *(replace(gpu, numa_node=None) for gpu in machine.gpus[1:]))
     faulty = replace(machine, gpus=gpus, visible_warning="CUDA_VISIBLE_DEVICES is cut short at 9")
 
-    found = list(this_machine.check_gpus(Tree(tmp_path), faulty, "2.13.0+cpu"))
+    found = list(this_machine.check_gpus(Tree(tmp_path), faulty, WITHOUT_GPUS))
 
     assert levels(found) == {
         "GPUs": Level.WARNING,
@@ -204,3 +208,59 @@ def test_log_folder_that_cannot_be_searched_for(tmp_path: Path) -> None:
     found = this_machine.check_folders(tmp_path, tmp_path / ("x" * 300) / "logs")
 
     assert [each.what for each in found] == [f"temporary files ({tmp_path})", f"logs ({tmp_path})"]
+
+
+def test_variable_that_names_gpus_on_a_machine_without(machine: Machine, tmp_path: Path) -> None:
+    """As in a container that was started without GPUs, but with the variable."""
+    why = "CUDA_VISIBLE_DEVICES=0, but this process can't open any GPU"
+    bare = replace(machine, gpus=(), visible_warning=why)
+
+    [finding] = this_machine.check_gpus(Tree(tmp_path), bare, WITHOUT_GPUS)
+
+    assert (finding.level, finding.found) == (Level.WARNING, why)
+
+
+def test_slices_are_not_counted_as_gpus(machine: Machine, tmp_path: Path) -> None:
+    whole = replace(machine.gpus[0], numa_node=None)
+    slices = [replace(whole, uuid=f"MIG-{number}", parent=whole.uuid) for number in range(7)]
+    split = replace(machine, gpus=(whole, *slices), visible=tuple(slices[:2]))
+
+    counted, unknown = this_machine.check_gpus(Tree(tmp_path), split, WITH_CUDA)
+
+    assert (counted.found, unknown.found) == ("1 visible of 1", "unknown for GPU 0")
+
+
+def test_npu_needs_no_build_of_torch(machine: Machine, tmp_path: Path) -> None:
+    """torch_npu, another package, adds them."""
+    npus = replace(machine, gpus=tuple(replace(gpu, vendor="huawei") for gpu in machine.gpus))
+
+    assert levels(list(this_machine.check_gpus(Tree(tmp_path), npus, WITHOUT_GPUS))) == {
+        "GPUs": Level.OK
+    }
+
+
+def test_build_of_torch_is_read_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch-2.9.1.dist-info").mkdir()
+    (tmp_path / "torch-2.9.1.dist-info/METADATA").write_text("Name: torch\nVersion: 2.9.1\n")
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("1 / 0")
+    version = "__version__ = '2.9.1'\nfrom typing import Optional\ncuda: Optional[str] = '12.8'\n"
+    (tmp_path / "torch/version.py").write_text(version)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    found = this_machine.torch_build()
+
+    assert (found["__version__"], found["cuda"]) == ("2.9.1", "12.8")
+
+
+def test_cpu_load_with_offline_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load is that of the allowed CPUs, by their numbers."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu 1 2\ncpu0 1 2\ncpu2 1 2\ncpu4 1 2\nintr 7\n")
+    monkeypatch.setattr(psutil, "cpu_percent", lambda *_, **__: [100.0, 10.0, 30.0])
+
+    load, _ = this_machine.cpu_load(Tree(tmp_path), CpuSet({2, 4}))
+
+    assert load == pytest.approx(0.2)

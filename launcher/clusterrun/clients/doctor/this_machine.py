@@ -10,6 +10,7 @@ from enum import Enum
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from runpy import run_path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from clusterrun.machine.gpus.nvml import broken_gpus, slow_gpus
 from clusterrun.machine.host_facts import SHARED_MEMORY
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Machine
-from clusterrun.machine.tree import ROOT, Tree
+from clusterrun.machine.tree import ROOT, Tree, parse_number
 from clusterrun.network.addresses import Interfaces, all_addresses, own_interfaces, plain_address
 from clusterrun.processes import TimeLimitedCalls
 
@@ -104,8 +105,8 @@ def check_this_machine(log_dir: str, environ: Mapping[str, str]) -> Iterator[Fin
     yield check_name(host, resolved, own)
     yield from check_interfaces(environ, tuple(own))
     yield check_governor(tree)
-    yield check_load(*_cpu_load(machine.allowed))
-    yield from check_gpus(tree, machine, version_of("torch"))
+    yield check_load(*cpu_load(tree, machine.allowed))
+    yield from check_gpus(tree, machine, torch_build())
     # If the driver hangs, no GPU may be found.
     if any(map(tree.exists, NVIDIA_FILES)) or any(gpu.vendor == "nvidia" for gpu in machine.gpus):
         if faults := broken_gpus():
@@ -379,25 +380,31 @@ def check_load(load: float, busiest: Sequence[str]) -> Finding:
     return warning("CPU load", f"{found}: {', '.join(busiest)}", advice)
 
 
-def check_gpus(tree: Tree, machine: Machine, torch: str) -> Iterator[Finding]:
+def check_gpus(tree: Tree, machine: Machine, torch: Mapping[str, object]) -> Iterator[Finding]:
     """Check NUMA nodes and PCI links of the GPUs, and whether torch can use them.
 
-    ``torch`` is its version, such as "2.13.0+cpu", or "" if it is not installed.
+    ``torch`` is what ``torch_build`` returns.
     """
-    if not machine.gpus:
-        yield ok("GPUs", machine.accelerators or "none")
-        return
+    gpus = [gpu for gpu in machine.gpus if not gpu.parent]
     if machine.visible_warning:
-        yield warning("GPUs", machine.visible_warning, "check CUDA_VISIBLE_DEVICES")
+        advice = "clusterrun topo lists the GPUs of this machine, and those that are visible"
+        yield warning("GPUs", machine.visible_warning, advice)
+    elif gpus:
+        # A MIG slice has its GPU's number.
+        visible = {gpu.index for gpu in machine.visible}
+        yield ok("GPUs", f"{len(visible)} visible of {len(gpus)}")
     else:
-        yield ok("GPUs", f"{len(machine.visible)} visible of {len(machine.gpus)}")
-    if "+cpu" in torch:
-        yield failure("torch", f"{torch} can't use GPUs", "install the build for your driver")
-    unknown = [str(gpu.index) for gpu in machine.gpus if gpu.numa_node is None]
+        yield ok("GPUs", machine.accelerators or "none")
+    # For Huawei's, a package adds them to the build without GPUs.
+    needs_build = any(gpu.vendor != "huawei" for gpu in gpus)
+    if torch and needs_build and not any(torch.get(name) for name in ("cuda", "hip", "xpu")):
+        found = f"{torch.get('__version__')} can't use GPUs"
+        yield failure("torch", found, "install the build for your driver")
+    unknown = [str(gpu.index) for gpu in gpus if gpu.numa_node is None]
     if unknown and len(machine.nodes) > 1:
         found = f"unknown for GPU {', '.join(unknown)}"
         yield warning("NUMA node of GPUs", found, "name them by --numa-map: see clusterrun topo")
-    for gpu in machine.gpus:
+    for gpu in gpus:
         folder = f"sys/bus/pci/devices/{gpu.bdf}"
         width = tree.integer(f"{folder}/current_link_width")
         full_width = tree.integer(f"{folder}/max_link_width")
@@ -413,13 +420,24 @@ def version_of(package: str) -> str:
     return ""
 
 
-def _cpu_load(allowed: CpuSet) -> tuple[float, list[str]]:
+def torch_build() -> Mapping[str, object]:
+    """Return the values in torch's version.py, {} if there is none; importing torch takes seconds."""
+    with suppress(metadata.PackageNotFoundError, OSError):
+        return run_path(str(metadata.distribution("torch").locate_file("torch/version.py")))
+    return {}
+
+
+def cpu_load(tree: Tree, allowed: CpuSet) -> tuple[float, list[str]]:
     """Return the load of the allowed CPUs, 0 to 1, and names of the processes that cause most of it."""
     import psutil
 
     before = _cpu_times()
     percents = psutil.cpu_percent(SECONDS_TO_MEASURE, percpu=True)
-    ours = [percent for cpu, percent in enumerate(percents) if cpu in allowed] or percents
+    # psutil numbers the CPUs that are online from 0.
+    names = [line.partition(" ")[0] for line in tree.text("proc/stat").splitlines()]
+    numbers = [parse_number(name[3:]) for name in names if name.startswith("cpu") and name != "cpu"]
+    by_cpu = zip(numbers, percents, strict=False)
+    ours = [percent for cpu, percent in by_cpu if cpu in allowed] or percents
     after = _cpu_times()
     used = {process: after[process] - before.get(process, 0.0) for process in after}
     busiest = sorted(used, key=lambda process: -used[process])[:MAX_PROCESSES_NAMED]
