@@ -1,11 +1,14 @@
 """The report of the pilot."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from clusterrun.clients.doctor import pilot
 from clusterrun.machine.inspect import inspect
+from msgspec.structs import replace
 
+from tests.imports import imports, output_of
 from tests.real_machines import CAPTURES, tree_at
 
 UUID = "GPU-5d0f83a2-417b-c6e9-20d4-91be37f60a58"
@@ -77,3 +80,48 @@ def test_gpu_memory_ignores_gpus_that_hide_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pilot, "nvidia_smi", lambda _query: [["512"], ["[N/A]"]])
 
     assert pilot.gpu_memory() == [512]
+
+
+@pytest.mark.parametrize(
+    ("script", "rows"),
+    [
+        ("echo '512, NVIDIA H200'", [["512", "NVIDIA H200"]]),
+        ("echo failed; exit 9", None),
+        ("exec sleep 60", None),
+        (None, None),
+    ],
+    ids=["listed", "failed", "hung", "missing"],
+)
+def test_answer_of_nvidia_smi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, rows: object
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    if script:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+
+    assert pilot.nvidia_smi("memory.used", 3.0) == rows
+
+
+@pytest.mark.needs("root")
+def test_user_without_a_name_has_no_private_one() -> None:
+    """As in a container whose user id has no entry in passwd."""
+    code = imports(pilot.private_names) + "import os; os.setuid(54321); print(len(private_names()))"
+
+    printed = output_of(code, LOGNAME="", USER="", LNAME="", USERNAME="")
+
+    assert int(printed) > 1
+
+
+def test_slices_are_not_counted_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pilot, "nvidia_smi", lambda _query: None)
+    machine = inspect(tree_at(CAPTURES / "one_h200.json"), {}, None, "captured")
+    [whole] = machine.gpus
+    split = replace(machine, gpus=(whole, replace(whole, uuid="MIG-1", parent=whole.uuid)))
+
+    found = [each[1:] for each in pilot.describe_machine(split)]
+
+    assert [each for each in found if each[0].startswith("GPU ")] == [
+        ("GPU 0", "NUMA node 0 (NVML memory affinity)")
+    ]
+    assert any("1 GPU (NVIDIA H200), 1 visible" in each for _, each in found)

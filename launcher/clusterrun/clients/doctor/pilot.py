@@ -10,12 +10,12 @@ import json
 import os
 import platform
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from clusterrun.job.this_process import this_process
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.machine import Machine
 from clusterrun.machine.tree import ROOT, Tree
-from clusterrun.processes import set_parent_death_signal
+from clusterrun.processes import TimeLimitedChild, set_parent_death_signal
 from clusterrun.report.tables import aligned
 
 PROGRAM = str(Path(__file__).with_name("pilot_program.py"))
@@ -250,15 +250,8 @@ class Pilot:
         """Return the workers in the plan of a dry run; [] if this node does not know its rank yet."""
         options = {**self._job.options, **typed(dry_run="true", json="true")}
         line = CommandLine(options, (PROGRAM, "train"))
-        done = subprocess.run(
-            [*CLUSTERRUN, *line.argv()],
-            env=self._variables,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_PER_JOB,
-            check=False,
-        )
-        return list(json.loads(done.stdout)["workers"]) if done.returncode == 0 else []
+        answer = output_in_time([*CLUSTERRUN, *line.argv()], SECONDS_PER_JOB, self._variables)
+        return list(json.loads(answer)["workers"]) if answer else []
 
     def _gather_reports(self) -> list[dict[str, Any]]:
         """Return the reports of all nodes on node 0, [] on others; only the own one if the job fails."""
@@ -363,12 +356,13 @@ def describe_machine(machine: Machine) -> Iterator[ReportLine]:
     release = f"Linux {platform.release()}, Python {platform.python_version()}"
     yield ReportLine(OK, "software", f"clusterrun {version_of('clusterrun')}, {release}")
     cpus = f"{counted(len(machine.allowed), 'CPU')}, {counted(len(machine.nodes), 'NUMA node')}"
-    models = sorted({gpu.model or gpu.vendor for gpu in machine.gpus})
-    gpus = f"{counted(len(machine.gpus), 'GPU')} ({', '.join(models)})" if models else "no GPU"
+    wholes = [gpu for gpu in machine.gpus if not gpu.parent]
+    models = sorted({gpu.model or gpu.vendor for gpu in wholes})
+    gpus = f"{counted(len(wholes), 'GPU')} ({', '.join(models)})" if models else "no GPU"
     yield ReportLine(OK, "machine", f"{cpus}, {gpus}, {len(machine.visible)} visible")
     driver = Tree(ROOT).text("sys/module/nvidia/version")
     yield ReportLine(OK, "driver", driver or "none by NVIDIA")
-    for gpu in machine.gpus:
+    for gpu in wholes:
         yield ReportLine(
             OK, f"GPU {gpu.index}", f"NUMA node {gpu.numa_node} ({gpu.node_source or 'unknown'})"
         )
@@ -377,8 +371,8 @@ def describe_machine(machine: Machine) -> Iterator[ReportLine]:
             NOT_TRIED, "GPUs, and their memory after each job", "nvidia-smi shows none on this node"
         )
         return
-    wholes = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia" and not gpu.parent]
-    ours = sorted((short_pci_address(gpu.bdf), gpu.uuid, gpu.model) for gpu in wholes)
+    nvidia = [gpu for gpu in wholes if gpu.vendor == "nvidia"]
+    ours = sorted((short_pci_address(gpu.bdf), gpu.uuid, gpu.model) for gpu in nvidia)
     theirs = sorted((short_pci_address(address), uuid, name) for address, uuid, name in listed)
     yield check("GPUs of nvidia-smi", ours == theirs, f"{len(theirs)}, and {len(ours)} found")
 
@@ -406,15 +400,11 @@ def compare_with_plan(
         )
 
 
-def nvidia_smi(query: str) -> list[list[str]] | None:
-    """Return a row for each GPU; None if nvidia-smi is missing or fails."""
-    if shutil.which("nvidia-smi") is None:
-        return None
+def nvidia_smi(query: str, seconds: float = 60.0) -> list[list[str]] | None:
+    """Return a row for each GPU; None if nvidia-smi is missing or fails, or hangs in the kernel."""
     words = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode != 0:
-        return None
-    return list(csv.reader(done.stdout.splitlines(), skipinitialspace=True))
+    answer = output_in_time(words, seconds)
+    return list(csv.reader(answer.splitlines(), skipinitialspace=True)) or None
 
 
 def gpu_memory() -> list[int]:
@@ -434,6 +424,17 @@ def bare_uuid(uuid: str) -> str:
 
 
 # Processes and files.
+
+
+def output_in_time(
+    words: Sequence[str], seconds: float, environ: Mapping[str, str] | None = None
+) -> str:
+    """Return what a command prints; "" if it is missing or fails, or takes longer."""
+    null = subprocess.DEVNULL
+    run = TimeLimitedChild(
+        lambda: subprocess.check_output(words, stderr=null, env=environ), seconds
+    )
+    return run.wait().decode()
 
 
 def wait_or_kill(process: "subprocess.Popen[bytes]", seconds: float) -> int:
@@ -491,7 +492,12 @@ def report_text(rows: Sequence[ReportLine]) -> str:
 def private_names() -> set[str]:
     """Return the names of this host and user, and folders that may contain them."""
     host = socket.gethostname()
-    return {host, host.partition(".")[0], getpass.getuser(), str(Path.home()), str(Path.cwd())}
+    names = {host, host.partition(".")[0], str(Path.cwd())}
+    for name in (getpass.getuser, Path.home):
+        # A user id without an entry in passwd, and without USER or HOME (docker run --user).
+        with suppress(KeyError, OSError, RuntimeError):
+            names.add(str(name()))
+    return names
 
 
 def anonymized(text: str, names: Iterable[str]) -> str:
