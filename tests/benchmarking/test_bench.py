@@ -1,19 +1,27 @@
 """From the output of scripts to the table and the plot."""
 
 import re
+import shlex
+from pathlib import Path
 
 import pytest
+from clusterrun.cli.commands import find_command
 from clusterrun.clients.bench import (
     Benchmark,
+    BenchOptions,
     Case,
     compare,
     draw,
     find_pattern,
+    planned_runs,
     table,
     unit_in,
     values_in,
     without_warm_up,
 )
+from clusterrun.errors import UsageError
+
+from tests.machine_trees import dgx_a100, write_tree
 
 
 @pytest.mark.parametrize(
@@ -115,3 +123,40 @@ def test_plot_is_reproducible_and_svg_has_text() -> None:
     assert draw(BENCHMARK, "png").startswith(b"\x89PNG")
     for text in ("ideal", "plain", "fast", "images/s", "ranks"):
         assert f">{text}</text>" in svg.decode()
+
+
+ONE_OR_TWO = "--variant 'a: --devices 0,1' --variant 'b: --devices 0,1,2,3'"
+SSH = "--launcher ssh --hosts a,b"
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ("", [1, 2, 4, 8]),
+        ("--devices 0,1", [1, 2]),
+        ("--gpus-per-worker 2", [1, 2, 4]),
+        ("--env CUDA_VISIBLE_DEVICES=0,1,2", [1, 2, 3]),
+        (ONE_OR_TWO, [1, 2]),
+        (SSH, [1, 2, 4, 8]),
+        # The hosts may have what this machine lacks.
+        (f"{SSH} --devices 9", [1]),
+        ("--devices 9", "--devices: GPU 9 is not visible"),
+    ],
+)
+def test_usual_sizes_are_those_that_the_options_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, sizes: list[int] | str
+) -> None:
+    """On a machine with eight GPUs."""
+    write_tree(tmp_path, dgx_a100())
+    monkeypatch.setattr("clusterrun.run.node.ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    _, line = find_command(["bench", *shlex.split(options), "train.py"], "clusterrun")
+
+    try:
+        runs = planned_runs(line, line.read(BenchOptions), Path("out"), {}, "clusterrun")
+        found: object = sorted({run.case.nproc for run in runs})
+    except UsageError as error:
+        found = error.message
+
+    assert found == sizes

@@ -6,7 +6,7 @@ Each run launches one variant at one size. Its output goes to a file, from which
 import io
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import product
 from math import isfinite
@@ -22,7 +22,6 @@ from clusterrun.bounds import counted
 from clusterrun.cli.printing import complain, json_text, print_text
 from clusterrun.cli.splitting import split
 from clusterrun.clients.launches import CLUSTERRUN, ChildLaunches
-from clusterrun.cpuset import own_cpus
 from clusterrun.errors import ExitCode, MachineError, UsageError
 from clusterrun.job.clusters.found import Variables
 from clusterrun.job.clusters.slurm import current_allocation
@@ -30,11 +29,10 @@ from clusterrun.job.declarations import Option, Value
 from clusterrun.job.options import Files, Launcher
 from clusterrun.job.resolve import resolve
 from clusterrun.job.sources import CommandLine, typed
-from clusterrun.job.this_process import this_process
-from clusterrun.job.values import number, whole_number
-from clusterrun.machine.inspect import inspect
-from clusterrun.machine.tree import ROOT, Tree
+from clusterrun.job.this_process import ThisProcess, this_process
+from clusterrun.job.values import WorkerCount, number, whole_number
 from clusterrun.report.tables import EMPTY, aligned
+from clusterrun.run.node import LocalNode, MachineSource
 
 OUTPUT = "output.txt"
 
@@ -203,7 +201,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     _check_not_reserved(line, RESERVED, "")
     options = line.read(BenchOptions)
     folder = Path(line.read(Files).log_dir or "clusterrun-bench")
-    runs = _planned_runs(line, options, folder, environ, called)
+    runs = planned_runs(line, options, folder, environ, called)
     ended: list[tuple[Run, int]] = []
     with ChildLaunches(environ) as launches:
         for at, run in enumerate(runs, 1):
@@ -233,7 +231,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 # The runs.
 
 
-def _planned_runs(
+def planned_runs(
     line: CommandLine, options: BenchOptions, folder: Path, environ: Mapping[str, str], called: str
 ) -> list[Run]:
     """Return the runs. Variants alternate, so a drift over time affects all of them.
@@ -256,11 +254,13 @@ def _planned_runs(
             STARTING_NODES,
         )
     hosts = given.over_ssh.hosts if given.over_ssh else ()
-    sizes = _sizes(line, options, len(hosts) or (allocation.nodes if allocation else 1), environ)
+    local = [each if hosts else each.with_options(typed(nnodes="1")) for each in variants.values()]
+    nproc = options.nproc or _usual_sizes(local, environ, process)
+    sizes = _sizes(line, nproc, len(hosts) or (allocation.nodes if allocation else 1))
     runs = []
-    for at, (nodes, nproc), name in product(range(1, options.rounds + 1), sizes, variants):
-        own = folder / name / f"{nodes}-nodes-{nproc}-workers" / f"round-{at}"
-        run = variants[name].with_options(typed(nproc_per_node=str(nproc), log_dir=str(own)))
+    for at, (nodes, workers), name in product(range(1, options.rounds + 1), sizes, variants):
+        own = folder / name / f"{nodes}-nodes-{workers}-workers" / f"round-{at}"
+        run = variants[name].with_options(typed(nproc_per_node=str(workers), log_dir=str(own)))
         if hosts:
             run = run.without({"hostfile"}).with_options(typed(hosts=",".join(hosts[:nodes])))
         else:
@@ -270,7 +270,7 @@ def _planned_runs(
         if allocation is not None:
             # Each agent takes the number of nodes from its job step.
             run, srun = run.without({"nnodes"}), allocation.srun(nodes)
-        runs.append(Run(Case(name, nodes, nproc), own, (*srun, *CLUSTERRUN, *run.argv())))
+        runs.append(Run(Case(name, nodes, workers), own, (*srun, *CLUSTERRUN, *run.argv())))
     return runs
 
 
@@ -315,9 +315,32 @@ def _check_not_reserved(line: CommandLine, reserved: Sequence[str], where: str) 
             )
 
 
-def _sizes(
-    line: CommandLine, options: BenchOptions, max_nodes: int, environ: Mapping[str, str]
-) -> list[tuple[int, int]]:
+def _usual_sizes(
+    runs: Iterable[CommandLine], environ: Mapping[str, str], process: ThisProcess
+) -> tuple[int, ...]:
+    """Return 1, 2, 4 ... up to as many workers as this machine has GPUs for in each run.
+
+    Raises:
+        UsageError: the options of a run name GPUs that this machine lacks.
+
+    """
+    most = []
+    for run in runs:
+        given = resolve(run, environ, process)
+        workers = replace(given.job.workers, nproc_per_node=WorkerCount.PER_GPU)
+        given = replace(given, job=replace(given.job, workers=workers))
+        try:
+            most.append(LocalNode.of(given, MachineSource.here(environ)).workers)
+        except UsageError:
+            if given.over_ssh is None:
+                raise
+            # The hosts may have these GPUs.
+            most.append(1)
+    least = min(most)
+    return tuple({*(1 << power for power in range(least.bit_length())), least})
+
+
+def _sizes(line: CommandLine, nproc: Sequence[int], max_nodes: int) -> list[tuple[int, int]]:
     """Return numbers of nodes and of workers per node, sorted by the number of ranks."""
     nodes: tuple[int, ...] = (max_nodes,)
     if "nnodes" in line.options:
@@ -330,11 +353,6 @@ def _sizes(
         raise UsageError(
             f"--nnodes: {max(nodes)} nodes need as many hosts, but there {there}", STARTING_NODES
         )
-    nproc = options.nproc
-    if not nproc:
-        machine = inspect(Tree(ROOT), environ, own_cpus(), "")
-        gpus = max(1, len(machine.visible))
-        nproc = tuple({*(1 << power for power in range(gpus.bit_length())), gpus})
     return sorted(product(nodes, nproc), key=lambda size: (size[0] * size[1], size[0]))
 
 
