@@ -138,6 +138,7 @@ def named_ranks(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(known) > 1 else ''} {', '.join(number_ranges(known))}"
 
 
-def counted(number: int, name: str) -> str:
-    """Return "1 GPU" or "2 GPUs"; the plural of ``name`` must be regular."""
-    return f"{number} {name}{'' if number == 1 else 's'}"
+def counted(number: float, name: str) -> str:
+    """Return "1 GPU", "2 GPUs" or "0.5 CPUs"; the plural of ``name`` must be regular."""
+    text = f"{number:g}" if isinstance(number, float) else f"{number}"
+    return f"{text} {name}{'' if number == 1 else 's'}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from clusterrun.bounds import counted
 from clusterrun.cli.printing import print_json, print_text
 from clusterrun.cpuset import own_cpus
 from clusterrun.errors import LauncherError
@@ -104,7 +105,8 @@ def _machine(environ: Mapping[str, str], called: str) -> Iterator[tuple[str, str
     yield "allowed CPUs", str(machine.allowed)
     yield "cores", str(len(machine.cores))
     yield "NUMA nodes", str(len(machine.nodes))
-    yield "CPU quota", "none" if machine.cpu_quota is None else f"{machine.cpu_quota:g} CPUs"
+    quota = machine.cpu_quota
+    yield "CPU quota", "none" if quota is None else counted(quota, "CPU")
     driver = Tree(ROOT).text("proc/driver/nvidia/version").partition("\n")[0]
     yield "NVIDIA driver", driver or "none"
     for gpu in machine.gpus:

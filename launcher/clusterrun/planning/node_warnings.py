@@ -64,7 +64,10 @@ def _not_as_named(job: Job, placements: Sequence[Placement]) -> str:
 def _too_few_cpus(machine: Machine, workers: int) -> str:
     count, quota = len(machine.allowed), machine.cpu_quota
     if quota is not None and quota < min(count, workers):
-        return f"{workers} workers share {quota:g} CPUs, the quota of their cgroup"
+        share, its = (
+            ("1 worker has", "its") if workers == 1 else (f"{workers} workers share", "their")
+        )
+        return f"{share} {counted(quota, 'CPU')}, the quota of {its} cgroup"
     if count >= workers:
         return ""
     few = f"{workers} workers share {counted(count, 'CPU')} ({machine.allowed})"

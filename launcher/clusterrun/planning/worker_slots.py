@@ -6,7 +6,7 @@ This is done once, before CPUs are chosen (docs/binding.md, decision 3 and S5).
 from collections.abc import Sequence
 from typing import assert_never
 
-from clusterrun.bounds import MAX_WORKERS
+from clusterrun.bounds import MAX_WORKERS, counted
 from clusterrun.cpuset import CpuSet
 from clusterrun.errors import UsageError
 from clusterrun.job.job import Job, TaskLayout
@@ -173,7 +173,7 @@ def _expect_gpus(job: Job, machine: Machine, workers: int, visible: int, shown: 
     needed = "1 worker needs" if workers == 1 else f"{workers} workers need"
     there = "1 is" if visible == 1 else f"{visible or 'none'} {'are' if visible else 'is'}"
     raise UsageError(
-        f"gpus_per_worker is {each}: {needed} {workers * each.value} GPUs, but {there} visible",
+        f"gpus_per_worker is {each}: {needed} {counted(workers * each.value, 'GPU')}, but {there} visible",
         "give fewer workers (--nproc-per-node), or fewer GPUs to each (--gpus-per-worker)",
     )
 

@@ -340,7 +340,7 @@ def _notes(machine: Machine) -> Iterator[str]:
     if machine.isolated:
         yield f"[ ]: {len(machine.isolated)} of {all_cpus}, which are isolated (isolcpus)"
     if machine.cpu_quota is not None:
-        yield f"CPU limit of the cgroup: {machine.cpu_quota:g} CPUs"
+        yield f"CPU limit of the cgroup: {counted(machine.cpu_quota, 'CPU')}"
     first, *table = describe_distances(machine.nodes) or [""]
     if table:
         yield from ("NUMA node distances:", first, *table)

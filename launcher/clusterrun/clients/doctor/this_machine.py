@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from clusterrun.bounds import as_line
+from clusterrun.bounds import as_line, counted
 from clusterrun.cpuset import CpuSet, own_cpus
 from clusterrun.job.file_kinds import FileKind, kind_of
 from clusterrun.job.this_process import LOOPBACK_HINT, loopback_error
@@ -244,10 +244,10 @@ def check_quota(machine: Machine) -> Finding:
     """Check whether the control group's CPU quota covers the CPUs that this process may use."""
     quota, count = machine.cpu_quota, len(machine.allowed)
     if quota is not None and quota < count:
-        found = f"{quota:g} CPUs of the {count} that may be used"
+        found = f"{counted(quota, 'CPU')} of the {count} that may be used"
         advice = "threads are throttled: raise the container's CPU limit (--cpus)"
         return warning("CPU quota", found, advice)
-    return ok("CPU quota", "none" if quota is None else f"{quota:g} CPUs")
+    return ok("CPU quota", "none" if quota is None else counted(quota, "CPU"))
 
 
 def _is_below(limit: int, minimum: int) -> bool:
@@ -367,7 +367,7 @@ def check_governor(tree: Tree) -> Finding:
     names = ", ".join(sorted(known))
     if slow:
         advice = "run cpupower frequency-set -g performance"
-        return warning("CPU governor", f"{names} on {slow} CPUs", advice)
+        return warning("CPU governor", f"{names} on {counted(slow, 'CPU')}", advice)
     return ok("CPU governor", names or "not shown")
 
 
