@@ -533,7 +533,9 @@ def test_functions_of_main_in_child_of_multiprocessing(caller: Any, method: str)
         if __name__ == "__main__":
             with ProcessPoolExecutor(1, multiprocessing.get_context({method!r})) as pool:
                 print(pool.submit(trial, 4).result())
-        """
+        """,
+        # The path of multiprocessing's socket has at most 107 bytes.
+        environ={"TMPDIR": "/tmp"},
     )
 
     assert job.ended() == (0, "([True, True], [8, 8])\n", "")

@@ -260,9 +260,11 @@ def test_counters_of_an_invented_machine(
     samples = sample_node({0: 7}, program, 1.0, 1, root=tmp_path)
 
     [window] = samples.ranks[0].windows
-    assert window.throttled == pytest.approx(throttled, abs=0.05)
-    assert window.cpu == pytest.approx(0.4, abs=0.1)
-    assert window.queue == pytest.approx(0.2, abs=0.05)
+    # On a busy machine the window is longer, and all shares are smaller by the same factor.
+    assert 0.1 < window.cpu < 0.45
+    assert window.throttled is not None
+    assert window.throttled / window.cpu == pytest.approx(throttled / 0.4, rel=0.1)
+    assert window.queue / window.cpu == pytest.approx(0.5, rel=0.1)
     assert window.states == {"futex_wait_queue": 1.0}
     assert (samples.cpus, samples.busy, samples.busy_by_job) == (1, 0.5, 0.4)
     assert samples.pressure == {"io": pytest.approx(0.5, abs=0.1)}
