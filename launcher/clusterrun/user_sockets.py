@@ -30,8 +30,7 @@ def socket_folder_candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
     common = [Path(parent) / name for parent in parents]
     login = Path(f"/run/user/{os.getuid()}/clusterrun")
     runtime = environ.get("XDG_RUNTIME_DIR", "")
-    # In some containers it does not exist, and after su it is the other user's.
-    first = [Path(runtime, "clusterrun")] if runtime and os.access(runtime, os.X_OK) else []
+    first = [Path(runtime, "clusterrun")] if runtime and _is_own(runtime) else []
     if first and first != [login] and make_private_folder(first[0]):
         return tuple(first)
     return tuple(dict.fromkeys((*first, *common, login)))
@@ -55,6 +54,14 @@ def unusable_socket_folders(environ: Mapping[str, str]) -> str:
     """Return a message about folders that exist but are not private; "" if there is none."""
     unusable = list(_unusable(socket_folder_candidates(environ)))
     return f"{'; '.join(unusable)}: not used for the sockets of jobs" if unusable else ""
+
+
+def _is_own(runtime: str) -> bool:
+    """Return whether XDG_RUNTIME_DIR is this user's: after su it is the other user's, also for root."""
+    try:
+        return Path(runtime).stat().st_uid == os.getuid()
+    except OSError:  # in some containers it does not exist
+        return False
 
 
 def _unusable(folders: Iterable[Path]) -> Iterator[str]:

@@ -136,3 +136,13 @@ def test_warning_if_no_folder_is_usable(taken: Path) -> None:
         " and stop, to a folder that is yours alone\n"
     )
     assert "warning" not in second
+
+
+@pytest.mark.needs("root")
+def test_runtime_folder_of_other_user_is_not_used(tmp_path: Path) -> None:
+    """After ``su`` or ``sudo -E`` root has the user's XDG_RUNTIME_DIR: it makes no folder there."""
+    os.chown(tmp_path, OTHER_USER, OTHER_USER)
+
+    run_command({"XDG_RUNTIME_DIR": str(tmp_path)}, "ps")
+
+    assert list(tmp_path.iterdir()) == []

@@ -404,7 +404,7 @@ class Job:
         return self
 
     def fork_server_warns(self, printed: str = "", *refused: str) -> Self:
-        """Have a fork server start that has printed this, and was refused these protections."""
+        """Have a fork server start that has printed this, and lacks these protections."""
         self._handle(self._nodes[0], events.ForkServerReady(printed, refused, self.now))
         return self
 

@@ -12,6 +12,7 @@ from textwrap import dedent
 import pytest
 from clusterrun import processes
 from clusterrun.workers.children import Orphans
+from clusterrun.workers.fork_server import kernel
 
 from tests.imports import imports, output_of
 
@@ -196,3 +197,16 @@ def test_end_of_another_child_does_not_end_the_wait() -> None:
 def test_process_that_is_not_a_child_counts_as_gone() -> None:
     """Its pid may belong to another process by now."""
     assert processes.reap_child(os.getppid(), 10.0) is not None
+
+
+@pytest.mark.needs("root", "unshare")
+def test_proc_of_another_pid_namespace_has_no_children() -> None:
+    """The processes of these numbers are not ours, so none may be signalled."""
+    code = imports(kernel.children_of, kernel.group_of, kernel.refused_protections)
+    # Outside, 1 and 2 have children or are leaders.
+    code += "print(children_of(1), group_of(1), refused_protections())"
+
+    printed = output_of(code, "unshare", "--pid", "--fork", sys.executable)
+
+    lacks = "/proc shows another PID namespace (unshare has --mount-proc)"
+    assert printed == f"[] [1] {[lacks]}\n"

@@ -2,11 +2,7 @@
 
 import gc
 import os
-import select
-import signal
 import sys
-from contextlib import suppress
-from types import FrameType
 
 OTHER_SYSTEMS = {
     "win32": "Windows: run it in WSL 2 (wsl --install) or in a Linux container",
@@ -61,9 +57,10 @@ def _keep_exit_code(code: int) -> None:
 
 def prepare_process() -> None:
     """Prepare this process before the rest of clusterrun is imported."""
+    # Before anything is imported that a program does not find imported.
+    _search_the_users_folders_last()
     _arm_signals()
     _open_closed_streams()
-    _search_the_users_folders_last()
     # Imports leave no garbage, and the collector would take a tenth of their time. It is enabled when a
     # job runs: see run.launch and relay.loop.
     gc.disable()
@@ -71,6 +68,9 @@ def prepare_process() -> None:
 
 def _arm_signals() -> None:
     """Until workers start, let signals end this process, or do nothing."""
+    import select  # noqa: F401 - the handler can't be the first to import it
+    import signal
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Signals that nohup or a shell's "&" ignores stay ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -80,7 +80,10 @@ def _arm_signals() -> None:
             signal.signal(number, lambda _number, _frame: None)
 
 
-def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
+def _exit_on_signal(number: int, _frame: object) -> None:
+    import select
+    import signal
+
     name = signal.Signals(number).name
     standard_error = select.poll()
     standard_error.register(2, select.POLLOUT)
@@ -92,6 +95,8 @@ def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
 
 def exit_silently_on_signals() -> None:
     """Let signals end this process without a message, because it will not start workers."""
+    import signal
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Tests and notebooks have their own handlers.
         if signal.getsignal(number) is _exit_on_signal:
@@ -112,10 +117,11 @@ def _search_the_users_folders_last() -> None:
     are not affected, because they are other processes.
     """
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    # Relative entries can't be resolved if the current folder is deleted.
-    with suppress(FileNotFoundError):
+    try:
         users = {os.path.abspath(entry) for entry in (*path, "")}  # noqa: PTH100 - pathlib may be the user's too
         sys.path.sort(key=lambda entry: os.path.abspath(entry) in users)  # noqa: PTH100 - as above
+    except FileNotFoundError:  # the current folder is deleted, and an entry is relative
+        pass
 
 
 def _refuse_to_run_on(platform: str) -> int:

@@ -182,7 +182,7 @@ class ForkServerReady(Struct, frozen=True):
     printed: str
     """What its interpreter printed to standard error."""
     refused: tuple[str, ...]
-    """Protections that the kernel refused: "PR_SET_PDEATHSIG (Operation not permitted)"."""
+    """What containment lacks: "the kernel refuses PR_SET_PDEATHSIG (Operation not permitted)"."""
     at: float
 
 

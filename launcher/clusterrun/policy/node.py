@@ -950,8 +950,7 @@ class Attempt:
             self._note(f"the workers' interpreter printed when it started: {event.printed}")
         if event.refused:
             refused = " and ".join(event.refused)
-            then = "if clusterrun is killed, processes of the job may keep running"
-            self._note(f"the kernel refuses {refused}: {then}")
+            self._note(f"{refused}: processes of the job may keep running after its end")
 
     # Signals to the agent or to the fork server, and the command that ends the job.
 

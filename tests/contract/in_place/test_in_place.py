@@ -31,6 +31,7 @@ WITH_OWN_COMMAND = {
     "sitecustomize_sees_its_program": Program(
         ("sitecustomize_sees_its_program.py", "-x"), environ={"PYTHONPATH": "looking_sitecustomize"}
     ),
+    "warning_is_an_error": Program(("invalid_escape.py",), environ={"PYTHONWARNINGS": "error"}),
     "zipped": Program(("zipped.zip",)),
 }
 """Programs that are not started by the path of a file or of a ``main.py`` in a folder."""
@@ -50,6 +51,7 @@ NOT_FORKED = {
     "folder_program": "folder_program is not a file with Python source",
     "sitecustomize_sees_its_program": "sitecustomize.py may read a variable",
     "syntax_error": "syntax_error.py does not compile",
+    "warning_is_an_error": "invalid_escape.py does not compile",
     "zipped": "zipped.zip ",
 }
 """Programs that need a new interpreter, and what ``fork`` prints about them."""

@@ -42,10 +42,7 @@ def options_from_keywords(program: Program) -> tuple[str, ...]:
 WITH_HELPERS = sorted(
     name
     for name, program in ALL_PROGRAMS.items()
-    if program.words[0].endswith("/main.py")
-    and len(list((PROGRAMS / name).iterdir())) > 1
-    # First on the path, they would shadow Python's own modules for the launcher too.
-    and not name.startswith("shadows_")
+    if program.words[0].endswith("/main.py") and len(list((PROGRAMS / name).iterdir())) > 1
 )
 
 TWO_RANKS_WITH_HELPERS = [path for path in TWO_RANKS if path.name == "main.py"]

@@ -371,14 +371,20 @@ def test_output_of_torch_import(light: Light, filters: str) -> None:
 
 
 def test_cache_cannot_be_written(light: Light) -> None:
-    """Each job is re-executed, and works."""
+    """Each job is re-executed, and works; the notice and the error of a child name the way out."""
     light.environ["XDG_CACHE_HOME"] = "/proc/nowhere"
 
     for _ in range(2):
         ended = run(light, CHANGES)
 
         assert (ended.code, ended.out.count("x []")) == (0, 2)
-        assert "starts over" in ended.err
+        assert "starts over, and later runs do the same, because nothing can be cached" in ended.err
+
+    forked = run(light, IN_A_CHILD)
+    avoided = run(light, IN_A_CHILD, "--preload=none")
+
+    assert "before torch is imported: run it with --preload none" in forked.err
+    assert avoided.out.count("child 0") == 2
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ ALLOWED = {
     "_run_module_as_main": "what ``python -m`` calls; run_module takes __main__ away at the end",
     "_signal": "what ``signal`` is made of; that costs each start 2 ms",
     "_socket": "what ``socket`` is made of; that costs each start 6 ms",
+    "_warnings": "what ``warnings`` is made of; the script may have a module of that name",
 }
 """Names, each with the reason. All exist in Python 3.8 to 3.14."""
 

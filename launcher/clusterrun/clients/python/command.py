@@ -42,12 +42,13 @@ PACKAGES = str(Path(__file__).parents[3])
 """The folder that contains clusterrun, in case it is only on the caller's own import path."""
 
 PROGRAM = f"""
-import signal, sys
+import sys
 sys.path[:0] = () if {PACKAGES!r} in sys.path else ({PACKAGES!r},)
 sys.argv[0] = "clusterrun"
 from clusterrun.cli.entry import main, prepare_process
 prepare_process()
 if {{}}:
+    import signal
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {{{{signal.SIGINT}}}})
 sys.exit(main())
 """

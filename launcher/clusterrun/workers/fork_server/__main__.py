@@ -35,6 +35,9 @@ package = type(sys)("fork_server")
 package.__path__ = [FOLDER]
 sys.modules["fork_server"] = package
 
+# First, because PYTHONPATH may have a ``resource.py``.
+__import__("fork_server.hidden_modules", fromlist=["main"]).search_the_users_folders_last()
+
 # Returns in a forked worker only.
 run = __import__("fork_server.server", fromlist=["main"]).main(SCRIPT_NAMESPACE, INITIAL_MODULES)
 

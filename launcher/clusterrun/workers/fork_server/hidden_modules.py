@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -10,11 +11,26 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+_search_path = sys.path[:]
+"""Of the job's own code."""
+
+
+def search_the_users_folders_last() -> None:
+    """Import the server's modules from the standard library even if PYTHONPATH has others of their names."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    try:
+        users = {os.path.abspath(entry) for entry in path}
+        sys.path.sort(key=lambda entry: os.path.abspath(entry) in users)
+    except FileNotFoundError:  # the current folder is deleted, and an entry is relative
+        pass
+
+
 def hide_all_but(initial: Collection[str]) -> None:
     """Remove all modules except the ``initial`` ones from sys.modules; the server's code keeps using them.
 
     So a script imports its own ``select.py``, as it does in a fresh interpreter.
     """
+    sys.path[:] = _search_path
     for name in sys.modules.keys() - initial:
         del sys.modules[name]
 

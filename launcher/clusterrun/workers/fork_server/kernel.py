@@ -56,7 +56,7 @@ def prctl(option: int, *arguments: int) -> int:
 
 
 def refused_protections() -> list[str]:
-    """Return the calls that containment needs and a sandbox refuses, each with the reason.
+    """Return what containment needs and is not there, in words: calls that a sandbox refuses, and /proc.
 
     To be called before there is a child: then the trial changes nothing.
     """
@@ -65,7 +65,12 @@ def refused_protections() -> list[str]:
         "PR_SET_PDEATHSIG": prctl(PR_SET_PDEATHSIG, 0),
     }
     why = os.strerror(ctypes.get_errno())
-    return [f"{name} ({why})" for name, result in tried.items() if result != 0]
+    refused = [
+        f"the kernel refuses {name} ({why})" for name, result in tried.items() if result != 0
+    ]
+    if not proc_is_own():
+        refused.append("/proc shows another PID namespace (unshare has --mount-proc)")
+    return refused
 
 
 def set_mempolicy(policy: int, nodes: list[int]) -> int:
@@ -144,6 +149,14 @@ def boot_clock() -> float:
 # Processes, as /proc shows them.
 
 
+def proc_is_own() -> bool:
+    """Tell whether /proc is of this PID namespace; otherwise other processes have the numbers there."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
 def status_field(pid: int | str, key: str) -> str:
     """Return the value of a line of /proc/PID/status (proc(5)); "" if there is none."""
     for line in text_of(f"/proc/{pid}/status").splitlines():
@@ -204,6 +217,8 @@ def state_and_parent(pid: int) -> tuple[str, int]:
 
 def stat_fields(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from state, parent, group on; X, 0, 0 if there is no process."""
+    if not proc_is_own():
+        return ["X", "0", "0"]
     # The name in parentheses may contain spaces and parentheses.
     return text_of(f"/proc/{pid}/stat").rpartition(")")[2].split() or ["X", "0", "0"]
 

@@ -149,7 +149,7 @@ class Ready(NamedTuple):
     pid: int
     """Its own: the agent may know only its guard's."""
     refused: list[str]
-    """Calls that the kernel refuses: see ``kernel.refused_protections``."""
+    """What containment lacks: see ``kernel.refused_protections``."""
 
 
 class ImportBegins(NamedTuple):

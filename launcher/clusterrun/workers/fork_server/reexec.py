@@ -61,16 +61,21 @@ class Reexecution:
         script = os.path.basename(self._command[3 if self._command[2] == "-m" else 2])
         why = f"{script}: {changed} before torch is imported"
         is_new = self._cache.store(why)
+        if self._cache.why() is not None:
+            later = "later runs import torch in each worker"
+            again = "again, and each rank imports torch itself"
+        else:
+            later = "later runs do the same, because nothing can be cached: give --preload none"
+            again = "with --preload none"
         if os.getpid() != self._pid:
-            raise ImportError(f"{why}: run it again, and each rank imports torch itself")
+            raise ImportError(f"{why}: run it {again}")
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
         flush_all()
         if is_new:
             rank = self._environment["RANK"]
-            text = f"clusterrun: {why}: rank {rank} starts over, and later runs"
-            write_all(2, f"{text} import torch in each worker\n".encode())
+            write_all(2, f"clusterrun: {why}: rank {rank} starts over, and {later}\n".encode())
         end_children()
         os.chdir(self._folder)
         os.umask(self._umask)

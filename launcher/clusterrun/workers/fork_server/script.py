@@ -181,17 +181,25 @@ def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list
     """Return the result of ``compile``, and its warnings, which the worker prints.
 
     Raises:
-        SyntaxError: the text is not Python.
+        SyntaxError: the text is not Python, or the user's filters make an error of a warning.
         ValueError: it has a zero byte.
         RecursionError, MemoryError: it is nested too deeply.
 
     """
+
+    def compiled() -> Any:
+        return compile(source, path, "exec", flags, dont_inherit=True)
+
     with hidden_imports():
         import warnings
 
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            code = compile(source, path, "exec", flags, dont_inherit=True)
+            code = compiled()
+        if caught:
+            # The user's filters may raise an error. CPython also keeps the filters of its last warning.
+            with warnings.catch_warnings(record=True):
+                compiled()
     return code, list(caught or ())
 
 

@@ -54,10 +54,11 @@ class ScriptRun:
         """
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_signals)
         if self._script.warnings:
-            import warnings
+            # Not ``warnings``, which may be a module of the script.
+            import _warnings
 
             for it in self._script.warnings:
-                warnings.warn_explicit(it.message, it.category, it.filename, it.lineno)
+                _warnings.warn_explicit(it.message, it.category, it.filename, it.lineno)
         for stream, text in enumerate(self._script.printed, start=1):
             write_all(stream, text)
 

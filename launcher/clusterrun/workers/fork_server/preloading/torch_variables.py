@@ -1,7 +1,8 @@
 """The environment variables that the imports of torch and of torch._dynamo read, in Python and in C.
 
 They were recorded with torch 2.13, with an instrumented ``os.environ`` and ``getenv``: about 55 in Python
-and 84 in C for torch. Neither reads CUDA_VISIBLE_DEVICES, NCCL_*, HF_* or WANDB_*.
+and 84 in C for torch; those of the CUDA libraries with torch 2.15 for CUDA 13. Neither import reads
+CUDA_VISIBLE_DEVICES, CUBLAS_WORKSPACE_CONFIG, NCCL_*, HF_* or WANDB_*.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ DYNAMO = "torch._dynamo"
 _TORCH_PREFIXES = (
     *("TORCH", "PYTORCH", "OMP_", "MKL", "KMP_", "GOMP_", "GOTO_", "OPENBLAS_", "NVPL_", "DNNL_"),
     *("ONEDNN_", "NUMPY_", "NPY_", "ATEN_", "C10_", "ACC_", "KINETO_", "FX_", "TQDM_", "LD_"),
-    "COMPILE_STROBELIGHT",
+    *("CUBLAS_LOG", "CUBLASLT_", "NVRTC_", "COMPILE_STROBELIGHT"),
 )
 _READ_BY_NEITHER = (
     *("TORCHELASTIC_", "TORCH_NCCL_", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST"),
-    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
 )
 _NOT_READ_BY_TORCH = (*_READ_BY_NEITHER, "TORCHINDUCTOR_CACHE", "PYTORCH_KERNEL_CACHE")
 
@@ -31,7 +31,10 @@ _DYNAMO_PREFIXES = (
     *("TORCH", "PYTORCH", "AOT", "INDUCTOR", "PT2", "SYMPY", "MPMATH", "PYTHON", "_PYTHON"),
     *("TRITON", "CUTE", "CUTLASS", "PARTITIONER", "FAKE_", "ENABLE_", "DUMP_"),
 )
-_NOT_READ_BY_DYNAMO = (*_READ_BY_NEITHER, "TORCH_DISTRIBUTED_", "TORCH_CPP_", "PYTHONHASHSEED")
+_NOT_READ_BY_DYNAMO = (
+    *(*_READ_BY_NEITHER, "TORCH_DISTRIBUTED_", "TORCH_CPP_", "PYTHONHASHSEED"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+)
 
 
 def torch_reads(variable: str) -> bool:
