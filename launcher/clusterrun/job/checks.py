@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from clusterrun.errors import UsageError
+from clusterrun.job.clusters.detection import CLUSTERS
 from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job, ProgramKind
 from clusterrun.job.options import OPTIONS, OnHang, StartMethod
@@ -33,6 +34,13 @@ def check_compatible(job: Job) -> None:
             f"{job.origin('run_id')}: latest can't be a run id with {job.origin('log_dir')}:"
             f" {job.files.log_dir}/latest is the link to the last run",
             "give another run id",
+        )
+    if job.suspending.requeue and job.scheduler is None:
+        *others, last = (each.scheduler.title for each in CLUSTERS if each.job_variables)
+        raise UsageError(
+            f"{job.origin('requeue')} works only in a job of {', '.join(others)} or {last}, but none"
+            " of them started this one",
+            f"remove {job.origin('requeue')}, or submit the job to a scheduler",
         )
     _check_read_once(job)
     _check_pdb(job)

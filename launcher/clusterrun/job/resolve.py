@@ -152,8 +152,10 @@ def resolve(
         if job.services:
             # A number of slots counts the GPUs of all programs.
             over_ssh = replace(over_ssh, slots={})
-    check_hook(job.setting("suspend_hook"), path)
-    check_compatible(job)
+    if not for_topo:
+        # Without a script, options about it have nothing to disagree with.
+        check_hook(job.setting("suspend_hook"), path)
+        check_compatible(job)
     if over_ssh is not None:
         over_ssh.check(job)
     dry_run = for_topo or value_of("dry_run", layers).value

@@ -7,8 +7,7 @@ the cluster is Open MPI.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from clusterrun.errors import UsageError
-from clusterrun.job.clusters.detection import CLUSTERS, NO_CLUSTER, current_scheduler_job
+from clusterrun.job.clusters.detection import NO_CLUSTER, current_scheduler_job
 from clusterrun.job.clusters.found import Variables
 from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job, SchedulerJob
@@ -33,20 +32,11 @@ def find_scheduler_job(
     is None if it is not known yet.
 
     Raises:
-        UsageError: the job must be requeued, but no scheduler has started it; a variable is not a
-            number.
+        UsageError: a variable is not a number.
 
     """
     scheduler, job = _find_job(variables, cluster, value_of("standalone", sources).origin)
     resumed = variables.number(scheduler.restarts_variable) if scheduler else None
-    requeue = value_of("requeue", sources)
-    if requeue.value and job.value is None:
-        *others, last = (each.scheduler.title for each in CLUSTERS if each.job_variables)
-        raise UsageError(
-            f"{requeue.origin} works only in a job of {', '.join(others)} or {last}, but none of them"
-            " started this one",
-            f"remove {requeue.origin}, or submit the job to a scheduler",
-        )
     ends_at, no_end = Setting[float | None](None, "default"), None
     if value_of("suspend_before", sources).value is not None:
         ends_at, no_end = _find_end(scheduler, job.value, variables, process, agent_rank)

@@ -288,3 +288,17 @@ def test_capture_with_a_missing_gpu(clusterrun: Launcher) -> None:
     written = clusterrun.command(*words, "--capture", "m.json").ended()
 
     assert (drawn.code, written.code) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--start-method", "fork"),
+        ("--pdb",),
+        ("--on-hang", "stop"),
+        ("--requeue",),
+        ("--suspend-hook", "missing"),
+    ],
+)
+def test_options_about_the_script_do_not_stop_topo(words: tuple[str, ...]) -> None:
+    assert "NUMA" in printed("topo", *words)
