@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from clusterrun.cli.splitting import split
 from clusterrun.clients.python.call import command_line, options_from_keywords
 
 from tests.command_lines import flags_of
@@ -24,6 +25,26 @@ from tests.command_lines import flags_of
         ({"log_dir": b"/logs"}, {"log_dir": "/logs"}),
         ({"env": ["A=1"]}, {"env": ("A=1",)}),
         ({"max_restarts": 0}, {"max_restarts": "0"}),
+        (
+            {"env": {"LR": 1.2345678e-4, "S": 12345678.0}},
+            {"env": ("LR=0.00012345678", "S=12345678")},
+        ),
+        (
+            {"rdzv_timeout": 123456.7, "rejoin_timeout": 600.0},
+            {"rdzv_timeout": "123456.7", "rejoin_timeout": "600"},
+        ),
+        ({"ssh_options": ["-p", "22"]}, {"ssh_options": "-p 22"}),
+        (
+            {"suspend_hook": ["sh", "a b"], "check": ["a", "$X"]},
+            {"suspend_hook": "sh 'a b'", "check": "a '$X'"},
+        ),
+        ({"ssh_options": "-p 22", "check": "a | b"}, {"ssh_options": "-p 22", "check": "a | b"}),
+        ({"duplicate_stdout_filters": ["a,b", "c"]}, {"duplicate_stdout_filters": "a,,b,c"}),
+        ({"redirects": {0: 3, 1: 2}, "tee": 3}, {"redirects": "0:3,1:2", "tee": "3"}),
+        (
+            {"rdzv_conf": {"timeout": 9}, "numa_map": {0: "node 1"}},
+            {"rdzv_conf": "timeout=9", "numa_map": "0=node 1"},
+        ),
     ],
 )
 def test_keywords_become_flags(keywords: dict[str, object], flags: dict[str, object]) -> None:
@@ -92,3 +113,14 @@ def test_variables_and_job_file_count(
 
     is_preload_set = not any("numpy" in word for word in words)
     assert (is_over_ssh, is_preload_set) == expected
+
+
+@pytest.mark.parametrize(
+    "keywords", [{"hosts": "a,b", "ssh_options": "-p 22"}, {"ssh_options": "-v", "role": "-x"}]
+)
+def test_values_with_a_dash_are_read_back(keywords: dict[str, object]) -> None:
+    words, _ = command_line("launch", keywords)
+
+    found = split([*words, "train.py"]).options
+
+    assert {name: found[name][-1].value for name in keywords} == keywords

@@ -177,7 +177,10 @@ def _text(
         raise UsageError(f"{shown} needs a value", hint)
     text = rest.popleft()
     if is_option(text):
-        raise UsageError(f"{shown} needs a value, but {text} is an option", hint)
+        raise UsageError(
+            f"{shown} needs a value, but {text} is an option",
+            f"{hint}, or {shown}={text} if that is its value",
+        )
     # A backslash and a space at the end of a line give such a word.
     if text.isspace() and not rest:
         from clusterrun.job.mistakes import BLANK_AFTER_BACKSLASH

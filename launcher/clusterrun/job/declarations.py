@@ -14,7 +14,7 @@ follow from the field. A module with subjects must not have ``from __future__ im
 because its annotations are read as objects.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -52,6 +52,8 @@ class Value(Struct, frozen=True):
     """The text that the option alone, without a value, stands for; "" if it needs a value."""
     repeated: bool = False
     """The option may be repeated; its field is a tuple with all values."""
+    join: Callable[[Iterable[str]], str] = ",".join
+    """Makes one text of the items of a Python list or dict; an item of a dict is ``KEY=VALUE``."""
 
 
 class Option(Struct, frozen=True):
@@ -144,7 +146,7 @@ def format_value(value: object) -> str:
         case bool():
             return str(value).lower()
         case float():
-            return f"{value:g}"
+            return repr(float(value)).removesuffix(".0")
         case Enum():
             return str(value.value)
         case tuple():
@@ -157,7 +159,7 @@ def option_words(row: Row, text: str, typed: str) -> list[str]:
     """Return the command-line words for the flag ``typed`` of this option with the value ``text``."""
     if not row.metavar:
         return [typed]
-    return [f"{typed}={text}"] if row.needs_equals else [typed, text]
+    return [f"{typed}={text}"] if row.needs_equals or text.startswith("-") else [typed, text]
 
 
 @cache

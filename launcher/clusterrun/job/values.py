@@ -5,7 +5,7 @@ Optional types are for options without a default.
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum, IntFlag
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
@@ -159,6 +159,12 @@ def _ssh_options(text: str) -> tuple[str, ...]:
     return words
 
 
+def _joined_words(words: Iterable[str]) -> str:
+    from shlex import join
+
+    return join(words)
+
+
 Name = Annotated[str, Value(str, "NAME")]
 RunId = Annotated[str, Value(_run_id, "ID")]
 Role = Annotated[str, Value(_role, "NAME")]
@@ -169,9 +175,9 @@ LocalRankArgument = Annotated[
     str, Value(_local_rank_argument, "[=local-rank|local_rank]", implied="true")
 ]
 """The argument's name without dashes; "" if none is passed."""
-ShellCommand = Annotated[str, Value(_shell_command, "COMMAND")]
-Command = Annotated[tuple[str, ...], Value(_command, "COMMAND")]
-SshOptions = Annotated[tuple[str, ...], Value(_ssh_options, "OPTIONS")]
+ShellCommand = Annotated[str, Value(_shell_command, "COMMAND", join=_joined_words)]
+Command = Annotated[tuple[str, ...], Value(_command, "COMMAND", join=_joined_words)]
+SshOptions = Annotated[tuple[str, ...], Value(_ssh_options, "OPTIONS", join=_joined_words)]
 
 
 # Numbers
@@ -690,9 +696,17 @@ def _line_filters(text: str) -> tuple[str, ...]:
     return found
 
 
-Streams = Annotated[StreamChoice | None, Value(_streams, "N|LOCALRANK:N,...")]
+def _joined_streams(pairs: Iterable[str]) -> str:
+    return ",".join(pairs).replace("=", ":")
+
+
+def _joined_filters(texts: Iterable[str]) -> str:
+    return ",".join(text.replace(",", ",,") for text in texts)
+
+
+Streams = Annotated[StreamChoice | None, Value(_streams, "N|LOCALRANK:N,...", join=_joined_streams)]
 LinePrefix = Annotated[str | None, Value(_line_prefix, "TEXT")]
-LineFilters = Annotated[tuple[str, ...], Value(_line_filters, "TEXT,...")]
+LineFilters = Annotated[tuple[str, ...], Value(_line_filters, "TEXT,...", join=_joined_filters)]
 """Texts to search for; ``,,`` stands for a comma."""
 
 

@@ -54,6 +54,9 @@ _RANK_IMPORTS = {"cloudpickle"}
 """Modules that rank.py imports."""
 
 
+_TEXTS = (str, bytes, os.PathLike)
+
+
 def options_from_keywords(function: str, keywords: Mapping[str, object]) -> Layer:
     """Return the options that keywords set, each with its name as origin; None and False set nothing.
 
@@ -82,14 +85,16 @@ def _option_values(row: Row, name: str, value: object) -> Iterable[str]:
         return _values(value)
     if name == "preload" and not value:
         return ["none"]
-    return [",".join(_values(value))]
+    if isinstance(value, Iterable) and not isinstance(value, _TEXTS):
+        return [row.value.join(_values(value))]
+    return _values(value)
 
 
 def _values(value: object) -> Iterable[str]:
     match value:
         case Mapping():
             return [f"{name}={format_value(_not_none(name, text))}" for name, text in value.items()]
-        case str() | bytes() | os.PathLike():
+        case _ if isinstance(value, _TEXTS):
             return [os.fsdecode(value)]
         case Iterable():
             return [format_value(each) for each in value]
