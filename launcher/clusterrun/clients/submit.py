@@ -25,10 +25,11 @@ from clusterrun.job.program import (
     find_program,
     misplaced_options,
 )
-from clusterrun.job.removed_options import REMOVED_SUBMIT_OPTIONS
+from clusterrun.job.removed_options import REMOVED_OPTIONS, REMOVED_SUBMIT_OPTIONS
 from clusterrun.job.resolve import environment, read_sources
 from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, layer_of, value_of
 from clusterrun.job.this_process import CommandResult, ThisProcess, run_command, this_process
+from clusterrun.job.torchrun import with_conf
 from clusterrun.job.values import number
 
 # The options
@@ -219,7 +220,8 @@ def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | N
 
     typed = words[0].partition("=")[0]
     name = typed.lstrip("-").replace("_", "-")
-    if instead := REMOVED_SUBMIT_OPTIONS.get(name.replace("-", "_")):
+    removed = REMOVED_OPTIONS | REMOVED_SUBMIT_OPTIONS
+    if instead := removed.get(name.replace("-", "_")):
         return UsageError(f"there is no option {typed} any more", instead)
     is_slurms = "srun" in (foreign_option(name) or {})
     is_nearly_ours = len(name) > 1 and any(each.startswith(name) for each in known)
@@ -318,10 +320,10 @@ def describe(
     memory = request.memory_per_gpu
     # Without GPUs, the amounts are per worker.
     units = (gpus and gpus.number) or workers or 1
-    in_options, in_words = job, words.value
+    in_options, in_words = with_conf(job), words.value
     if job_file.services:
         # Services can't be options, so the nodes read the job file.
-        in_options = job[:3]
+        in_options = with_conf(job[:3])
         config = value_of("config", job[:3]).value
         in_words = ("--config", config, *(["--"] if line.after_dashes else []), *line.words)
     elif in_words[1:2] == ("--",):

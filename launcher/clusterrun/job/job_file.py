@@ -191,14 +191,19 @@ def _variable(entry: Entry) -> Setting[str]:
 
 def _program(given: Mapping[str, Entry]) -> Setting[tuple[str, ...]]:
     named = [given[key] for key in ("script", "module") if key in given]
+    args = given["args"].texts() if "args" in given else ()
     if not named:
+        if args:
+            raise UsageError(
+                f"{given['args'].origin}: goes with script or module, and the file has neither",
+                "add a line script: FILE, or type the arguments after SCRIPT",
+            )
         return Setting((), "default")
     if len(named) == 2:
         raise UsageError(
             f"{named[0].origin} and {named[1].origin}: both set a program",
             "remove one of the two lines",
         )
-    args = given["args"].texts() if "args" in given else ()
     return Setting((named[0].text(), *args), named[0].origin)
 
 

@@ -17,7 +17,15 @@ from clusterrun.job.clusters.found import DetectionContext, Found, Variables, fi
 from clusterrun.job.declarations import Setting, format_value
 from clusterrun.job.job import TaskLayout
 from clusterrun.job.options import NodeLauncher
-from clusterrun.job.sources import CommandLine, Layer, find, from_exports, layer_of, value_of
+from clusterrun.job.sources import (
+    CommandLine,
+    Layer,
+    find,
+    from_exports,
+    layer_of,
+    strength,
+    value_of,
+)
 from clusterrun.job.torchrun import ONE_WORKER, TORCHRUN
 from clusterrun.job.values import Endpoint, NodeRange, is_link_local
 
@@ -172,7 +180,13 @@ def _own_rank(
 
 def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Setting[str]:
     asked, paddlecloud = value_of("cluster", layers), find("use_paddlecloud", layers)
-    if not asked.value and paddlecloud and paddlecloud.value:
+    at, paddle_at = (strength(name, layers) for name in ("cluster", "use_paddlecloud"))
+    if paddlecloud and paddlecloud.value and (not asked.value or paddle_at <= at):
+        if paddle_at == at and asked.value not in {"", "paddle"}:
+            raise UsageError(
+                f"{paddlecloud.origin} means --cluster paddle, but cluster is {asked}",
+                "remove one of the two",
+            )
         return Setting("paddle", paddlecloud.origin)
     if is_nested and asked.value in {"", NO_CLUSTER}:
         return Setting(NO_CLUSTER, "inside a worker")

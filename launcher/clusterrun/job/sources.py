@@ -107,7 +107,7 @@ class JobFile(Struct, frozen=True):
         """Return the settings that apply if the command line names another program."""
         if not self.words.value:
             return self.settings
-        own = {"module", "no_python"}
+        own = {"module", "no_python", "run_path"}
         return {name: it for name, it in self.settings.items() if name not in own}
 
 
@@ -169,6 +169,11 @@ def value_of(name: str, layers: Sequence[Layer]) -> Setting[Any]:
 
     """
     return find(name, layers) or Setting(OPTIONS[name].default, "default")
+
+
+def strength(name: str, layers: Sequence[Layer]) -> int:
+    """Return the index of the first layer that sets the option; the number of layers if none does."""
+    return next((at for at, layer in enumerate(layers) if layer.get(name)), len(layers))
 
 
 def find(

@@ -6,7 +6,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import NO_CLUSTER
 from clusterrun.job.declarations import Setting
 from clusterrun.job.options import DEFAULT_LOGS_SPECS, OPTIONS
-from clusterrun.job.sources import Layer, find, layer_of, value_of
+from clusterrun.job.sources import Layer, find, layer_of, strength, value_of
 from clusterrun.job.values import Endpoint
 
 TORCHRUN = "torchrun"
@@ -63,19 +63,12 @@ def translate(
         UsageError: an option is not supported, or two options are incompatible.
 
     """
-    conf = value_of("rdzv_conf", sources)
-    texts = dict(conf.value)
-    by_conf = {
-        name: (Setting(texts[key], f"{conf.origin} {key}"),)
-        for key, name in CONF_KEYS.items()
-        if key in texts
-    }
     by_torch = {
         name: (Setting(environ[variable], variable),)
         for name, variable in TORCH_VARIABLES.items()
         if environ.get(variable)
     }
-    layers = (*sources, by_conf, by_torch, DEFAULTS if called == TORCHRUN else {})
+    layers = (*with_conf(sources), by_torch, DEFAULTS if called == TORCHRUN else {})
     _check_supported(layers)
     warnings = [*_without_effect(layers)]
     if value_of("standalone", layers).value:
@@ -86,6 +79,18 @@ def translate(
         layers, ignored = _c10d(layers, backend)
         warnings += ignored
     return (*layers, _node_0_by_local_addr(layers)), warnings
+
+
+def with_conf(sources: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Return ``sources`` with the options that ``--rdzv-conf`` sets, right behind its own source."""
+    conf, at = value_of("rdzv_conf", sources), strength("rdzv_conf", sources) + 1
+    texts = dict(conf.value)
+    by_conf = {
+        name: (Setting(texts[key], f"{conf.origin} {key}"),)
+        for key, name in CONF_KEYS.items()
+        if key in texts
+    }
+    return (*sources[:at], by_conf, *sources[at:])
 
 
 def default_prefix(called: str, sources: Sequence[Layer]) -> Setting[str | None]:
@@ -145,14 +150,16 @@ def _standalone(layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
 
 def _static(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Return ``layers`` with the endpoint as MASTER_ADDR and MASTER_PORT."""
+    """Return ``layers`` with the endpoint as MASTER_ADDR and MASTER_PORT, stronger than its own source."""
     endpoint = value_of("rdzv_endpoint", layers)
     if endpoint.value is None:
         return layers
     address = Endpoint.parse(endpoint.value)
     host = Setting(address.host, endpoint.origin)
     port = None if address.port is None else Setting(str(address.port), endpoint.origin)
-    return (layer_of(master_addr=host, master_port=port), *_without(layers, "rdzv_endpoint"))
+    at = strength("rdzv_endpoint", layers)
+    as_master = layer_of(master_addr=host, master_port=port)
+    return _without((*layers[:at], as_master, *layers[at:]), "rdzv_endpoint")
 
 
 def _c10d(layers: Sequence[Layer], backend: Setting[str]) -> tuple[tuple[Layer, ...], list[str]]:
