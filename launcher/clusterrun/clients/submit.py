@@ -8,15 +8,24 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Struct
 
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.clients.slurm_job import QueuedJob, SlurmCommand, follow
 from clusterrun.errors import MachineError, UsageError, shell_line
-from clusterrun.job.declarations import Option, Row, Value, by_any_name, option_words, rows_of
-from clusterrun.job.job import ProgramKind, WorkerProgram
+from clusterrun.job.checks import check_compatible
+from clusterrun.job.declarations import (
+    Option,
+    Row,
+    Setting,
+    Value,
+    by_any_name,
+    option_words,
+    rows_of,
+)
+from clusterrun.job.job import JOB_SUBJECTS, Job, ProgramKind, SchedulerJob, WorkerProgram
 from clusterrun.job.node_layout import requested_nodes
 from clusterrun.job.options import OPTIONS, Launcher, NodeLauncher, Ssh
 from clusterrun.job.program import (
@@ -27,9 +36,9 @@ from clusterrun.job.program import (
 )
 from clusterrun.job.removed_options import REMOVED_OPTIONS, REMOVED_SUBMIT_OPTIONS
 from clusterrun.job.resolve import environment, read_sources
-from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, layer_of, value_of
+from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, layer_of, read, value_of
 from clusterrun.job.this_process import CommandResult, ThisProcess, run_command, this_process
-from clusterrun.job.torchrun import with_conf
+from clusterrun.job.torchrun import translate, with_conf
 from clusterrun.job.values import number
 
 # The options
@@ -301,6 +310,7 @@ def describe(
                 f"a script on standard input ({program.value.name}) can't wait in a queue",
                 "save it to a file, and give the file",
             )
+        _check_on_nodes(job, program.value, process.called)
         python = default_interpreter(program.value, process, environ)
         if python.origin != "default" and not is_on_path:
             # The environment that is active here may not be active on the nodes.
@@ -371,6 +381,11 @@ def _check_options(job: Sequence[Layer], request: SlurmRequest) -> None:
             f"{found['dry_run'].origin} works only with a job that starts now",
             "to see what would be submitted, use --print",
         )
+    if found["pdb"].value:
+        raise UsageError(
+            f"{found['pdb'].origin} needs a terminal, but a queued job has none",
+            "start the job in an allocation instead: salloc, then srun --pty",
+        )
     before = found["suspend_before"]
     if request.time is not None and before.value and before.value >= request.time:
         raise UsageError(
@@ -378,6 +393,34 @@ def _check_options(job: Sequence[Layer], request: SlurmRequest) -> None:
             f" {request.time} s (--time)",
             "give a longer time, or fewer seconds",
         )
+
+
+def _check_on_nodes(sources: Sequence[Layer], program: WorkerProgram, called: str) -> None:
+    """Check what each node checks, so that no impossible job waits in the queue.
+
+    Raises:
+        UsageError: two options are incompatible.
+
+    """
+    typed, *others = sources
+    kept = [
+        {name: texts for name, texts in layer.items() if name not in SLURM_SETS} for layer in others
+    ]
+    layers, _ = translate((typed, *kept), {}, called=called)
+    # Slurm sets the rank of the node.
+    layers = (layer_of(node_rank=Setting(0, "Slurm")), *layers)
+    subjects: dict[str, Any] = {
+        subject.__name__.lower(): read(subject, layers) for subject in JOB_SUBJECTS
+    }
+    check_compatible(
+        Job(
+            **subjects,
+            script=program,
+            signals_to_handle="",
+            scheduler=SchedulerJob("Slurm", "", (), ()),
+            origins={name: value_of(name, layers).origin for name in OPTIONS},
+        )
+    )
 
 
 def _gpus_per_node(

@@ -17,13 +17,8 @@ def check_compatible(job: Job) -> None:
         UsageError: two of them are not.
 
     """
-    script = job.script
-    if job.starting.start_method is StartMethod.FORK and script.kind is ProgramKind.EXECUTABLE:
-        raise UsageError(
-            f"{job.origin('start_method')}: only Python scripts and modules can be forked, and"
-            f" --no-python runs {script.name}",
-            "remove one of the two",
-        )
+    if job.starting.start_method is StartMethod.FORK:
+        _check_forkable(job)
     if job.failures.on_hang is not OnHang.REPORT and not job.failures.hang_timeout:
         raise UsageError(
             f"{job.origin('on_hang')}: hangs are not detected, as --hang-timeout is not set",
@@ -46,6 +41,23 @@ def check_compatible(job: Job) -> None:
     _check_pdb(job)
     if job.starting.exec:
         _check_replaceable(job)
+
+
+def _check_forkable(job: Job) -> None:
+    """Check that the workers are Python programs that the fork server may run."""
+    origin, script = job.origin("start_method"), job.script
+    if script.kind is ProgramKind.EXECUTABLE:
+        raise UsageError(
+            f"{origin}: only Python scripts and modules can be forked, and --no-python runs"
+            f" {script.name}",
+            "remove one of the two",
+        )
+    for name, is_set in (("pdb", job.failures.pdb), ("exec", job.starting.exec)):
+        if is_set:
+            raise UsageError(
+                f"{origin} is fork, but with {job.origin(name)} the worker is not forked",
+                "remove one of the two",
+            )
 
 
 def _check_read_once(job: Job) -> None:

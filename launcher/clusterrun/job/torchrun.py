@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from clusterrun.errors import UsageError
 from clusterrun.job.clusters.detection import NO_CLUSTER
 from clusterrun.job.declarations import Setting
-from clusterrun.job.options import DEFAULT_LOGS_SPECS, OPTIONS
+from clusterrun.job.options import DEFAULT_LOGS_SPECS, OPTIONS, NodeLauncher
 from clusterrun.job.sources import Layer, find, layer_of, strength, value_of
 from clusterrun.job.values import Endpoint
 
@@ -141,6 +141,16 @@ def _standalone(layers: Sequence[Layer]) -> tuple[Layer, ...]:
             f"{origin} is for one node, but nnodes is {nnodes}",
             f"remove {origin}, and set the rendezvous endpoint:\n"
             "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
+        )
+    spares, launcher = value_of("spares", layers), value_of("launcher", layers)
+    if spares.value:
+        raise UsageError(
+            f"{origin} is for one node, but spares is {spares}", "remove one of the two"
+        )
+    if launcher.value is NodeLauncher.SSH:
+        raise UsageError(
+            f"{origin} is for this node alone, but {launcher.origin} is ssh",
+            "remove one of the two",
         )
     cluster = value_of("cluster", layers)
     if cluster.value != NO_CLUSTER:
