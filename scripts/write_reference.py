@@ -81,7 +81,9 @@ Options before SCRIPT are clusterrun's, options after it go to the script. A fla
 3. a key of the [job file](job_file.md): `max_restarts: 2`
 4. the [cluster](clusters.md), for nodes, ranks and addresses
 
-`clusterrun --dry-run` prints each value and where it was set.
+Options of a command, such as `--partition` of `submit`, are flags only.
+
+`clusterrun --dry-run` prints the job's values and where each was set.
 """
 
 PAGES = {

@@ -28,6 +28,7 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("clusterrun --numa-binding co", ["plain,core-complex"]),
         ("clusterrun --nproc g", ["plain,gpu"]),
         ("clusterrun --cluster slu", ["plain,slurm"]),
+        ("clusterrun --cluster no", ["plain,none"]),
         ("clusterrun --help rend", ["plain,rendezvous"]),
         ("clusterrun --print-completion z", ["plain,zsh"]),
         ("clusterrun --config jo", ["file,jo"]),

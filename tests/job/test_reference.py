@@ -45,3 +45,7 @@ def test_two_node_example_by_hand_and_under_slurm(monkeypatch: pytest.MonkeyPatc
         "node0",
     )
     assert (by_slurm.agents, by_slurm.agent_rank, by_slurm.rendezvous.master_addr) == (2, 1, "n0")
+
+
+def test_reference_as_it_is_causes_no_warning() -> None:
+    assert describe(__file__, flags={"config": REFERENCE}).warnings == ()

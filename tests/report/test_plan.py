@@ -115,9 +115,9 @@ def test_dry_run_text() -> None:
 
 
 def test_secrets_in_variables_are_redacted() -> None:
-    """In all places that show a variable, and in the options for ssh."""
+    """In all places that show a variable."""
     secret = {"API_TOKEN": "hush", "DATA": "https://me:hush@store/?sig=hush"}
-    described, planned = job(env=secret, ssh_options=("-i", "hush")), plan(worker(0), env=secret)
+    described, planned = job(env=secret), plan(worker(0), env=secret)
 
     text, data = dry_run_text(described, planned), decoded(described, planned)
 

@@ -223,7 +223,7 @@ COMMANDS = (
         takes=("json",),
         about="Print versions, limits, the machine and the variables that a job depends on: what a"
         " bug report needs. Values of variables that may be secret are omitted; host and"
-        " user names are not collected.",
+        " user names are in it only as parts of other values, such as MASTER_ADDR or a path.",
     ),
 )
 """In the order of --help."""

@@ -17,7 +17,7 @@ from clusterrun.cli.commands import COMMANDS_BY_WORD, PROGRAM_OPTIONS, RUN, Comm
 from clusterrun.cli.help import TOPICS
 from clusterrun.cli.splitting import PRINTING
 from clusterrun.errors import UsageError
-from clusterrun.job.clusters.detection import CLUSTERS
+from clusterrun.job.clusters.detection import CLUSTERS, NO_CLUSTER
 from clusterrun.job.declarations import Row, flag
 from clusterrun.job.file_kinds import names_in
 from clusterrun.job.sources import CommandLine
@@ -180,7 +180,7 @@ def _choices(row: Row) -> Iterable[str]:
     """Return the values of an option, from a metavar such as ``N|auto|gpu`` or from a table."""
     match row.name:
         case "cluster":
-            return dict.fromkeys(known.name for known in CLUSTERS)
+            return dict.fromkeys([*(known.name for known in CLUSTERS), NO_CLUSTER])
         case "help":
             return TOPICS
         case "print_completion":

@@ -73,6 +73,9 @@ class Entry(Struct, frozen=True):
 
     def text(self) -> str:
         """Return a single value, with quotes and escapes resolved."""
+        if self.is_list and self.key in NAMES:
+            hint = f"write {self.name}: {NAMES[self.key].value.join(self.texts())}"
+            _expect(yaml.ScalarNode, self.value, self.origin, "a single value is", hint)
         return _text_of(self.value, self.origin)
 
     def texts(self) -> tuple[str, ...]:

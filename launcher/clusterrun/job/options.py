@@ -473,7 +473,8 @@ class Failures(Struct, frozen=True):
     shutdown_timeout: Annotated[
         values.Seconds,
         Option(
-            "How long workers may take to exit after SIGTERM, and leftover processes after success"
+            "How long workers may take to exit after SIGTERM, and leftover processes after success",
+            default="TORCH_ELASTIC_SHUTDOWN_TIMEOUT if set, else 25",
         ),
     ] = 25.0
     pdb: Annotated[

@@ -45,7 +45,7 @@ REMOVED_OPTIONS = {
     "progress_interval": (
         "remove it: a progress bar written to a pipe or file becomes one line every 10 s"
     ),
-    "slurm": SUBMIT_SECTION,
+    "slurm": f"{SUBMIT_SECTION}; instead of groups, write a script with hetjob: docs/slurm.md",
     "ssh_parallel": "remove it: ssh opens 10 connections at a time",
     "ssh_timeout": (
         "remove it: each host has 30 s to answer; for ssh's own limit, --ssh-options '-o"

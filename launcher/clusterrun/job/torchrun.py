@@ -121,7 +121,8 @@ def _check_supported(layers: Sequence[Layer]) -> None:
 
 def _without_effect(layers: Sequence[Layer]) -> Iterator[str]:
     """Yield a warning for each option without effect, with its replacement."""
-    if interval := find("monitor_interval", layers):
+    interval = value_of("monitor_interval", layers)
+    if interval.value != OPTIONS["monitor_interval"].default:
         yield f"{interval.origin} has no effect: clusterrun sees the end of a worker at once"
     handler = value_of("event_log_handler", layers)
     if handler.value != OPTIONS["event_log_handler"].default:

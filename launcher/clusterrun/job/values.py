@@ -302,7 +302,10 @@ def _seconds(text: str) -> float:
     if not 0 <= found <= MAX_WAIT_SECONDS:
         hint = "give a number of seconds, such as 25 or 0.5"
         if unit := re.fullmatch(r"([0-9]{1,5}) ?(s|min|m|h|d)", text.strip()):
-            hint = f"give seconds: {int(unit[1]) * SECONDS_PER_UNIT[unit[2]]}"
+            found = int(unit[1]) * SECONDS_PER_UNIT[unit[2]]
+            hint = f"give seconds: {found}"
+        if found > MAX_WAIT_SECONDS:
+            hint = f"give at most {MAX_WAIT_SECONDS:.0f}, a week in seconds"
         raise UsageError(f"{text!r} is not a time in seconds", hint)
     return found
 

@@ -13,7 +13,7 @@ from clusterrun.job.declarations import format_value
 from clusterrun.job.job import Job, ProgramKind, TaskLayout
 from clusterrun.job.nested_launches import RAS_VARIABLE
 from clusterrun.job.options import OPTIONS, SUBJECTS
-from clusterrun.job.redaction import REDACTED, redacted
+from clusterrun.job.redaction import redacted
 from clusterrun.machine.machine import Gpu
 from clusterrun.planning.plan import MemoryPolicy, NodePlan, WorkerPlan, World
 from clusterrun.report.tables import EMPTY, aligned, listed, table
@@ -147,8 +147,6 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
                 env = {**job.env, **dict(job.late_env)}
                 origins = dict.fromkeys(job.origin(f"env.{variable}") for variable in env)
                 yield name, dict(_redacted(env)), ", ".join(origins) or "default"
-            case "ssh_options" if value:
-                yield name, REDACTED, job.origin(name)
             case "token":
                 yield name, None if job.token is None else "given", job.origin(name)
             case _:
