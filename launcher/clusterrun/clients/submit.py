@@ -303,15 +303,21 @@ def describe(
     _check_options(job, request)
     # --setup may activate an environment with a different clusterrun.
     is_on_path = bool(request.image or request.setup)
-    if not request.image or not words.value:
-        program = find_program(words, job, environ.get("PATH", ""))
-        if program.value.is_standard_input:
-            raise UsageError(
-                f"a script on standard input ({program.value.name}) can't wait in a queue",
-                "save it to a file, and give the file",
-            )
-        _check_on_nodes(job, program.value, process.called)
-        python = default_interpreter(program.value, process, environ)
+    if request.image and words.value:
+        # The program may exist only in the image.
+        is_any = value_of("no_python", job).value
+        kind = ProgramKind.EXECUTABLE if is_any else ProgramKind.SCRIPT
+        program = WorkerProgram(kind, words.value[0], words.value[1:])
+    else:
+        program = find_program(words, job, environ.get("PATH", "")).value
+    if program.is_standard_input:
+        raise UsageError(
+            f"a script on standard input ({program.name}) can't wait in a queue",
+            "save it to a file, and give the file",
+        )
+    _check_on_nodes(job, program, process.called)
+    if not request.image:
+        python = default_interpreter(program, process, environ)
         if python.origin != "default" and not is_on_path:
             # The environment that is active here may not be active on the nodes.
             job = (*job, layer_of(python=python))
