@@ -116,7 +116,7 @@ def test_server_that_is_not_ready_in_time_is_killed_and_restarts(clusterrun: Lau
         import os, pathlib
         def of(pid, name):
             try:
-                return (pathlib.Path("/proc") / pid / name).read_bytes().decode()
+                return (pathlib.Path("/proc") / pid / name).read_bytes().decode(errors="replace")
             except OSError:
                 return ""
         mine = os.environ["MARK_OF_A_TESTED_JOB"]
