@@ -63,6 +63,7 @@ _UNCONDITIONAL_BLOCKS = tuple(
     for name in ("With", "AsyncWith", "ClassDef", "Try", "TryStar")
     if hasattr(_ast, name)
 )
+_TRIES = tuple(getattr(_ast, name) for name in ("Try", "TryStar") if hasattr(_ast, name))
 _ENVIRONMENTS = ("os.environ", "os.environb", "environ", "environb")
 _STREAMS = ("sys.stdout", "sys.stderr")
 
@@ -128,6 +129,8 @@ class ScriptWalk:
         self._source = SourceFile(None, "", "", is_main=False)
         self._depth = 0
         """Number of blocks and functions around that may not run."""
+        self._tries = 0
+        """Number of ``try`` statements around."""
         self._began = time.process_time()
 
     def read_script(self, source: bytes, path: str) -> None:
@@ -261,6 +264,8 @@ class ScriptWalk:
             self._children(node)
 
     def _children(self, node: Any) -> None:
+        depth, is_try = self._depth, isinstance(node, _TRIES)
+        self._tries += is_try
         for child in children(node):
             if isinstance(child, (_ast.stmt, *_CLAUSES)):
                 is_statement = isinstance(child, _ast.stmt)
@@ -271,14 +276,27 @@ class ScriptWalk:
                 else:
                     self._children(child)
                 self._depth -= may_not_run
+                if is_try and not isinstance(child, _IMPORTS):
+                    self._may_have_raised()
             else:
                 self._expressions([child])
+        if is_try:
+            self._tries, self._depth = self._tries - 1, depth
         value = node.value if isinstance(node, _ast.Assign) else None
         for target in getattr(node, "targets", None) or [getattr(node, "target", None)]:
             if isinstance(target, _ast.Subscript) and dotted_name(target.value) in _ENVIRONMENTS:
                 self._set_variable(index_of(target), value, node)
         if isinstance(node, _ast.ClassDef) and node.decorator_list:
             self._note_side_effect(node)
+        # It may change an object in place, as "path += [...]" does, but no number or text.
+        if isinstance(node, _ast.AugAssign) and not isinstance(node.value, _ast.Constant):
+            self._note_side_effect(node)
+
+    def _may_have_raised(self) -> None:
+        """Note that the rest of the ``try`` around, if there is one, may not run."""
+        # After a side effect, nothing is preloaded, and sys.path may have other modules.
+        if self._tries and not self.first_side_effect:
+            self._depth += 1
 
     def _expressions(self, expressions: Iterable[Any]) -> None:
         """Find calls in expressions, and assignments to anything but names."""
@@ -321,6 +339,8 @@ class ScriptWalk:
         package = wanted.package
         if package == self._own_package or not is_builtin_or_installed(package):
             self._run_own(wanted)
+            if not file_of(wanted.name):
+                self._may_have_raised()
         elif is_stdlib(package):
             self._preload([wanted])
         elif package == TORCH:
