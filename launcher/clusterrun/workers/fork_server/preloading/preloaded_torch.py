@@ -8,6 +8,7 @@ before the import run twice. That is cached, and later workers of the script are
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 
@@ -127,6 +128,7 @@ class PreloadedTorch:
         """Yield what the import reads besides variables and modules, each with a value to compare."""
         yield "the CPUs that it may use", affinity()
         yield "how libraries are loaded", sys.getdlopenflags()
+        yield "how modules are imported", (id(builtins.__import__), self._finders())
         yield "standard output or error", (id(sys.stdout), id(sys.stderr))
         yield _SEARCH_PATH, (list(sys.path), [id(each) for each in sys.path_hooks])
         filters: Any = getattr(sys.modules.get("warnings"), "filters", ())
@@ -140,6 +142,12 @@ class PreloadedTorch:
             # Only those that existed before the script began.
             names = self._facts.get("a logger", loggers)
             yield "a logger", {name: _state(loggers.get(name)) for name in names}
+
+    def _finders(self) -> list[int]:
+        """Return the finders that search for an installed module: those of import hooks stand first."""
+        names = [getattr(each, "__name__", "") for each in sys.meta_path]
+        end = names.index("PathFinder") if "PathFinder" in names else None
+        return [id(each) for each in sys.meta_path[:end] if each is not self]
 
 
 def _state(logger: Any) -> object:
