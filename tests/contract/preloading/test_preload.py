@@ -230,6 +230,14 @@ HAZARDS = {
         "import mmap; MEMORY = mmap.mmap(-1, 4096)",
         "a module made memory or a lock that all ranks would share (",
     ),
+    "temporary_folder": Hazard(
+        """
+        import os, tempfile
+        tempfile.tempdir = os.getcwd()
+        os.environ["OF_HAZARD"] = tempfile.mkdtemp()
+        """,
+        "a module made a folder that all ranks would share (OF_HAZARD={folder}/tmp",
+    ),
     # A debugger or a profiler.
     "tracer": Hazard(
         "import sys; sys.settrace(lambda *_: None)", "a debugger or a profiler is active"

@@ -9,6 +9,7 @@ import sys
 
 from ..kernel import affinity, children_of, flush_all, status_field, text_of, tracer_of
 from .module_files import is_stdlib_path
+from .torch_variables import dynamo_reads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,6 +176,9 @@ DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/xpu")
 _LIBC_SIGNALS = 0b11 << 31
 """Signals 32 and 33, which the C library uses for its threads (nptl(7))."""
 
+_MODE_OF_MKDTEMP = 0o40700
+"""A folder (S_IFDIR) that only its owner may use."""
+
 RESTARTED_THREADS = frozenset({"jemalloc_bg_thd"})
 """Names of threads that their library (jemalloc) starts again in a forked child."""
 
@@ -186,6 +190,7 @@ class ProcessState:
         self._descriptors = frozenset(_descriptors())
         self._shared = frozenset(_memory_shared_with_children())
         self._properties = list(_properties())
+        self._variables = dict(os.environ)
 
     def change(self) -> str | None:
         """Return a change since ``__init__`` that a fork would break, if there is one."""
@@ -199,6 +204,9 @@ class ProcessState:
         for shared in _memory_shared_with_children():
             if shared not in self._shared:
                 return f"a module made memory or a lock that all ranks would share ({shared})"
+        folder = self._temporary_folder()
+        if folder:
+            return f"a module made a folder that all ranks would share ({folder})"
         children = children_of(os.getpid())
         if children:
             return f"a module started process {children[0]}"
@@ -206,6 +214,25 @@ class ProcessState:
             if before != now:
                 return f"a module changed {name}"
         return why_traced() or _thread_or_gpu_context()
+
+    def _temporary_folder(self) -> str | None:
+        """Return a new variable with a folder that ``mkdtemp`` has made, if there is one.
+
+        The first rank to end may remove it, as with matplotlib's MPLCONFIGDIR.
+        """
+        # None if no module has asked where temporary files belong.
+        root = getattr(sys.modules.get("tempfile"), "tempdir", None)
+        for name, value in os.environ.items():
+            is_new = bool(root) and self._variables.get(name) != value
+            # That of torch, TORCHINDUCTOR_CACHE_DIR, is the same in all processes of a user.
+            if is_new and value.startswith(f"{root}{os.sep}") and not dynamo_reads(name):
+                try:
+                    mode = os.stat(value).st_mode
+                except OSError:
+                    continue
+                if mode == _MODE_OF_MKDTEMP:
+                    return f"{name}={value}"
+        return None
 
 
 def _properties() -> Iterator[tuple[str, object]]:
