@@ -1144,3 +1144,29 @@ def test_import_that_cannot_be_killed(clusterrun: Launcher, tmp_path: Path) -> N
 
 
 PTRACE_SEIZE = 0x4206  # sys/ptrace.h
+
+
+@pytest.mark.parametrize("edited", ["__file__", "'local.py'"])
+def test_variable_that_an_edited_file_sets_before_an_import(
+    installed: Installed, edited: str
+) -> None:
+    """The next attempt imports the module with it."""
+    installed.add("numpy", "import os; SEEN = os.environ.get('WANTED')")
+    (installed.clusterrun.folder / "local.py").write_text("NAME = 1\n")
+
+    ended = installed.ended(
+        f"""
+        import local, numpy, os, pathlib, time
+        print("seen", numpy.SEEN, flush=True)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            if os.environ["RANK"] != "0":
+                time.sleep(100)
+            path = pathlib.Path({edited})
+            path.write_text("import os; os.environ['WANTED'] = '1'\\n" + path.read_text())
+            exit(1)
+        """,
+        *("--preload=auto", "--max-restarts=1"),
+        workers=2,
+    )
+
+    assert (ended.code, ended.out.count("seen 1")) == (0, 2), ended.err

@@ -13,7 +13,7 @@ from .worker_signals import set_as_python_does
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import ModuleType
     from typing import Any
     from warnings import WarningMessage
@@ -86,6 +86,8 @@ class Script:
             # ``__file__`` is absolute since Python 3.9.
             self.path = os.path.join(current_folder, self._name)
         self._stamp: tuple[int, ...] = ()
+        self._stamps: dict[str, tuple[int, ...]] = {}
+        """Of the files whose text decided what is imported before the fork."""
         self.warnings: list[WarningMessage] = []
         """The compiler's."""
         if self.is_module:
@@ -102,11 +104,19 @@ class Script:
         """Compile the script again if it has changed.
 
         Raises:
-            CannotRunInPlace: it can't be read or compiled any more.
+            CannotRunInPlace: it can't be read or compiled any more, or another text may need other imports
+                before the fork.
 
         """
+        for path, stamp in self._stamps.items():
+            if _stamp_of(path) != stamp:
+                raise CannotRunInPlace(f"{path} has changed")
         if not self.is_module:
             self._read()
+
+    def note_files(self, paths: Iterable[str]) -> None:
+        """Note the files whose text decided what is imported before the fork."""
+        self._stamps = {path: _stamp_of(path) for path in paths}
 
     def _read(self) -> bytes:
         try:
@@ -115,9 +125,8 @@ class Script:
                     f"{self._name} is not a file with Python source", costs_time=False
                 )
             with open(self.path, "rb") as file:
-                found = os.fstat(file.fileno())
+                stamp = _stamp_of(file.fileno())
                 source = file.read()
-            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
             if stamp != self._stamp:
                 self.code, self.warnings = compile_quietly(source, self.path)
                 self._stamp = stamp
@@ -175,6 +184,15 @@ class Script:
 
     def _new_main(self) -> ModuleType:
         return new_main(self._script_namespace, "" if self.is_module else self.path)
+
+
+def _stamp_of(file: str | int) -> tuple[int, ...]:
+    """Return what changes with a file's text; nothing if it can't be read."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list[WarningMessage]]:

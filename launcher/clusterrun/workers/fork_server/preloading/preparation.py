@@ -111,6 +111,8 @@ class ScriptPreparation:
         self._plan = plan = plan_preload(request, walk, script.reexec_cache.why())
         if request.only_first is not None:
             plan.keep_first(*request.only_first)
+        if request.preload == AUTO and plan.in_order:
+            script.note_files(source.path for source in walk.sources)
         if plan.why_spawn and not request.must_fork:
             raise CannotRunInPlace(plan.why_spawn, costs_time=bool(plan.not_preloaded))
         return script
