@@ -1170,3 +1170,32 @@ def test_variable_that_an_edited_file_sets_before_an_import(
     )
 
     assert (ended.code, ended.out.count("seen 1")) == (0, 2), ended.err
+
+
+SERVICE = """
+    script: train.py
+    services:
+      other:
+        command: "echo it is ${OF_NUMPY-unset} >new; mv new seen; sleep 100"
+        on_failure: ignore
+"""
+
+
+def test_variable_of_a_preloaded_module_does_not_reach_services(installed: Installed) -> None:
+    installed.add("numpy", "import os; os.environ['OF_NUMPY'] = 'set'")
+    folder = installed.clusterrun.folder
+    train = """
+        import numpy, os, time
+        while not os.path.exists("seen"):
+            time.sleep(0.05)
+        print("of train", os.environ["OF_NUMPY"], "of service", open("seen").read())
+    """
+    (folder / "train.py").write_text(dedent(train))
+    (folder / "job.yaml").write_text(dedent(SERVICE))
+
+    ended = installed.clusterrun.command(
+        *("--config", "job.yaml"), workers=2, environ={"PYTHONPATH": str(installed.folder)}
+    ).ended()
+
+    assert ended.code == 0, ended.err
+    assert ended.out.count("of train set of service it is unset") == 2

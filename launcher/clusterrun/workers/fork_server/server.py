@@ -131,6 +131,8 @@ class Server:
         self.agent = agent
         self.ignored = {n for n in worker_signals.SHIELDED if signal.getsignal(n) == signal.SIG_IGN}
         """The signals that the launcher was started with as ignored."""
+        self.environment = dict(os.environ)
+        """The job's, without what imports before the fork set."""
         self.preparation = preparation
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Many requests to start a worker, with three descriptors each, may arrive at once.

@@ -140,8 +140,8 @@ class WorkerStart:
         resource.setrlimit(resource.RLIMIT_NOFILE, self._request.open_files)
 
     def _environment(self) -> dict[str, str]:
-        """Return the server's environment, which is the job's, with the variables of this worker."""
-        environment = {**os.environ, **self._request.variables}
+        """Return the job's environment with the variables of this worker."""
+        environment = {**self._server.environment, **self._request.variables}
         startup = self._request.startup_folder
         if startup is not None:
             # Without a trailing separator, which would mean the current folder.
