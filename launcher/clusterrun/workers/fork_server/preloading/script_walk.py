@@ -288,8 +288,13 @@ class ScriptWalk:
                 self._set_variable(index_of(target), value, node)
         if isinstance(node, _ast.ClassDef) and node.decorator_list:
             self._note_side_effect(node)
-        # It may change an object in place, as "path += [...]" does, but no number or text.
-        if isinstance(node, _ast.AugAssign) and not isinstance(node.value, _ast.Constant):
+        # It may change an object in place, as "path += [...]" does, but no number or text. The list
+        # __all__ is the module's own.
+        if (
+            isinstance(node, _ast.AugAssign)
+            and not isinstance(node.value, _ast.Constant)
+            and dotted_name(node.target) != "__all__"
+        ):
             self._note_side_effect(node)
 
     def _may_have_raised(self) -> None:
