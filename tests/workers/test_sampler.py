@@ -232,8 +232,8 @@ AFTER = {"busy": 100, "idle": 5050, "ran": 40, "queued": 20, "waited": 50, "all"
 @pytest.mark.parametrize(
     ("group", "mount", "held", "throttled"),
     [
-        ("0::/job", "cgroup2 none rw", "throttled_usec 9000000", 0.4),
-        # Less than the periods in which the quota was used up.
+        # More than the periods in which the quota was used up, 0.4 of all; and less.
+        ("0::/job", "cgroup2 none rw", "throttled_usec 9000000", 9.0),
         ("4:cpu,cpuacct:/job", "cgroup none rw,cpu,cpuacct", "throttled_time 300000000", 0.3),
     ],
     ids=["version 2", "version 1"],
@@ -260,14 +260,14 @@ def test_counters_of_an_invented_machine(
     samples = sample_node({0: 7}, program, 1.0, 1, root=tmp_path)
 
     [window] = samples.ranks[0].windows
-    # On a busy machine the window is longer, and all shares are smaller by the same factor.
-    assert 0.1 < window.cpu < 0.45
-    assert window.throttled is not None
-    assert window.throttled / window.cpu == pytest.approx(throttled / 0.4, rel=0.1)
-    assert window.queue / window.cpu == pytest.approx(0.5, rel=0.1)
+    # On a busy machine the window is longer than a second, and shares of its time are smaller.
+    seconds = 0.4 / window.cpu
+    assert 0.9 < seconds < 10.0
+    assert window.queue == pytest.approx(0.2 / seconds, rel=0.1)
+    assert window.throttled == pytest.approx(min(0.4, throttled / seconds), rel=0.1)
     assert window.states == {"futex_wait_queue": 1.0}
     assert (samples.cpus, samples.busy, samples.busy_by_job) == (1, 0.5, 0.4)
-    assert samples.pressure == {"io": pytest.approx(0.5, abs=0.1)}
+    assert samples.pressure == {"io": pytest.approx(0.5 / seconds, rel=0.1)}
     assert samples.ptrace_scope == 1
 
 
