@@ -423,20 +423,13 @@ def test_closed_workers_raise_value_error() -> None:
         workers.run(os.getpid)
 
 
-def test_ranks_run_exit_handlers_and_flush_on_close(caller: Launcher) -> None:
-    """Their threads finish, too. A forked child of the caller can't end the ranks."""
-    job = caller.script(
-        """
-        import atexit, os, sys, threading, clusterrun
+CALLS_IN_FORKED_CHILD = """
+        import os, signal
 
-        def leaves_work():
-            atexit.register(print, "exit handler")
-            threading.Timer(0.2, print, ["thread"]).start()
-            sys.stdout.write("no end of line")
-
-        with clusterrun.Workers(1) as workers:
+        def call_in_forked_child(workers):
             child = os.fork()
             if child == 0:
+                signal.alarm(10)
                 try:
                     workers.run(int)
                 except RuntimeError as error:
@@ -444,6 +437,24 @@ def test_ranks_run_exit_handlers_and_flush_on_close(caller: Launcher) -> None:
                 workers.close()
                 os._exit(0)
             os.waitpid(child, 0)
+"""
+"""The beginning of a script: a child's calls are refused, and end no rank. A child that hangs is killed."""
+
+
+def test_ranks_run_exit_handlers_and_flush_on_close(caller: Launcher) -> None:
+    """Their threads finish, too. A forked child of the caller can't end the ranks."""
+    job = caller.script(
+        CALLS_IN_FORKED_CHILD
+        + """
+        import atexit, sys, threading, clusterrun
+
+        def leaves_work():
+            atexit.register(print, "exit handler")
+            threading.Timer(0.2, print, ["thread"]).start()
+            sys.stdout.write("no end of line")
+
+        with clusterrun.Workers(1) as workers:
+            call_in_forked_child(workers)
             workers.run(leaves_work)
         """
     )
@@ -576,8 +587,9 @@ def test_keyword_arguments_with_any_name() -> None:
 
 def test_call_of_daemon_thread_blocks_neither_forked_child_nor_end(caller: Launcher) -> None:
     job = caller.script(
-        """
-        import os, signal, threading, time, clusterrun
+        CALLS_IN_FORKED_CHILD
+        + """
+        import threading, time, clusterrun
 
         def waits():
             print("begun", flush=True)
@@ -594,16 +606,7 @@ def test_call_of_daemon_thread_blocks_neither_forked_child_nor_end(caller: Launc
         threading.Thread(target=call, daemon=True).start()
         while not os.path.exists("begun"):
             time.sleep(0.01)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(10)
-            try:
-                workers.run(int)
-            except RuntimeError as error:
-                print(error, flush=True)
-            workers.close()
-            os._exit(0)
-        os.waitpid(child, 0)
+        call_in_forked_child(workers)
         """
     )
 

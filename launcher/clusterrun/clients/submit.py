@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from msgspec import Struct
 
@@ -25,7 +25,7 @@ from clusterrun.job.declarations import (
     option_words,
     rows_of,
 )
-from clusterrun.job.job import JOB_SUBJECTS, Job, ProgramKind, SchedulerJob, WorkerProgram
+from clusterrun.job.job import Job, ProgramKind, SchedulerJob, WorkerProgram
 from clusterrun.job.node_layout import requested_nodes
 from clusterrun.job.options import OPTIONS, Launcher, NodeLauncher, Ssh
 from clusterrun.job.program import (
@@ -35,8 +35,8 @@ from clusterrun.job.program import (
     misplaced_options,
 )
 from clusterrun.job.removed_options import REMOVED_OPTIONS, REMOVED_SUBMIT_OPTIONS
-from clusterrun.job.resolve import environment, read_sources
-from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, layer_of, read, value_of
+from clusterrun.job.resolve import environment, read_sources, read_subjects
+from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, layer_of, value_of
 from clusterrun.job.this_process import CommandResult, ThisProcess, run_command, this_process
 from clusterrun.job.torchrun import translate, with_conf
 from clusterrun.job.values import number
@@ -415,12 +415,9 @@ def _check_on_nodes(sources: Sequence[Layer], program: WorkerProgram, called: st
     layers, _ = translate((typed, *kept), {}, called=called)
     # Slurm sets the rank of the node.
     layers = (layer_of(node_rank=Setting(0, "Slurm")), *layers)
-    subjects: dict[str, Any] = {
-        subject.__name__.lower(): read(subject, layers) for subject in JOB_SUBJECTS
-    }
     check_compatible(
         Job(
-            **subjects,
+            **read_subjects(layers),
             script=program,
             signals_to_handle="",
             scheduler=SchedulerJob("Slurm", "", (), ()),

@@ -209,6 +209,11 @@ class Job(Struct, frozen=True, kw_only=True):
         return dict(self.program.env)
 
     @property
+    def all_env(self) -> dict[str, str]:
+        """Variables for the workers, with those that name a worker's variables as they were written."""
+        return {**self.env, **dict(self.late_env)}
+
+    @property
     def nnodes(self) -> int:
         """The number of nodes without spares; with MIN:MAX, the maximum."""
         return self.workers.nnodes.maximum

@@ -227,6 +227,16 @@ def environment(layers: Sequence[Layer]) -> dict[str, Setting[str]]:
     }
 
 
+def read_subjects(layers: Sequence[Layer]) -> dict[str, Any]:
+    """Return the options of a job by subject, as the fields of ``Job`` have them.
+
+    Raises:
+        UsageError: an option has an impossible value.
+
+    """
+    return {subject.__name__.lower(): read(subject, layers) for subject in JOB_SUBJECTS}
+
+
 def build_job(  # noqa: PLR0913 - a job is made of all that is known
     layout: NodeLayout,
     variables: Variables,
@@ -286,9 +296,7 @@ def build_job(  # noqa: PLR0913 - a job is made of all that is known
         "signals_to_handle": value_of("signals_to_handle", layers),
     }
     prefix = find("log_line_prefix_template", layers) or default_prefix(process.called, layers)
-    subjects: dict[str, Any] = {
-        subject.__name__.lower(): read(subject, layers) for subject in JOB_SUBJECTS
-    }
+    subjects = read_subjects(layers)
     subjects["output"] = replace(subjects["output"], log_line_prefix_template=prefix.value)
     all_env = {**env, **_outer_step(value_of("run_id", layers).value, variables)}
     worker_env = tuple((name, setting.value) for name, setting in all_env.items())

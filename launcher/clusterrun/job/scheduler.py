@@ -28,8 +28,8 @@ def find_scheduler_job(
     """Return the scheduler's job, when it ends, how many times it was restarted, and why its end is unknown.
 
     The scheduler is asked for the end only if an option needs it. ``cluster`` is the detected cluster:
-    with ``--cluster none`` (but not with ``--standalone``), and inside a worker of another job, there is no scheduler. ``agent_rank``
-    is None if it is not known yet.
+    with ``--cluster none`` (but not with ``--standalone``), and inside a worker of another job, there is
+    no scheduler. ``agent_rank`` is None if it is not known yet.
 
     Raises:
         UsageError: a variable is not a number.
@@ -72,9 +72,7 @@ def _find_job(
     if here is None:
         return None, Setting(None, "default")
     scheduler, found = here[0].scheduler, here[1]
-    job_id = found.value if scheduler.has_id else ""
-    if (index := variables.text(scheduler.index_variable)) and index.value != "0":
-        job_id = f"{job_id}[{index.value}]"
+    job_id = scheduler.id_of(found, variables).value if scheduler.has_id else ""
     end_command = (*scheduler.end_command, job_id) if scheduler.end_command else ()
     requeue = (*scheduler.requeue, job_id) if scheduler.requeue else ()
     return scheduler, Setting(

@@ -388,8 +388,9 @@ def with_services(
 ) -> Job:
     """Return the job with the services of its file.
 
-    ``late_env`` are the variables that wait for the workers'. With ``has_main_count``, an option sets the number of the main program's workers on each node. A
-    number from a cluster or ``--devices`` is ignored, because it counts the GPUs of all programs.
+    ``late_env`` are the variables that wait for the workers'. With ``has_main_count``, an option sets the
+    number of the main program's workers on each node. A number from a cluster or ``--devices`` is
+    ignored, because it counts the GPUs of all programs.
 
     Raises:
         UsageError: an option cannot be used with services, or a service has no node.
@@ -417,7 +418,7 @@ def with_services(
     origins = {**job.origins, **late_origins}
     late = tuple((name, setting.value) for name, setting in late_env.items())
     job = replace(job, services=services, late_env=late, origins=origins)
-    if "PORT" in job.env.keys() | late_env.keys():
+    if "PORT" in job.all_env:
         raise UsageError(
             f"{job.origin('env.PORT')}: PORT is a variable that clusterrun sets for each worker",
             "remove it; a service may say port: 8000",

@@ -144,9 +144,8 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
             case "master_addr":
                 yield name, job.rendezvous.master_addr or world.master_addr, job.origin(name)
             case "env":
-                env = {**job.env, **dict(job.late_env)}
-                origins = dict.fromkeys(job.origin(f"env.{variable}") for variable in env)
-                yield name, dict(_redacted(env)), ", ".join(origins) or "default"
+                origins = dict.fromkeys(job.origin(f"env.{variable}") for variable in job.all_env)
+                yield name, dict(_redacted(job.all_env)), ", ".join(origins) or "default"
             case "token":
                 yield name, None if job.token is None else "given", job.origin(name)
             case _:
@@ -264,7 +263,7 @@ def _job_rows(job: Job, world: World) -> Iterator[Sequence[str]]:
         if name == "env":
             yield from (
                 (name, f"{key}={text}", job.origin(f"env.{key}"))
-                for key, text in _redacted({**job.env, **dict(job.late_env)})
+                for key, text in _redacted(job.all_env)
             )
         elif name == "fewest_nodes" and job.last_call is None:
             continue

@@ -124,7 +124,9 @@ class NodeAnswers:
 
     def describe(self) -> Description:
         """Return a description of the job; while nodes join, as far as it is known."""
-        job, attempt = self._node.job, self._progress.attempt
+        job, attempt, since = self._node.job, self._progress.attempt, self._progress.since
+        if self._progress.rejoins_since is not None:
+            since = self._progress.rejoins_since
         shown = Description(
             run_id=job.join.run_id,
             host=self._host,
@@ -133,14 +135,13 @@ class NodeAnswers:
             nodes=job.agents,
             program=as_line(job.script.name),
             state=JOINING,
-            running_for=time.monotonic() - self._progress.since,
+            running_for=time.monotonic() - since,
         )
         if attempt is None:
             return shown
         world = attempt.plan.world
         if self._progress.rejoins_since is not None:
-            waited = time.monotonic() - self._progress.rejoins_since
-            return replace(shown, run_id=world.run_id, running_for=waited)
+            return replace(shown, run_id=world.run_id)
         return replace(
             shown,
             run_id=world.run_id,

@@ -26,9 +26,8 @@ def jsrun(v: Variables, _: DetectionContext) -> Found:
         local_rank=v.require("JSM_NAMESPACE_LOCAL_RANK"),
         local_size=v.require("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     )
-    job, index = v.text("LSB_JOBID"), v.text("LSB_JOBINDEX")
-    if job and index and index.value != "0":
-        job = Setting(f"{job.value}[{index.value}]", f"{job.origin}, {index.origin}")
+    job = v.text("LSB_JOBID")
+    job = job and SCHEDULER.id_of(job, v)
     return task_placement(task, hosts=_hosts_of_lsf(v, task), run_id=job, secret=job)
 
 

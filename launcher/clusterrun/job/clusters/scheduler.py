@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from clusterrun.job.clusters.found import Variables
+from clusterrun.job.declarations import Setting
+
 
 class Scheduler(Struct, frozen=True):
     """The commands of a scheduler; the job's id is appended to each."""
@@ -28,6 +31,13 @@ class Scheduler(Struct, frozen=True):
     """The variable with the time at which the job ends, in seconds since the epoch."""
     restarts_variable: str = ""
     """The variable with the number of earlier starts."""
+
+    def id_of(self, job: Setting[str], variables: Variables) -> Setting[str]:
+        """Return the id of a job, ``ID[INDEX]`` if it is an element of an array whose jobs share theirs."""
+        index = variables.text(self.index_variable)
+        if index is None or index.value == "0":
+            return job
+        return Setting(f"{job.value}[{index.value}]", f"{job.origin}, {index.origin}")
 
 
 def parse_time_left(output: str, now: float) -> float | None:
