@@ -223,7 +223,7 @@ def _weight(result: WorkerResult) -> Weight | None:
     if result.stopped_by_us:
         return _weight_of_stopped(result)
     match result.exit_status:
-        case Killed(signal.SIGKILL) if result.out_of_memory:
+        case Killed() if result.is_oom_victim:
             return Weight.OUT_OF_MEMORY
         case Killed(signal.SIGABRT) if is_consequence(result):
             return Weight.CONSEQUENCE

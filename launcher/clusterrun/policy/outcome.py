@@ -118,6 +118,11 @@ class WorkerResult(Struct, frozen=True):
             f"{self.service} rank {self.rank_in_service}" if self.service else f"rank {self.rank}"
         )
 
+    @property
+    def is_oom_victim(self) -> bool:
+        """Whether the kernel's OOM killer ended it; otherwise a peer may have been its victim."""
+        return bool(self.out_of_memory) and self.exit_status == Killed(signal.SIGKILL)
+
 
 class Succeeded(Struct, frozen=True, tag=True):
     """Every worker exited with 0."""

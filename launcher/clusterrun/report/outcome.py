@@ -221,7 +221,7 @@ def _headline(cause: WorkerResult) -> str:
     match cause.exit_status:
         case NotStarted():
             return f"{worker} could not be started: {exit_status_text(cause.exit_status)}"
-        case Killed(signal.SIGKILL) if cause.out_of_memory:
+        case Killed() if cause.is_oom_victim:
             return f"{worker} was killed by SIGKILL: out of memory"
         case Killed():
             return f"{worker} was killed by {exit_status_text(cause.exit_status)}"
@@ -316,9 +316,7 @@ def _group_lines(results: Iterable[WorkerResult]) -> list[str]:
 
 
 def _role(result: WorkerResult) -> str:
-    # The evidence is the machine's: a worker that ended otherwise may have failed because a peer was killed.
-    is_starved = result.out_of_memory and result.exit_status == Killed(signal.SIGKILL)
-    words = "out of memory" if is_starved else exit_status_text(result.exit_status)
+    words = "out of memory" if result.is_oom_victim else exit_status_text(result.exit_status)
     match result.exit_status:
         case NotStarted() if result.stopped_by_us:
             return "not started"
