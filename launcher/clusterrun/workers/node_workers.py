@@ -25,6 +25,7 @@ from clusterrun.policy.events import (
     WorkerEnded,
 )
 from clusterrun.policy.outcome import Killed, NotStarted
+from clusterrun.processes import blocked
 from clusterrun.scratch import Scratch
 from clusterrun.signals import ENDING_SIGNALS
 from clusterrun.workers.fork_server import messages
@@ -348,7 +349,10 @@ class NodeWorkers:
         """Stop the launcher's whole group as Ctrl-Z does, so the shell sees its job stopped."""
         terminal.take_back_from(self._fork_server.pids.get(LocalRank(0), 0))
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.killpg(os.getpgrp(), signal.SIGTSTP)
+        with blocked(signal.SIGCONT):
+            os.killpg(os.getpgrp(), signal.SIGTSTP)
+            # As an event it would continue the workers once more, and undo a Ctrl-Z that came meanwhile.
+            signal.sigtimedwait({signal.SIGCONT}, 0)
         signal.signal(signal.SIGTSTP, handler)
         # Continued by now. In an orphaned group, which no shell could continue, it never stopped.
         self._resume()

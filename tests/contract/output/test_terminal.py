@@ -173,6 +173,28 @@ def test_ctrl_z_fg_and_ctrl_c(shell: Shell, workers: int) -> None:
     assert shell.exit_code() == 130
 
 
+def test_fg_continues_the_worker_once(shell: Shell) -> None:
+    """A second SIGCONT would undo a Ctrl-Z that came meanwhile."""
+    shell.run(
+        """
+        import os, signal, time
+        signal.signal(signal.SIGCONT, lambda number, frame: os.write(1, b"continued\\n"))
+        print("ready", os.getpid(), flush=True)
+        time.sleep(600)
+        """,
+        *("--nproc-per-node", "1"),
+    )
+    worker = int(shell.expect(r"ready (\d+)").group(1))
+    shell.stop_job()
+
+    shell.bring_back(worker)
+
+    shell.expect("continued")
+    shell.press("Ctrl-C")
+    assert "continued" not in shell.expect("KeyboardInterrupt").string
+    assert shell.exit_code() == 130
+
+
 def test_ctrl_z_in_a_pipeline(shell: Shell) -> None:
     """Only the worker gets it, but the rest of the shell's job must stop, too."""
     shell.run(WAITS, "--nproc-per-node", "1", after="| cat")
