@@ -56,20 +56,20 @@ class LineLimit:
 
     def allows(self, cause: str, at: float) -> bool:
         """Return whether another line may be printed, and count it if so."""
-        spent = max(at, self._spent_until.get(cause, -NEVER)) + SECONDS_PER_LINE
-        if spent - at > MAX_BURST * SECONDS_PER_LINE:
+        if self.is_spent(cause, at):
             return False
         if len(self._spent_until) >= MAX_CAUSES:
             self._spent_until = {
                 each: until for each, until in self._spent_until.items() if until > at
             }
-        self._spent_until[cause] = spent
+        self._spent_until[cause] = max(at, self._spent_until.get(cause, -NEVER)) + SECONDS_PER_LINE
         return True
 
     def is_spent(self, cause: str, at: float) -> bool:
         """Return whether ``allows`` would return False."""
         rest = self._spent_until.get(cause, -NEVER) - at
-        return rest > (MAX_BURST - 1) * SECONDS_PER_LINE
+        # Half an interval early: a sum of intervals is rounded.
+        return rest > (MAX_BURST - 0.5) * SECONDS_PER_LINE
 
 
 def process(hello: Hello) -> str:
