@@ -8,24 +8,12 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from kubeflow_trainer_api.models import (
-    JobsetV1alpha2JobSetSpec,
-    TrainerV1alpha1TrainingRuntimeSpec,
-    TrainerV1alpha1TrainJobSpec,
-)
 
 from tests.submitting.shellcheck import shellcheck_warnings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SCRIPTS = sorted(CONFIGS.glob("schedulers/*.sh"))
 VERSIONS = ("1.29", "1.36")
-
-MODELS = {
-    "JobSet": JobsetV1alpha2JobSetSpec,
-    "TrainingRuntime": TrainerV1alpha1TrainingRuntimeSpec,
-    "TrainJob": TrainerV1alpha1TrainJobSpec,
-}
-"""The typed API of Kubeflow's Trainer and of JobSet: what it does not know would not come back."""
 
 Object = Mapping[str, Any]
 
@@ -44,7 +32,18 @@ def jobs(each: Object) -> list[Object]:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["jobset", "trainjob"])
 def test_a_manifest_is_valid(name: str, version: str) -> None:
-    """Strictly: a field that Kubernetes does not have is an error."""
+    """Strictly: a field that Kubernetes does not have is an error.
+
+    What the typed API of Kubeflow's Trainer and of JobSet does not know would not come back.
+    """
+    # Here, as each process that collects this file would wait for it.
+    from kubeflow_trainer_api import models
+
+    kinds = {
+        "JobSet": models.JobsetV1alpha2JobSetSpec,
+        "TrainingRuntime": models.TrainerV1alpha1TrainingRuntimeSpec,
+        "TrainJob": models.TrainerV1alpha1TrainJobSpec,
+    }
     secret, *others = objects(name)
     plain = [secret, *(job for each in others if each["kind"] != "TrainJob" for job in jobs(each))]
 
@@ -52,7 +51,7 @@ def test_a_manifest_is_valid(name: str, version: str) -> None:
     for each in plain:
         kubernetes_validate.validate(each, version, strict=True)
     for each in others:
-        read = MODELS[each["kind"]].from_dict(each["spec"])
+        read = kinds[each["kind"]].from_dict(each["spec"])
         assert read is not None
         assert read.to_dict() == each["spec"]
 

@@ -21,8 +21,6 @@ from clusterrun.clients.bench import (
 )
 from clusterrun.errors import UsageError
 
-from tests.machine_trees import dgx_a100, write_tree
-
 
 @pytest.mark.parametrize(
     ("line", "values", "unit"),
@@ -144,11 +142,13 @@ SSH = "--launcher ssh --hosts a,b"
     ],
 )
 def test_usual_sizes_are_those_that_the_options_allow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, sizes: list[int] | str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    eight_gpus: Path,
+    options: str,
+    sizes: list[int] | str,
 ) -> None:
-    """On a machine with eight GPUs."""
-    write_tree(tmp_path, dgx_a100())
-    monkeypatch.setattr("clusterrun.run.node.ROOT", tmp_path)
+    monkeypatch.setattr("clusterrun.run.node.ROOT", eight_gpus)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     _, line = find_command(["bench", *shlex.split(options), "train.py"], "clusterrun")

@@ -14,8 +14,6 @@ from clusterrun.machine.machine import Gpu, Machine
 from clusterrun.machine.tree import Tree
 from msgspec.structs import replace
 
-from tests.machine_trees import dgx_a100, write_tree
-
 OWN = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.5",), "eth1": ("10.1.0.5",)}
 INFINITE = resource.RLIM_INFINITY
 
@@ -114,11 +112,10 @@ def test_available_memory(tmp_path: Path, available: int, level: Level) -> None:
     assert this_machine.check_memory(Tree(tmp_path)).level is level
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    """Return a healthy machine with eight GPUs, generated below ``tmp_path``."""
-    write_tree(tmp_path, dgx_a100())
-    return inspect(Tree(tmp_path), {}, None, "n0")
+@pytest.fixture(scope="module")
+def machine(eight_gpus: Path) -> Machine:
+    """Return a healthy machine with eight GPUs."""
+    return inspect(Tree(eight_gpus), {}, None, "n0")
 
 
 @pytest.mark.parametrize(("quota", "level"), [(None, Level.OK), (4.0, Level.WARNING)])
@@ -175,6 +172,7 @@ def test_gpu_problems_are_separate_findings(tmp_path: Path, machine: Machine) ->
     """A narrow PCI link, an unknown NUMA node, a CPU build of torch, an incomplete list of GPUs."""
     first: Gpu = machine.gpus[0]
     link = tmp_path / "sys/bus/pci/devices" / first.bdf
+    link.mkdir(parents=True)
     (link / "current_link_width").write_text("8\n")
     (link / "max_link_width").write_text("16\n")
     gpus = (first, *(replace(gpu, numa_node=None) for gpu in machine.gpus[1:]))

@@ -10,7 +10,7 @@ from clusterrun.machine.tree import Tree
 from clusterrun.planning.worker_slots import local_size
 from clusterrun.report.machine import siblings
 
-from tests.machine_trees import KFD, KfdNode, MachineFacts, dgx_a100, write_tree
+from tests.machine_trees import KFD, KfdNode, MachineFacts, write_tree
 from tests.plans import BindingOptions, bind, job, machine, planned
 
 LIMIT = 0.3
@@ -20,21 +20,15 @@ MINUTES_ONCE = 10
 """Seconds of processor time: ten times what 10,000 workers take."""
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the tree of a machine with 256 CPUs and 8 GPUs."""
-    return write_tree(tmp_path_factory.mktemp("large"), dgx_a100())
-
-
 @pytest.mark.parametrize(
     "mode", [NumaBinding.NEAR, NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX]
 )
-def test_large_machine_is_read_and_planned_fast(large: Path, mode: NumaBinding) -> None:
-    """This holds for every mode of binding."""
+def test_large_machine_is_read_and_planned_fast(eight_gpus: Path, mode: NumaBinding) -> None:
+    """A DGX A100 has 256 CPUs. This holds for every mode of binding."""
     rounds = []
     for _ in range(5):
         began = time.process_time()
-        found = inspect(Tree(large), {}, None, "large")
+        found = inspect(Tree(eight_gpus), {}, None, "large")
         places = bind(BindingOptions(mode), found, 8)
         rounds.append(time.process_time() - began)
 

@@ -32,7 +32,6 @@ from clusterrun.planning.worker_slots import worker_slots
 from hypothesis import assume, given
 from msgspec.structs import replace
 
-from tests.machine_trees import dgx_a100, write_tree
 from tests.planning.generated import Generated, machines
 from tests.plans import job, machine, service, world
 from tests.plans import planned as plan_alone
@@ -556,9 +555,9 @@ def test_what_a_worker_of_a_service_executes(
 # Binding.
 
 
-def test_services_on_a_dgx_a100(tmp_path: Path) -> None:
+def test_services_on_a_dgx_a100(eight_gpus: Path) -> None:
     """Each worker is at the node of its GPU, as GPUs are numbered there."""
-    here = inspect(Tree(write_tree(tmp_path, dgx_a100())), {}, None, "node7")
+    here = inspect(Tree(eight_gpus), {}, None, "node7")
     own = service(nproc_per_node=2, gpus_per_worker=1)
 
     plan = planned(job(services=(own,), numa_binding=NumaBinding.NODE), here)
