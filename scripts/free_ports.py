@@ -1,5 +1,6 @@
 """Free TCP ports, for benchmarks and tests whose launchers must be given one."""
 
+import atexit
 import random
 import socket
 from collections import deque
@@ -17,10 +18,15 @@ class Block:
     def __init__(self) -> None:
         self.ports = deque[int]()
         self._name = socket.socket(socket.AF_UNIX)
+        # Otherwise Python warns at its end.
+        atexit.register(self.give_up)
+
+    def give_up(self) -> None:
+        self._name.close()
 
     def claim_others(self) -> None:
         """Give up these ports, which are all in use."""
-        self._name.close()
+        self.give_up()
         while True:
             first = random.randrange(PORTS.start, PORTS.stop - BLOCK, BLOCK)  # noqa: S311 - no secret
             self._name = socket.socket(socket.AF_UNIX)

@@ -1,7 +1,7 @@
 """Run the checks and tests of this checkout side by side; scripts/check has found the environment.
 
-Tests of one machine run in four processes: on two cores, two of them wait while two compute. Tests on
-several hosts run in two more, of which one has those that need sshd, Slurm or Open MPI. Tests that
+Tests of one machine run in five processes: on two cores, some of them wait while two compute. Tests on
+several hosts run in two more, beside four; one has those that need sshd, Slurm or Open MPI. Tests that
 are marked ``alone`` follow when all others are over. The long tier has stages of its own, after these.
 """
 
@@ -206,7 +206,7 @@ def first_tier(options: argparse.Namespace, reports: Path) -> list[Step]:
     steps = []
     if options.wheel or options.long:
         steps.append(pytest("tests of the wheel", reports, ("wheel",)))
-    of_one_machine = ["-n", "4", "--dist", "worksteal"]
+    of_one_machine = ["-n", "4" if options.hosts else "5", "--dist", "worksteal"]
     if options.coverage:
         command = ("coverage", "run", "-m", "pytest", *PURE)
         steps.append(pytest("tests of pure rooms", reports, here, command))

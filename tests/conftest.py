@@ -27,12 +27,17 @@ HISTORIES = "tests/histories/"
 
 LONGEST = (
     "tests/contract/test_training.py",
+    "tests/from_python/test_workers.py",
+    "tests/contract/output/test_stacks.py",
+    "tests/suspending/test_requests.py",
+    "tests/contract/ends/test_late_exits.py",
+    "tests/ssh/test_simulated_ssh.py",
+    "tests/commands/test_doctor.py",
+    "tests/commands/test_nccl.py",
+    "tests/commands/test_slow.py",
     "tests/histories/test_all_orders.py",
     "tests/policy/test_partitions.py",
     "tests/policy/test_large_jobs.py",
-    "tests/from_python/test_notebook.py",
-    "tests/commands/test_stuck_output.py",
-    "tests/contract/output/test_torchrun_output.py",
 )
 
 

@@ -110,6 +110,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(it): it.read_bytes() for it in folder.rglob("*") if it.is_file()}
 
 
+@pytest.mark.long
 def test_a_fault_is_noticed_by_the_test_of_its_line_only(checkout: Path) -> None:
     """Each is planted alone, and in a copy: the checkout stays as it is."""
     before = contents(checkout)

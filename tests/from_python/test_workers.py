@@ -137,7 +137,9 @@ def test_ranks_return_from_collective_after_failure(
 ) -> None:
     """The process groups are destroyed, and the next call makes new ones, at another port."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    with clusterrun.Workers(2, preload=["torch"], start_method="fork") as workers:
+    # DDP imports torch._dynamo.
+    preload = ["torch", "torch._dynamo"]
+    with clusterrun.Workers(2, preload=preload, start_method="fork") as workers:
         assert workers.run(reduced) == [2.0, 2.0]
         for broken in (1, 0):
             with pytest.raises(WorkerFailed, match="bad batch") as caught:
