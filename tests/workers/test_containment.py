@@ -203,10 +203,12 @@ def test_process_that_is_not_a_child_counts_as_gone() -> None:
 def test_proc_of_another_pid_namespace_has_no_children() -> None:
     """The processes of these numbers are not ours, so none may be signalled."""
     code = imports(kernel.children_of, kernel.group_of, kernel.refused_protections)
-    # Outside, 1 and 2 have children or are leaders.
-    code += "print(children_of(1), group_of(1), refused_protections())"
+    code += imports(kernel.handles_or_ignores)
+    # Outside, 1 and 2 have children or are leaders, and 1 handles SIGCHLD, or 2 ignores all signals.
+    code += "print(children_of(1), group_of(1), refused_protections())\n"
+    code += "print([handles_or_ignores(pid, 17) for pid in (1, 2)])"
 
     printed = output_of(code, "unshare", "--pid", "--fork", sys.executable)
 
     lacks = "/proc shows another PID namespace (unshare has --mount-proc)"
-    assert printed == f"[] [1] {[lacks]}\n"
+    assert printed == f"[] [1] {[lacks]}\n[False, False]\n"

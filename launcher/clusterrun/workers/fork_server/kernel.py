@@ -159,6 +159,8 @@ def proc_is_own() -> bool:
 
 def status_field(pid: int | str, key: str) -> str:
     """Return the value of a line of /proc/PID/status (proc(5)); "" if there is none."""
+    if pid != "self" and not proc_is_own():
+        return ""
     for line in text_of(f"/proc/{pid}/status").splitlines():
         if line.startswith(key + ":"):
             return line[len(key) + 1 :].strip()
