@@ -174,7 +174,8 @@ class Job:
 
         """
         self.now = 0.0
-        self._nccl = nccl.NcclState()
+        self._nccl: nccl.NcclState | None = nccl.NcclState()
+        self._slow_queries: list[tuple[Node, int]] = []
         self._lines: list[str] = []
         self.port = 29500
         """The master port of the next attempt."""
@@ -509,7 +510,14 @@ class Job:
 
     def nccl_answers(self, *lines: str, behind: tuple[int, ...] = (), counts: str = "") -> Self:
         """Set what NCCL answers from now on; such queries are not among the effects."""
-        self._nccl = nccl.NcclState(lines, behind, counts)
+        self._nccl = state = nccl.NcclState(lines, behind, counts)
+        for node, number in self._slow_queries:
+            self._answer(node, number, state)
+        return self
+
+    def nccl_is_slow(self) -> Self:
+        """Delay all answers of NCCL until ``nccl_answers``."""
+        self._nccl = None
         return self
 
     def goes_silent(self, node: int) -> Self:
@@ -1046,6 +1054,8 @@ class Job:
                 node.wanted = number
                 if not node.alive:
                     self._send_stacks(node)
+            case queries.Query(number, queries.Topic.NCCL) if self._nccl is None:
+                self._slow_queries.append((node, number))
             case queries.Query(number, queries.Topic.NCCL):
                 self._answer(node, number, self._nccl)
             case queries.Query(number):

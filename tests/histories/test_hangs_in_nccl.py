@@ -1,5 +1,7 @@
 """Ranks print and main threads run, while NCCL waits for some of the ranks."""
 
+import signal
+
 import pytest
 
 from tests.histories.job_history import Job
@@ -84,6 +86,15 @@ def test_hang_that_is_over_when_nccl_answers_stops_no_rank() -> None:
     assert "node 0 sends SIGTERM to rank 0" in lasts.settles().new_lines()
     assert prints.settles().new_lines() == []
     assert suspends.settles().new_lines() == ["node 0 holds its ranks", "node 1 holds its ranks"]
+
+
+def test_hang_stops_ranks_although_a_user_asks_for_stacks_while_nccl_is_slow() -> None:
+    job = Job(nodes=2, on_hang="stop").nccl_is_slow().settles()
+    job.time_passes(60).is_idle(0, 1).settles().shows_stack(0, 1, at="wait").settles()
+
+    job.signalled(signal.SIGQUIT).settles().shows_stack(0, 1, at="wait").settles().new_lines()
+
+    assert "node 0 sends SIGTERM to rank 0" in job.nccl_answers(BEHIND).settles().new_lines()
 
 
 def test_job_without_hang_timeout_does_not_query_nccl() -> None:

@@ -371,7 +371,7 @@ class HangWatch:
 
         if self._nccl is not None:
             # A node answers one query to NCCL at a time.
-            self._nccl.hung, self._nccl.is_watch = hung, is_watch
+            self._nccl.hung, self._nccl.is_watch = hung or self._nccl.hung, is_watch
             return
         self._nccl = NcclQuery(hung, is_watch=is_watch)
         self._queries.ask(self._nccl, QUERY, at)
