@@ -132,6 +132,15 @@ def test_node_of_first_failed_rank_is_checked_again() -> None:
     assert job.is_checked(1).settles().new_lines() == starts(0, 1, 2)
 
 
+def test_node_is_silent_during_a_check() -> None:
+    """A spare takes its place, even if --rejoin-timeout is shorter than others may be silent unnoticed."""
+    job = fails(1, (0, 2), nodes=3, spares=1, rejoin=1)
+    job.goes_silent(2).is_checked(1).settles().new_lines()
+
+    assert job.time_passes(1).settles().new_lines() == []
+    assert job.time_passes(0.5).settles().new_lines() == starts(0, 1, 3)
+
+
 def test_job_on_one_node_is_checked() -> None:
     good, bad = fails(0, (), nodes=1), fails(0, (), nodes=1)
 

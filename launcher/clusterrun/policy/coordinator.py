@@ -1128,6 +1128,7 @@ class Coordinator:
         state.checking = None
         if self._assignment.rejoin_timeout:
             state.rejoin_ends = max(at, state.not_before) + self._assignment.rejoin_timeout
+        self._schedule_recheck(state, at)
 
     def _schedule_recheck(self, state: Restarting, at: float) -> None:
         """Delay the next attempt while members may be lost unnoticed, or a lost node's worker may run."""
