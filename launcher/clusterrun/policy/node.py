@@ -223,14 +223,12 @@ class SuspensionOnNode(Struct):
     step_count: int = 0
     """The number of calls of ``suspend.requested`` after which the ranks save; 0 until it is decided."""
     signalled_at: float = NEVER
-    """When a SIGTERM to this agent requested the suspension; a second SIGTERM ends the job."""
-    signalled_before: float = NEVER
-    """The same in an earlier attempt, which ended before all ranks had saved."""
+    """When a SIGTERM to this agent requested the suspension, in this attempt or in one that ended before
+    all ranks had saved; a second SIGTERM ends the job."""
 
     def in_next_attempt(self) -> "SuspensionOnNode":
         """Return the state at the start of the attempt after this one."""
-        before = min(self.signalled_before, self.signalled_at)
-        return SuspensionOnNode(possible=self.possible, signalled_before=before)
+        return SuspensionOnNode(possible=self.possible, signalled_at=self.signalled_at)
 
 
 class ServicesOnNode(Struct):
@@ -965,6 +963,9 @@ class Attempt:
             self._request_suspension(signal_name(number))
         elif ends:
             self._ending_signal(event)
+        elif number == signal.SIGTSTP and self.foreground and self.running:
+            # As by Ctrl-Z: the agent stops when the worker has, which may ignore the signal.
+            self._do(actions.SignalWorkers(frozenset(self.running), number, group=True))
         elif number == signal.SIGTSTP:
             self._do(actions.Pause())
         elif number == signal.SIGCONT:
@@ -1269,9 +1270,8 @@ class Attempt:
         """Release the ranks; a SIGTERM that requested the suspension now ends the job."""
         if self.suspending.is_on:
             self._do(actions.ReleaseRanks(0))
-        signalled_at = min(self.suspending.signalled_at, self.suspending.signalled_before)
+        signalled_at, self.suspending.signalled_at = self.suspending.signalled_at, NEVER
         self.suspending.is_on, self.suspending.step_count = False, 0
-        self.suspending.signalled_at = self.suspending.signalled_before = NEVER
         if signalled_at != NEVER:
             self._ending_signal(SignalReceived(signal.SIGTERM, signalled_at))
 

@@ -221,6 +221,11 @@ def test_bg(shell: Shell, workers: int) -> None:
         await_status(pid, psutil.STATUS_SLEEPING)
     assert shell.exit_code() == 0
     shell.bring_back(launcher)
+    # The launcher has the terminal now, and gets the signal.
+    shell.stop_job()
+    for pid in pids:
+        await_status(pid, psutil.STATUS_STOPPED)
+    shell.bring_back(pids[0] if workers == 1 else launcher)
     shell.press("Ctrl-C")
 
     assert shell.exit_code() == 130
