@@ -18,16 +18,12 @@ ON_HOSTS = {"bench_losses.py", "bench_spares.py"}
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
-@pytest.mark.timeout(1900)
-@pytest.mark.parametrize(("nproc", "times"), [(8, 5), (32, 8)])
-def test_ranks_are_ready_sooner_than_with_torchrun(nproc: int, times: int) -> None:
-    """Promised: at least ``times`` faster; eight take one ``import torch`` and a little more."""
-    options = ("--runs=1", f"--nproc={nproc}")
+def test_ranks_are_ready_sooner_than_with_torchrun() -> None:
+    """Promised: eight are five times faster, and take one ``import torch`` and a little more."""
+    against_torchrun, *_, against_import = rows("bench_ready.py", "--runs=1", "--nproc=8")
 
-    against_torchrun, *_, against_import = rows("bench_ready.py", *options)
-
-    assert against_torchrun[2] > times / 10
-    assert nproc > 8 or against_import[0] < 10 * against_import[1]
+    assert against_torchrun[2] > 5 / 10
+    assert against_import[0] < 10 * against_import[1]
 
 
 def test_eight_training_ranks_need_no_more_memory_than_with_torchrun() -> None:
@@ -103,8 +99,8 @@ def test_twenty_spares_replace_twenty_nodes_at_once() -> None:
 @pytest.mark.hosts
 @pytest.mark.needs("root", "ip", "nsenter", "unshare")
 def test_spare_replaces_node_at_once() -> None:
-    """Promised: 1.5 s. Torchrun's rendezvous may fail."""
-    [[seconds, *_]] = rows("bench_spares.py", "--runs=1")
+    """Promised: 1.5 s."""
+    [[seconds, *_]] = rows("bench_spares.py", "--runs=1", "--alone")
 
     assert 0 < seconds < 10 * 1.5
 

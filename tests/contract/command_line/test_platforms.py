@@ -1,6 +1,8 @@
 """Frameworks in workers find clusterrun's ranks, whatever the platform's variables are."""
 
-import re
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,13 +12,16 @@ from free_ports import free_port
 from tests.captured import captured
 from tests.contract.launched import Launcher
 
-SECONDS_TO_IMPORT = 120.0
+SECONDS = 300.0
+
+PRINT_VARIABLES = "import json, os; print(json.dumps(dict(os.environ)))"
 
 DETECT = """
-    import os
-    import lightning.fabric as fabric
-    from accelerate import PartialState
+import json, os, sys
+import lightning.fabric as fabric
+from accelerate import PartialState
 
+def detect():
     strategy = fabric.Fabric(
         accelerator="cpu",
         strategy="ddp",
@@ -25,12 +30,26 @@ DETECT = """
     ).strategy
     found = strategy.cluster_environment
     ranks = (found.global_rank(), found.world_size(), found.local_rank(), found.node_rank())
-    print("lightning", type(found).__name__, *ranks, flush=True)
     state = PartialState(cpu=True)
-    ranks = (state.process_index, state.num_processes, state.local_process_index)
-    print("accelerate", *ranks, flush=True)
+    accelerates = (state.process_index, state.num_processes, state.local_process_index)
+    words = (type(found).__name__, *ranks, "accelerate", *accelerates)
+    # One write: the other worker prints, too.
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
     state.destroy_process_group()
+
+for name, workers in json.load(sys.stdin).items():
+    print(name, flush=True)
+    pids = []
+    for variables in workers:
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            os.environ.clear()
+            os.environ.update(variables)
+            detect()
+            os._exit(0)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0], name
 """
+"""Reads the variables of two workers by name; imports the frameworks once for all."""
 
 
 class Platform(NamedTuple):
@@ -104,28 +123,50 @@ PLATFORMS = [
 ]  # fmt: skip
 
 
+def name_of(platform: Platform) -> str:
+    return f"{platform.name}{'-tasks' if platform.tasks else ''}"
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "platform", PLATFORMS, ids=lambda it: f"{it.name}{'-tasks' if it.tasks else ''}"
-)
-def test_frameworks_agree_on_the_ranks(platform: Platform, clusterrun: Launcher) -> None:
+@pytest.mark.timeout(SECONDS)
+def test_frameworks_agree_on_the_ranks(clusterrun: Launcher) -> None:
     """Lightning detects some platforms itself, and accelerate reads MPI's variables."""
+    workers = {name_of(it): variables_of_workers(it, clusterrun) for it in PLATFORMS}
+    command = (sys.executable, "-c", DETECT)
+
+    done = subprocess.run(
+        command,
+        input=json.dumps(workers),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+
+    assert done.returncode == 0, done
+    lines = done.stdout.splitlines()
+    found = {lines[at]: sorted(lines[at + 1 : at + 3]) for at in range(0, len(lines), 3)}
+    assert found == {name_of(it): ranks_of(it) for it in PLATFORMS}
+
+
+def variables_of_workers(platform: Platform, clusterrun: Launcher) -> list[dict[str, str]]:
+    """Return all variables of the worker of each process of the platform."""
     port = str(free_port())
     here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     rendezvous = {**here, **({"PET_MASTER_PORT": port} if "PET_NNODES" in platform.first else {})}
-
     jobs = [
-        clusterrun.script(DETECT, *platform.flags, environ={**environ, **rendezvous})
+        clusterrun.script(PRINT_VARIABLES, *platform.flags, environ={**environ, **rendezvous})
         for environ in (platform.first, platform.second)
     ]
-    ends = [job.ended(SECONDS_TO_IMPORT) for job in jobs]
-
+    ends = [job.ended() for job in jobs]
     assert [end.code for end in ends] == [0, 0], [end.err for end in ends]
-    found = sorted(re.findall(r"(?:lightning|accelerate) .*", "".join(end.out for end in ends)))
+    # A task's line begins with its rank.
+    return [json.loads(end.out[end.out.index("{") :]) for end in ends]
+
+
+def ranks_of(platform: Platform) -> list[str]:
     local, node = (1, 0) if platform.tasks else (0, 1)
-    assert found == [
-        "accelerate 0 2 0",
-        f"accelerate 1 2 {local}",
-        "lightning TorchElasticEnvironment 0 2 0 0",
-        f"lightning TorchElasticEnvironment 1 2 {local} {node}",
+    return [
+        "TorchElasticEnvironment 0 2 0 0 accelerate 0 2 0",
+        f"TorchElasticEnvironment 1 2 {local} {node} accelerate 1 2 {local}",
     ]
