@@ -62,7 +62,8 @@ def main() -> None:
     arguments.add_argument("--runs", type=int, default=5, help="of each; the median counts")
     arguments.add_argument("--alone", action="store_true", help="without torchrun, which waits")
     options = arguments.parse_args()
-    taken: dict[str, list[float]] = {OURS: []} | ({} if options.alone else {THEIRS: []})
+    launchers = (OURS,) if options.alone else (OURS, THEIRS)
+    taken: dict[str, list[float]] = {launcher: [] for launcher in launchers}
     with network(run_of(os.getpid()), "spares", "n0", "n1", "n2", "n3", "n4") as made:
         for _ in range(options.runs):
             for launcher, seconds in taken.items():

@@ -1054,10 +1054,11 @@ class Job:
                 node.wanted = number
                 if not node.alive:
                     self._send_stacks(node)
-            case queries.Query(number, queries.Topic.NCCL) if self._nccl is None:
-                self._slow_queries.append((node, number))
             case queries.Query(number, queries.Topic.NCCL):
-                self._answer(node, number, self._nccl)
+                if self._nccl is None:
+                    self._slow_queries.append((node, number))
+                else:
+                    self._answer(node, number, self._nccl)
             case queries.Query(number):
                 self._record(node, "answers a query")
                 self.answers(node.number, number)
