@@ -8,6 +8,7 @@ from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job, ProgramKind
 from clusterrun.job.options import OPTIONS, OnHang, StartMethod
 from clusterrun.job.output import is_log_dir_from_variable
+from clusterrun.job.scheduler import is_scheduler_ignored
 
 
 def check_compatible(job: Job) -> None:
@@ -31,16 +32,25 @@ def check_compatible(job: Job) -> None:
             "give another run id",
         )
     if job.suspending.requeue and job.scheduler is None:
-        *others, last = (each.scheduler.title for each in CLUSTERS if each.job_variables)
-        raise UsageError(
-            f"{job.origin('requeue')} works only in a job of {', '.join(others)} or {last}, but none"
-            " of them started this one",
-            f"remove {job.origin('requeue')}, or submit the job to a scheduler",
-        )
+        raise _no_scheduler(job.origin("requeue"), job)
     _check_read_once(job)
     _check_pdb(job)
     if job.starting.exec:
         _check_replaceable(job)
+
+
+def _no_scheduler(requeue: str, job: Job) -> UsageError:
+    if is_scheduler_ignored(job.setting("cluster"), job.origin("standalone")):
+        return UsageError(
+            f"{requeue} needs the scheduler, but cluster is {job.setting('cluster')}",
+            f"remove {requeue}",
+        )
+    *others, last = (each.scheduler.title for each in CLUSTERS if each.job_variables)
+    return UsageError(
+        f"{requeue} works only in a job of {', '.join(others)} or {last}, but none of them started"
+        " this one",
+        f"remove {requeue}, or submit the job to a scheduler",
+    )
 
 
 def _check_forkable(job: Job) -> None:
