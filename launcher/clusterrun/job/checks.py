@@ -56,17 +56,19 @@ def _no_scheduler(requeue: str, job: Job) -> UsageError:
 def _check_forkable(job: Job) -> None:
     """Check that the workers are Python programs that the fork server may run."""
     origin, script = job.origin("start_method"), job.script
+    # A file or a variable may set it for many jobs.
+    hint = "remove one of the two, or add --start-method auto"
     if script.kind is ProgramKind.EXECUTABLE:
         raise UsageError(
             f"{origin}: only Python scripts and modules can be forked, and --no-python runs"
             f" {script.name}",
-            "remove one of the two",
+            hint,
         )
     for name, is_set in (("pdb", job.failures.pdb), ("exec", job.starting.exec)):
         if is_set:
             raise UsageError(
                 f"{origin} is fork, but with {job.origin(name)} the worker is not forked",
-                "remove one of the two",
+                hint,
             )
 
 
