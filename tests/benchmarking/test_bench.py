@@ -21,6 +21,8 @@ from clusterrun.clients.bench import (
 )
 from clusterrun.errors import UsageError
 
+from tests.captured import captured
+
 
 @pytest.mark.parametrize(
     ("line", "values", "unit"),
@@ -160,3 +162,24 @@ def test_usual_sizes_are_those_that_the_options_allow(
         found = error.message
 
     assert found == sizes
+
+
+@pytest.mark.parametrize("options", ["--gpus-per-worker 9", "--devices 9"])
+def test_host_of_salloc_may_lack_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight_gpus: Path, options: str
+) -> None:
+    """The runs are on the nodes of the allocation; without one, on this host."""
+    monkeypatch.setattr("clusterrun.run.node.ROOT", eight_gpus)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "srun").touch(0o755)
+    path = {"PATH": str(tmp_path)}
+    _, line = find_command(["bench", *options.split(), "train.py"], "clusterrun")
+    read = line.read(BenchOptions)
+
+    (run,) = planned_runs(line, read, Path("out"), captured("salloc") | path, "clusterrun")
+
+    assert (run.case.nodes, run.case.nproc) == (2, 1)
+    with pytest.raises(UsageError) as refused:
+        planned_runs(line, read, Path("out"), path, "clusterrun")
+    assert "--nproc-per-node" not in refused.value.hint

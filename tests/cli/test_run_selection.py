@@ -14,9 +14,10 @@ from clusterrun.network.control_client import SilentAgent
             "/me/clusterrun-0.1/bin/python /me/clusterrun-0.1/bin/clusterrun train.py",
             "/me/clusterrun-0.1/bin/python /me/clusterrun-0.1/bin/clusterrun",
         ),
-        ("/clusterrun/python -P -m clusterrun train.py", "/clusterrun/python -P -m clusterrun"),
-        ("python -P -u -m clusterrun.clients.ssh.bootstrap", "python -P -u -m clusterrun"),
-        ("/me/clusterrun-0.1/bin/python train.py", "/me/clusterrun-0.1/bin/python"),
+        ("/clusterrun/python -P -m clusterrun train.py", "/clusterrun/python -m clusterrun"),
+        ("python -P -u -m clusterrun.clients.ssh.bootstrap", "python -m clusterrun"),
+        ("python /lib/clusterrun/__main__.py train.py", "python -m clusterrun"),
+        ("/x/python /x/torchrun --log-dir /me/clusterrun t.py", "/x/python -m clusterrun"),
     ],
 )
 def test_program_of_another_version(

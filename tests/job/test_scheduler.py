@@ -10,6 +10,7 @@ from clusterrun.errors import UsageError
 from clusterrun.job.clusters.pbs import parse_qstat
 from clusterrun.job.clusters.scheduler import parse_time_left
 from clusterrun.job.clusters.slurm import parse_end_time
+from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job, SchedulerJob
 from clusterrun.job.resolve import resolve
 from clusterrun.job.this_process import CommandResult, ThisProcess, run_command
@@ -144,14 +145,23 @@ def test_requeue_in_kubernetes_needs_no_command() -> None:
 NESTED = {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "17.0"}
 
 
+OUTSIDE = r"requeue works only in a job of .* or Kubernetes,"
+IGNORED = "requeue needs the scheduler, but cluster is none "
+
+
 @pytest.mark.parametrize("standalone", [False, True])
 @pytest.mark.parametrize(
-    "variables", [{}, {**BATCH, "CLUSTERRUN_CLUSTER": "none"}, {**BATCH, **NESTED}]
+    ("variables", "message"),
+    [
+        ({}, OUTSIDE),
+        ({**BATCH, "CLUSTERRUN_CLUSTER": "none"}, rf"{IGNORED}\(CLUSTERRUN_CLUSTER\)"),
+        ({**BATCH, **NESTED}, rf"{IGNORED}\(inside a worker\)"),
+    ],
 )
 def test_requeue_without_a_scheduler_is_an_error(
-    variables: Mapping[str, str], *, standalone: bool
+    variables: Mapping[str, str], message: str, *, standalone: bool
 ) -> None:
-    with pytest.raises(UsageError, match=r"requeue works only in a job of .* or Kubernetes,"):
+    with pytest.raises(UsageError, match=message):
         resolved(variables, FakeScheduler({}), requeue=True, standalone=standalone)
 
 
@@ -237,7 +247,7 @@ def test_requeue_in_an_array_of_lsf_names_the_element() -> None:
     assert scheduler.commands == ["bjobs -noheader -o time_left 17[3]"]
     assert job.scheduler is not None
     assert job.scheduler.requeue == ("brequeue", "17[3]")
-    assert job.join.run_id == "17[3]"
+    assert job.setting("run_id") == Setting("17[3]", "LSB_JOBID, LSB_JOBINDEX")
 
 
 # The instance of flux batch or flux alloc has a parent; only the parent knows the enclosing job.

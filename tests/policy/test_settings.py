@@ -69,3 +69,13 @@ def test_origin_of_address_is_known_for_hints(place: Flags, at_endpoint: bool) -
     flags: Flags = {"no_python": True, "nnodes": "2", **place}
 
     assert describe("true", flags=flags).job.given.at_endpoint is at_endpoint
+
+
+def test_typed_address_replaces_inherited_endpoint() -> None:
+    """With static, only the endpoint's port is left, so hints name --master-addr."""
+    address: Flags = {"rdzv_backend": "static", "master_addr": "n5"}
+    flags: Flags = {"no_python": True, "nnodes": "2", **address}
+
+    found = describe("true", flags=flags, environ={"PET_RDZV_ENDPOINT": "n0:1234"}).job
+
+    assert (found.rendezvous.master_addr, found.given.at_endpoint) == ("n5", False)

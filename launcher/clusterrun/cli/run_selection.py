@@ -135,11 +135,13 @@ def describe_silent(agent: SilentAgent) -> str:
     """Return a line about an agent that does not answer."""
     if agent.version:
         words = Tree(ROOT).text(f"proc/{agent.pid}/cmdline").split("\0")
-        # The script, or the module of -m; a folder may have the name, too.
-        names = [word.rpartition("/")[2].partition(".")[0] for word in words]
-        at = names.index("clusterrun") if "clusterrun" in names else 0
-        started = shell_line([*words[:at], words[at].removesuffix(".clients.ssh.bootstrap")])
-        return f"pid {agent.pid}: {agent.version}; use the clusterrun that started it: {started}"
+        # Only the script; an argument may have the name, too.
+        is_script = words[1:2] and words[1].rpartition("/")[2] == "clusterrun"
+        started = words[:2] if is_script else [words[0], "-m", "clusterrun"]
+        return (
+            f"pid {agent.pid}: {agent.version}; use the clusterrun that started it:"
+            f" {shell_line(started)}"
+        )
     return why_unresponsive(Tree(ROOT), agent.pid) or f"pid {agent.pid} does not answer"
 
 

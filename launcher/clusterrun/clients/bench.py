@@ -255,7 +255,9 @@ def planned_runs(
         )
     hosts = given.over_ssh.hosts if given.over_ssh else ()
     local = [each if hosts else each.with_options(typed(nnodes="1")) for each in variants.values()]
-    nproc = options.nproc or _usual_sizes(local, environ, process)
+    nproc = options.nproc or _usual_sizes(
+        local, environ, process, elsewhere=bool(hosts or allocation)
+    )
     sizes = _sizes(line, nproc, len(hosts) or (allocation.nodes if allocation else 1))
     runs = []
     for at, (nodes, workers), name in product(range(1, options.rounds + 1), sizes, variants):
@@ -316,9 +318,15 @@ def _check_not_reserved(line: CommandLine, reserved: Sequence[str], where: str) 
 
 
 def _usual_sizes(
-    runs: Iterable[CommandLine], environ: Mapping[str, str], process: ThisProcess
+    runs: Iterable[CommandLine],
+    environ: Mapping[str, str],
+    process: ThisProcess,
+    *,
+    elsewhere: bool,
 ) -> tuple[int, ...]:
     """Return 1, 2, 4 ... up to as many workers as this machine has GPUs for in each run.
+
+    With ``elsewhere``, the runs are on other machines, which may have GPUs that this one lacks.
 
     Raises:
         UsageError: the options of a run name GPUs that this machine lacks.
@@ -331,10 +339,10 @@ def _usual_sizes(
         given = replace(given, job=replace(given.job, workers=workers))
         try:
             most.append(LocalNode.of(given, MachineSource.here(environ)).workers)
-        except UsageError:
-            if given.over_ssh is None:
-                raise
-            # The hosts may have these GPUs.
+        except UsageError as error:
+            if not elsewhere:
+                hint = error.hint.replace("--nproc-per-node", "--nproc")
+                raise UsageError(error.message, hint) from None
             most.append(1)
     least = min(most)
     return tuple({*(1 << power for power in range(least.bit_length())), least})

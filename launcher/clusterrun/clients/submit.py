@@ -36,7 +36,8 @@ from clusterrun.job.program import (
 )
 from clusterrun.job.removed_options import REMOVED_OPTIONS, REMOVED_SUBMIT_OPTIONS
 from clusterrun.job.resolve import environment, read_sources, read_subjects
-from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, layer_of, value_of
+from clusterrun.job.scheduler import is_scheduler_ignored
+from clusterrun.job.sources import ENV_VARIABLE, CommandLine, JobFile, Layer, layer_of, value_of
 from clusterrun.job.this_process import CommandResult, ThisProcess, run_command, this_process
 from clusterrun.job.torchrun import translate, with_conf
 from clusterrun.job.values import number
@@ -315,7 +316,7 @@ def describe(
             f"a script on standard input ({program.name}) can't wait in a queue",
             "save it to a file, and give the file",
         )
-    _check_on_nodes(job, program, process.called)
+    _check_on_nodes(job, program, job_file, environ, process.called)
     if not request.image:
         python = default_interpreter(program, process, environ)
         if python.origin != "default" and not is_on_path:
@@ -401,7 +402,13 @@ def _check_options(job: Sequence[Layer], request: SlurmRequest) -> None:
         )
 
 
-def _check_on_nodes(sources: Sequence[Layer], program: WorkerProgram, called: str) -> None:
+def _check_on_nodes(
+    sources: Sequence[Layer],
+    program: WorkerProgram,
+    job_file: JobFile,
+    environ: Mapping[str, str],
+    called: str,
+) -> None:
     """Check what each node checks, so that no impossible job waits in the queue.
 
     Raises:
@@ -415,15 +422,22 @@ def _check_on_nodes(sources: Sequence[Layer], program: WorkerProgram, called: st
     layers, _ = translate((typed, *kept), {}, called=called)
     # Slurm sets the rank of the node.
     layers = (layer_of(node_rank=Setting(0, "Slurm")), *layers)
-    check_compatible(
-        Job(
-            **read_subjects(layers),
-            script=program,
-            signals_to_handle="",
-            scheduler=SchedulerJob("Slurm", "", (), ()),
-            origins={name: value_of(name, layers).origin for name in OPTIONS},
-        )
+    origins = {name: value_of(name, layers).origin for name in OPTIONS}
+    is_ignored = is_scheduler_ignored(value_of("cluster", layers), origins["standalone"])
+    env = environment(layers)
+    job = Job(
+        **read_subjects(layers),
+        script=program,
+        signals_to_handle="",
+        scheduler=None if is_ignored else SchedulerJob("Slurm", "", (), ()),
+        origins={**origins, **{f"env.{name}": setting.origin for name, setting in env.items()}},
     )
+    if job_file.services:
+        from clusterrun.job.services import known_values, with_services
+
+        _, late_env = known_values(env, environ)
+        job = with_services(job, job_file, late_env, has_main_count=True)
+    check_compatible(job)
 
 
 def _gpus_per_node(
@@ -503,7 +517,15 @@ def _option_words(row: Row, job: Sequence[Layer], *, is_elastic: bool) -> Iterat
     set_by = [layer[row.name] for layer in job if row.name in layer]
     comes_from_slurm = row.name in SLURM_SETS and row.name not in job[0]
     is_plain_number = row.name == "nnodes" and not is_elastic
-    if not set_by or row.name in {"env", *LAUNCH_OPTIONS} or comes_from_slurm or is_plain_number:
+    # With --exec, only a variable may set it, and the nodes inherit the variable.
+    is_ignored = row.name == "log_dir" and value_of("exec", job).value
+    if (
+        not set_by
+        or row.name in {"env", *LAUNCH_OPTIONS}
+        or comes_from_slurm
+        or is_plain_number
+        or is_ignored
+    ):
         return
     for text in set_by[0] if row.value.repeated else set_by[0][-1:]:
         if row.metavar or row.value.read(text.value):

@@ -8,6 +8,7 @@ from clusterrun.job.declarations import Setting
 from clusterrun.job.job import Job, ProgramKind
 from clusterrun.job.options import OPTIONS, OnHang, StartMethod
 from clusterrun.job.output import is_log_dir_from_variable
+from clusterrun.job.scheduler import is_scheduler_ignored
 
 
 def check_compatible(job: Job) -> None:
@@ -31,32 +32,43 @@ def check_compatible(job: Job) -> None:
             "give another run id",
         )
     if job.suspending.requeue and job.scheduler is None:
-        *others, last = (each.scheduler.title for each in CLUSTERS if each.job_variables)
-        raise UsageError(
-            f"{job.origin('requeue')} works only in a job of {', '.join(others)} or {last}, but none"
-            " of them started this one",
-            f"remove {job.origin('requeue')}, or submit the job to a scheduler",
-        )
+        raise _no_scheduler(job.origin("requeue"), job)
     _check_read_once(job)
     _check_pdb(job)
     if job.starting.exec:
         _check_replaceable(job)
 
 
+def _no_scheduler(requeue: str, job: Job) -> UsageError:
+    if is_scheduler_ignored(job.setting("cluster"), job.origin("standalone")):
+        return UsageError(
+            f"{requeue} needs the scheduler, but cluster is {job.setting('cluster')}",
+            f"remove {requeue}",
+        )
+    *others, last = (each.scheduler.title for each in CLUSTERS if each.job_variables)
+    return UsageError(
+        f"{requeue} works only in a job of {', '.join(others)} or {last}, but none of them started"
+        " this one",
+        f"remove {requeue}, or submit the job to a scheduler",
+    )
+
+
 def _check_forkable(job: Job) -> None:
     """Check that the workers are Python programs that the fork server may run."""
     origin, script = job.origin("start_method"), job.script
+    # A file or a variable may set it for many jobs.
+    hint = "remove one of the two, or add --start-method auto"
     if script.kind is ProgramKind.EXECUTABLE:
         raise UsageError(
             f"{origin}: only Python scripts and modules can be forked, and --no-python runs"
             f" {script.name}",
-            "remove one of the two",
+            hint,
         )
     for name, is_set in (("pdb", job.failures.pdb), ("exec", job.starting.exec)):
         if is_set:
             raise UsageError(
                 f"{origin} is fork, but with {job.origin(name)} the worker is not forked",
-                "remove one of the two",
+                hint,
             )
 
 

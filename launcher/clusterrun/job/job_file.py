@@ -6,7 +6,9 @@ Every value is read as text. Python values are never constructed: ``010`` does n
 This module is imported only for a job file, because the import of yaml is slow.
 """
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,8 @@ PLAIN_KEYS = {
 """The option by key, for keys with one value."""
 
 KEYS = ("script", "module", "args", "env", "services", "node_ranks", *PLAIN_KEYS)
+
+ONE_VALUE = "give one value, or put quotes around it if it is meant as text"
 
 KEYS_ARE_OPTIONS = "each option is a key: run clusterrun --help all"
 
@@ -73,10 +77,8 @@ class Entry(Struct, frozen=True):
 
     def text(self) -> str:
         """Return a single value, with quotes and escapes resolved."""
-        if self.is_list and self.key in NAMES:
-            hint = f"write {self.name}: {NAMES[self.key].value.join(self.texts())}"
-            _expect(yaml.ScalarNode, self.value, self.origin, "a single value is", hint)
-        return _text_of(self.value, self.origin)
+        hint = self._as_one_value() if self.key in NAMES else ""
+        return _text_of(self.value, self.origin, hint or ONE_VALUE)
 
     def texts(self) -> tuple[str, ...]:
         """Return the values of a list."""
@@ -88,6 +90,24 @@ class Entry(Struct, frozen=True):
         shown = f"{printable(self.name)}:\n    {example}"
         self._expect(yaml.MappingNode, "lines of NAME: VALUE are", shown)
         return tuple(_entries(self.value, f"{self.key}.").values())
+
+    def _as_one_value(self) -> str:
+        """Return a hint with the list or mapping as the text that the option takes; "" if there is none."""
+        if self.is_list:
+            items = self.texts()
+        elif self.is_mapping:
+            pairs = _entries(self.value, f"{self.key}.").values()
+            items = tuple(f"{each.name}={each.text()}" for each in pairs)
+        else:
+            return ""
+        if not items:
+            return "remove the line"
+        value = NAMES[self.key].value
+        text = value.join(items)
+        with suppress(UsageError):
+            value.read(text)
+            return f"write {self.name}: {_scalar(text)}"
+        return ""
 
     def _expect(self, kind: type[yaml.Node], expected: str, example: str) -> None:
         _expect(kind, self.value, self.origin, expected, f"write, for example,\n  {example}")
@@ -272,8 +292,16 @@ def _entries(mapping: yaml.Node, prefix: str = "") -> dict[str, Entry]:
     return entries
 
 
-def _text_of(node: yaml.Node, origin: str) -> str:
-    hint = "put quotes around it if it is meant as text"
+def _scalar(text: str) -> str:
+    """Return YAML for a text, in quotes if it needs them."""
+    with suppress(yaml.YAMLError):
+        node = yaml.compose(text, yaml.SafeLoader)
+        if isinstance(node, yaml.ScalarNode) and node.value == text:
+            return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _text_of(node: yaml.Node, origin: str, hint: str = ONE_VALUE) -> str:
     _expect(yaml.ScalarNode, node, origin, "a single value is", hint)
     if "\0" in node.value:
         raise UsageError(f"{origin}: contains a NUL character", "remove it")

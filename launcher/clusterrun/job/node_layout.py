@@ -196,18 +196,33 @@ def _asked_cluster(layers: Sequence[Layer], *, is_nested: bool) -> Setting[str]:
 def _ignored_cluster_warnings(
     asked: Setting[str], layers: Sequence[Layer], variables: Variables, context: DetectionContext
 ) -> Iterator[str]:
-    """Yield a warning if a one-node job ignores a cluster that was probably meant."""
+    """Yield a warning if a one-node job ignores a cluster that was probably meant.
+
+    Raises:
+        UsageError: several such jobs would requeue one job of the scheduler.
+
+    """
     try:
         found = detect(Setting("", "default"), variables, context)
     except UsageError:
         return
     count = found.tasks or found.nnodes
     rank = found.tasks.value.rank if found.tasks else found.node_rank and found.node_rank.value
-    if count and not found.overridable and found.agents > 1 and rank in {0, None}:
-        yield (
+    if count and not found.overridable and found.agents > 1:
+        trouble = (
             f"{found.agents} whole jobs run, one in each task of {found.cluster.value}"
-            f" ({count.origin}): for one job, remove {asked.origin}"
+            f" ({count.origin})"
         )
+        requeue = value_of("requeue", layers)
+        # With --cluster none, there is no scheduler.
+        if requeue.value and value_of("standalone", layers).value:
+            raise UsageError(
+                f"{trouble}, and with {requeue.origin} they would have the same run id, and each"
+                " would requeue all",
+                f"remove {requeue.origin}; or, for one job, {asked.origin}",
+            )
+        if rank in {0, None}:
+            yield f"{trouble}: for one job, remove {asked.origin}"
     # With --cluster none there is no warning, because the error without it says to type it.
     elif found.elsewhere_warning and value_of("standalone", layers).value:
         yield found.elsewhere_warning

@@ -132,8 +132,10 @@ def resolve(
     path = env["PATH"].value if "PATH" in env else variables.get("PATH", os.defpath)
     is_torchrun = process.called == TORCHRUN
     script = NO_SCRIPT if for_topo else find_program(words, layers, path, runs_packages=is_torchrun)
-    # ``layers`` do not show this: with torchrun's static backend, the endpoint becomes MASTER_ADDR.
-    at_endpoint = any("rdzv_endpoint" in layer for layer in given)
+    # With torchrun's static backend, the endpoint is MASTER_ADDR in ``layers``, with its origin.
+    endpoint = value_of("rdzv_endpoint", given)
+    addresses = [value_of(name, layers) for name in ("rdzv_endpoint", "master_addr")]
+    at_endpoint = endpoint.value is not None and endpoint.origin in {it.origin for it in addresses}
     job = build_job(layout, known, context, script, env, at_endpoint=at_endpoint)
     if job_file.services:
         from clusterrun.job.services import with_services

@@ -62,21 +62,27 @@ def no_end_warnings(job: Job) -> Iterator[str]:
         yield f"{before.origin} {before.value:g} has no effect: {job.given.no_end}"
 
 
+def is_scheduler_ignored(cluster: Setting[str], standalone: str) -> bool:
+    """Return whether there is no scheduler for this job; ``standalone`` is the origin of that option."""
+    # --standalone is about the nodes only.
+    return cluster.value == NO_CLUSTER and cluster.origin not in {"default", standalone}
+
+
 def _find_job(
     variables: Variables, cluster: Setting[str], standalone: str
 ) -> tuple["Scheduler | None", Setting[SchedulerJob | None]]:
     """Return the scheduler whose job this process runs in, and that job."""
-    # --standalone is about the nodes only.
-    is_ignored = cluster.value == NO_CLUSTER and cluster.origin not in {"default", standalone}
+    is_ignored = is_scheduler_ignored(cluster, standalone)
     here = None if is_ignored else current_scheduler_job(variables)
     if here is None:
         return None, Setting(None, "default")
     scheduler, found = here[0].scheduler, here[1]
-    job_id = scheduler.id_of(found, variables).value if scheduler.has_id else ""
+    of_job = scheduler.id_of(found, variables)
+    job_id = of_job.value if scheduler.has_id else ""
     end_command = (*scheduler.end_command, job_id) if scheduler.end_command else ()
     requeue = (*scheduler.requeue, job_id) if scheduler.requeue else ()
     return scheduler, Setting(
-        SchedulerJob(scheduler.title, job_id, end_command, requeue), found.origin
+        SchedulerJob(scheduler.title, job_id, end_command, requeue), of_job.origin
     )
 
 

@@ -6,10 +6,11 @@ from msgspec import Struct
 
 from clusterrun.errors import UsageError
 from clusterrun.job.declarations import Setting
-from clusterrun.job.hosts import ListedHosts
+from clusterrun.job.hosts import ListedHosts, by_name
 from clusterrun.job.job import Job
 from clusterrun.job.options import NodeLauncher
 from clusterrun.job.sources import ENV_VARIABLE, CommandLine, Layer, find, value_of
+from clusterrun.job.values import Endpoint
 
 
 class SshTargets(Struct, frozen=True):
@@ -79,6 +80,7 @@ def find_ssh_targets(
             f"{rank.origin}: with --launcher ssh, ranks follow the list of hosts",
             "remove it; the first host in the list has rank 0",
         )
+    _check_first(listed.hosts, find("rdzv_endpoint", sources) or find("master_addr", sources))
     counting = {"nproc_per_node", "devices"}
     has_count = any(counting & source.keys() for source in sources)
     return SshTargets(
@@ -87,3 +89,17 @@ def find_ssh_targets(
         slots={} if has_count else {name: it.value for name, it in listed.slots.items()},
         options=value_of("ssh_options", sources).value,
     )
+
+
+def _check_first(hosts: Setting[tuple[str, ...]], address: Setting[str] | None) -> None:
+    """Check that the address of node 0 is not that of another host in the list."""
+    if address is None:
+        return
+    names = [host.rpartition("@")[2] for host in hosts.value]
+    found = by_name(names, Endpoint.parse(address.value).host)
+    if found and 0 not in found:
+        raise UsageError(
+            f"{address.origin} is {address.value}, but node 0 is {names[0]}, the first host of"
+            f" {hosts.origin}",
+            f"put {hosts.value[found[0]]} first",
+        )

@@ -146,12 +146,13 @@ def _standalone(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     spares, launcher = value_of("spares", layers), value_of("launcher", layers)
     if spares.value:
         raise UsageError(
-            f"{origin} is for one node, but spares is {spares}", "remove one of the two"
+            f"{origin} is for one node, but spares is {spares}",
+            "remove one of the two, or add --spares 0",
         )
     if launcher.value is NodeLauncher.SSH:
         raise UsageError(
             f"{origin} is for this node alone, but {launcher.origin} is ssh",
-            "remove one of the two",
+            "remove one of the two, or add --launcher none",
         )
     cluster = value_of("cluster", layers)
     if cluster.value != NO_CLUSTER:
