@@ -48,6 +48,9 @@ __all__ = ["BindNumaStrategy", "ClusterrunEnvironment", "ResumableLoader", "Susp
 
 _SAVED = "suspended-step=*.ckpt"
 
+_FIRST_FOLDER = Path.cwd()
+"""Where the program was started: Hydra changes the folder later."""
+
 
 class ClusterrunEnvironment(LightningEnvironment):
     """An environment plugin of Lightning for every platform that clusterrun knows.
@@ -100,6 +103,22 @@ class ClusterrunEnvironment(LightningEnvironment):
         """Return the rank of this process on its node."""
         tasks = None if self._job is None else self._job.tasks
         return int(super().local_rank()) if tasks is None else tasks.local_rank
+
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        """Check what the trainer was given against the platform, or against the variables of this rank.
+
+        Raises:
+            UsageError: the numbers differ.
+
+        """
+        self.check(num_nodes, num_devices)
+        ranks, size = num_nodes * num_devices, os.environ.get("WORLD_SIZE")
+        if self._job is None and size not in {None, f"{ranks}"}:
+            raise UsageError(
+                f"Trainer(num_nodes={num_nodes}, devices={num_devices}) has {ranks} ranks, but WORLD_SIZE"
+                f" is {size}",
+                f"set num_nodes and devices to numbers whose product is {size}",
+            )
 
     def check(self, num_nodes: int, num_devices: int) -> None:
         """Check what the trainer was given against the platform.
@@ -160,7 +179,8 @@ class ClusterrunLauncher(_Launcher):
         """Call the function in a worker; elsewhere execute the launcher, and do not return.
 
         Raises:
-            UsageError: the trainer disagrees with the platform, or there is no script.
+            UsageError: the trainer disagrees with the platform, its GPUs are not the first ones, or there
+                is no script.
 
         """
         kwargs.pop("trainer", None)
@@ -168,17 +188,25 @@ class ClusterrunLauncher(_Launcher):
             return function(*args, **kwargs)
         strategy = self._strategy
         ClusterrunEnvironment().check(strategy.num_nodes, strategy.num_processes)
-        words = ["--nproc-per-node", f"{strategy.num_processes}"]
-        gpus = [f"{each.index}" for each in strategy.parallel_devices or () if each.type == "cuda"]
-        if gpus:
-            words += ["--devices", ",".join(gpus)]
+        gpus = [each.index for each in strategy.parallel_devices or () if each.type == "cuda"]
+        if gpus != [*range(len(gpus))]:
+            # A worker is bound near the GPU whose index is its local rank.
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            names = visible.split(",") if visible else [f"{each}" for each in range(max(gpus) + 1)]
+            chosen = ",".join(names[each] for each in gpus)
+            raise UsageError(
+                f"Trainer(devices={gpus}), but {self._name} uses the first GPUs that are visible",
+                f"set CUDA_VISIBLE_DEVICES={chosen} and Trainer(devices={len(gpus)})",
+            )
         if strategy.alias:
             sys.stderr.write(f"clusterrun: {self._name}: each rank runs the whole program\n")
         program = self._program()
         sys.stdout.flush()
         sys.stderr.flush()
         # -P: modules in the current folder must not shadow the launcher's.
-        command = [sys.executable, python_options("-P"), "-m", "clusterrun", *words, *program]
+        command = [sys.executable, python_options("-P"), "-m", "clusterrun"]
+        command += ["--nproc-per-node", f"{strategy.num_processes}", *program]
+        os.chdir(_FIRST_FOLDER)
         return os.execv(sys.executable, command)
 
     def kill(self, signum: int) -> None:
@@ -190,15 +218,16 @@ class ClusterrunLauncher(_Launcher):
 
     def _program(self) -> list[str]:
         """Return the command line of the program without ``python``."""
-        spec = sys.modules["__main__"].__spec__
-        if spec is not None:
-            return ["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
-        if not Path(sys.argv[0]).is_file():
+        main = sys.modules["__main__"]
+        if main.__spec__ is not None:
+            return ["-m", main.__spec__.name.removesuffix(".__main__"), *sys.argv[1:]]
+        file = getattr(main, "__file__", None)
+        if file is None or not Path(file).is_file():
             raise UsageError(
                 f"{self._name} runs the program again, and this one has no file",
                 "save it to a file: python train.py",
             )
-        return [*sys.argv]
+        return [file, *sys.argv[1:]]
 
 
 StrategyRegistry.register(
