@@ -32,6 +32,7 @@ try:
     from lightning.pytorch import Callback, Trainer
     from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
     from lightning.pytorch.strategies.launchers.launcher import _Launcher
+    from lightning.pytorch.utilities import CombinedLoader
 except ImportError:
     # Older releases have this name.
     from lightning_fabric.plugins.environments.lightning import (  # type: ignore[assignment]
@@ -43,6 +44,7 @@ except ImportError:
         StrategyRegistry,
     )
     from pytorch_lightning.strategies.launchers.launcher import _Launcher  # type: ignore[assignment]
+    from pytorch_lightning.utilities import CombinedLoader  # type: ignore[assignment]
 
 __all__ = ["BindNumaStrategy", "ClusterrunEnvironment", "ResumableLoader", "SuspendCheckpoint"]
 
@@ -269,6 +271,7 @@ class SuspendCheckpoint(Callback):
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Restore the generators of this rank."""
+        self._steps = trainer.global_step
         self._restore(trainer)
         if not self._within_epoch:
             self._generators = []
@@ -302,6 +305,11 @@ class SuspendCheckpoint(Callback):
     def _save(self, trainer: Trainer) -> None:
         self._generators = _gather(_generator_states())
         self._within_epoch = not trainer.is_last_batch
+        if trainer.is_last_batch:
+            # With limit_train_batches, an epoch ends before its loaders do.
+            for each in CombinedLoader(trainer.train_dataloader).flattened:
+                if isinstance(each, ResumableLoader):
+                    each.end_epoch()
         trainer.save_checkpoint(self.folder / "unfinished.ckpt")
         self._generators = []
         if trainer.is_global_zero:
@@ -333,6 +341,10 @@ class ResumableLoader(torch.utils.data.DataLoader[Any]):
         for batch in itertools.islice(super().__iter__(), self._taken, None):
             self._taken += 1
             yield batch
+
+    def end_epoch(self) -> None:
+        """Have a checkpoint continue with the next epoch."""
+        self._taken = 0
 
     def state_dict(self) -> dict[str, Any]:
         return {"taken": self._taken % len(self), "numbers": self._rng_state}
