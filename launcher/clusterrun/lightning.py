@@ -32,6 +32,7 @@ try:
     from lightning.pytorch import Callback, Trainer
     from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
     from lightning.pytorch.strategies.launchers.launcher import _Launcher
+    from lightning.pytorch.utilities import CombinedLoader
 except ImportError:
     # Older releases have this name.
     from lightning_fabric.plugins.environments.lightning import (  # type: ignore[assignment]
@@ -43,10 +44,14 @@ except ImportError:
         StrategyRegistry,
     )
     from pytorch_lightning.strategies.launchers.launcher import _Launcher  # type: ignore[assignment]
+    from pytorch_lightning.utilities import CombinedLoader  # type: ignore[assignment]
 
 __all__ = ["BindNumaStrategy", "ClusterrunEnvironment", "ResumableLoader", "SuspendCheckpoint"]
 
 _SAVED = "suspended-step=*.ckpt"
+
+_FIRST_FOLDER = Path.cwd()
+"""Where the program was started: Hydra changes the folder later."""
 
 
 class ClusterrunEnvironment(LightningEnvironment):
@@ -100,6 +105,22 @@ class ClusterrunEnvironment(LightningEnvironment):
         """Return the rank of this process on its node."""
         tasks = None if self._job is None else self._job.tasks
         return int(super().local_rank()) if tasks is None else tasks.local_rank
+
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        """Check what the trainer was given against the platform, or against the variables of this rank.
+
+        Raises:
+            UsageError: the numbers differ.
+
+        """
+        self.check(num_nodes, num_devices)
+        ranks, size = num_nodes * num_devices, os.environ.get("WORLD_SIZE")
+        if self._job is None and size not in {None, f"{ranks}"}:
+            raise UsageError(
+                f"Trainer(num_nodes={num_nodes}, devices={num_devices}) has {ranks} ranks, but WORLD_SIZE"
+                f" is {size}",
+                f"set num_nodes and devices to numbers whose product is {size}",
+            )
 
     def check(self, num_nodes: int, num_devices: int) -> None:
         """Check what the trainer was given against the platform.
@@ -160,7 +181,8 @@ class ClusterrunLauncher(_Launcher):
         """Call the function in a worker; elsewhere execute the launcher, and do not return.
 
         Raises:
-            UsageError: the trainer disagrees with the platform, or there is no script.
+            UsageError: the trainer disagrees with the platform, its GPUs are not the first ones, or there
+                is no script.
 
         """
         kwargs.pop("trainer", None)
@@ -168,17 +190,25 @@ class ClusterrunLauncher(_Launcher):
             return function(*args, **kwargs)
         strategy = self._strategy
         ClusterrunEnvironment().check(strategy.num_nodes, strategy.num_processes)
-        words = ["--nproc-per-node", f"{strategy.num_processes}"]
-        gpus = [f"{each.index}" for each in strategy.parallel_devices or () if each.type == "cuda"]
-        if gpus:
-            words += ["--devices", ",".join(gpus)]
+        gpus = [each.index for each in strategy.parallel_devices or () if each.type == "cuda"]
+        if gpus != [*range(len(gpus))]:
+            # A worker is bound near the GPU whose index is its local rank.
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            names = visible.split(",") if visible else [f"{each}" for each in range(max(gpus) + 1)]
+            chosen = ",".join(names[each] for each in gpus)
+            raise UsageError(
+                f"Trainer(devices={gpus}), but {self._name} uses the first GPUs that are visible",
+                f"set CUDA_VISIBLE_DEVICES={chosen} and Trainer(devices={len(gpus)})",
+            )
         if strategy.alias:
             sys.stderr.write(f"clusterrun: {self._name}: each rank runs the whole program\n")
         program = self._program()
         sys.stdout.flush()
         sys.stderr.flush()
         # -P: modules in the current folder must not shadow the launcher's.
-        command = [sys.executable, python_options("-P"), "-m", "clusterrun", *words, *program]
+        command = [sys.executable, python_options("-P"), "-m", "clusterrun"]
+        command += ["--nproc-per-node", f"{strategy.num_processes}", *program]
+        os.chdir(_FIRST_FOLDER)
         return os.execv(sys.executable, command)
 
     def kill(self, signum: int) -> None:
@@ -190,15 +220,16 @@ class ClusterrunLauncher(_Launcher):
 
     def _program(self) -> list[str]:
         """Return the command line of the program without ``python``."""
-        spec = sys.modules["__main__"].__spec__
-        if spec is not None:
-            return ["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
-        if not Path(sys.argv[0]).is_file():
+        main = sys.modules["__main__"]
+        if main.__spec__ is not None:
+            return ["-m", main.__spec__.name.removesuffix(".__main__"), *sys.argv[1:]]
+        file = getattr(main, "__file__", None)
+        if file is None or not Path(file).is_file():
             raise UsageError(
                 f"{self._name} runs the program again, and this one has no file",
                 "save it to a file: python train.py",
             )
-        return [*sys.argv]
+        return [file, *sys.argv[1:]]
 
 
 StrategyRegistry.register(
@@ -240,6 +271,7 @@ class SuspendCheckpoint(Callback):
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Restore the generators of this rank."""
+        self._steps = trainer.global_step
         self._restore(trainer)
         if not self._within_epoch:
             self._generators = []
@@ -273,6 +305,11 @@ class SuspendCheckpoint(Callback):
     def _save(self, trainer: Trainer) -> None:
         self._generators = _gather(_generator_states())
         self._within_epoch = not trainer.is_last_batch
+        if trainer.is_last_batch:
+            # With limit_train_batches, an epoch ends before its loaders do.
+            for each in CombinedLoader(trainer.train_dataloader).flattened:
+                if isinstance(each, ResumableLoader):
+                    each.end_epoch()
         trainer.save_checkpoint(self.folder / "unfinished.ckpt")
         self._generators = []
         if trainer.is_global_zero:
@@ -304,6 +341,10 @@ class ResumableLoader(torch.utils.data.DataLoader[Any]):
         for batch in itertools.islice(super().__iter__(), self._taken, None):
             self._taken += 1
             yield batch
+
+    def end_epoch(self) -> None:
+        """Have a checkpoint continue with the next epoch."""
+        self._taken = 0
 
     def state_dict(self) -> dict[str, Any]:
         return {"taken": self._taken % len(self), "numbers": self._rng_state}

@@ -18,6 +18,7 @@ import os
 import time
 import warnings
 from mmap import mmap
+from operator import index
 
 VARIABLE = "CLUSTERRUN_SUSPEND_PAGE"
 """Set by clusterrun for each rank: path of the page, a colon, local rank."""
@@ -89,19 +90,22 @@ def requested(step: int | None = None) -> bool:
     and no system call, except the first call and while ranks agree on a step.
 
     Args:
-        step: the number of the step, which must never decrease. None: calls are counted from 0, and
-            all ranks must call it equally often.
+        step: the number of the step, from 0, which must never decrease. None: calls are counted from 0,
+            and all ranks must call it equally often.
 
     Raises:
-        ValueError: ``step`` is negative, or smaller than in the call before.
+        ValueError: ``step`` is not a whole number from 0, or, under clusterrun, smaller than in the call
+            before.
 
     """
+    if step is not None and (type(step) is not int or step < 0):
+        step = _whole_number(step)
     page = _page if _is_open else _open()
     if page is None:
         return False
     if step is None:
         step = page.step + 1
-    elif step < page.step or step < 0:
+    elif step < page.step:
         raise ValueError(
             f"suspend.requested({step}): steps must not decrease (the previous step was"
             f" {page.step})"
@@ -135,6 +139,17 @@ def ready() -> None:
             return
         time.sleep(_SECONDS_BETWEEN_CHECKS)
     raise SystemExit(0)
+
+
+def _whole_number(step: int) -> int:
+    """Return a step of another type, such as numpy's, as an int."""
+    try:
+        number = index(step)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"suspend.requested({step}): the step must be a whole number from 0")
+    return number
 
 
 def _open() -> _Page | None:

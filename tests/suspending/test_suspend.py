@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import clusterrun.suspend
+import numpy as np
 import pytest
 
 from tests.imports import output_of
@@ -116,8 +117,25 @@ def test_steps_must_not_decrease(suspend: ModuleType) -> None:
         ValueError, match=r"requested\(6\): steps must not decrease \(the previous step was 7\)"
     ):
         suspend.requested(6)
-    with pytest.raises(ValueError, match="steps must not decrease"):
-        suspend.requested(-1)
+
+
+@pytest.mark.parametrize("step", [0.5, -1, np.int64(-1)])
+@pytest.mark.parametrize("launched", [False, True])
+def test_step_must_be_a_whole_number_from_0(
+    suspend: ModuleType, monkeypatch: pytest.MonkeyPatch, step: int, *, launched: bool
+) -> None:
+    """A mistake is not found only once the script runs under clusterrun."""
+    if not launched:
+        monkeypatch.delenv(suspend.VARIABLE)
+
+    with pytest.raises(ValueError, match=rf"requested\({step}\): the step must be a whole number"):
+        suspend.requested(step)
+
+
+def test_step_may_have_a_type_of_numpy(suspend: ModuleType, page: Page) -> None:
+    suspend.requested(np.int64(7))
+
+    assert page.rank == (8, 0)
 
 
 def test_rank_waits_until_the_step_is_agreed(suspend: ModuleType, page: Page) -> None:

@@ -49,9 +49,9 @@ StepCount = Annotated[int, Meta(ge=0, le=MAX_STEP_COUNT)]
 """1 + a step, as ranks and agents write it into their shared page; 0: none."""
 
 SUSPEND_COMMAND = "clusterrun suspend"
-"""What a request is attributed to if a person made it. A second one ends the wait for late ranks.
+"""What a request is attributed to if a person made it. As a later request it ends the wait for late ranks.
 
-A scheduler's second request does not: it signals every agent, and not at one moment.
+A scheduler's later request does not: it signals every agent, and not at one moment.
 """
 
 

@@ -47,8 +47,6 @@ class SuspensionRequest(Struct):
     by: str
     """What requested it, for messages."""
     at: float
-    is_from_command: bool = False
-    """A person has also requested it, with ``clusterrun suspend``."""
 
 
 class Holding(Struct):
@@ -182,17 +180,15 @@ class Suspension:
         """Keep the first request until the job is suspended or ends; later ones change nothing.
 
         Returns:
-            Whether a person has requested it before and does so again, now that late ranks were named.
+            Whether a person requests it with ``clusterrun suspend`` after an earlier request: a
+            scheduler's signals may repeat, but a person no longer waits for late ranks.
 
         """
-        known, is_from_command = self._request, by == SUSPEND_COMMAND
-        if known is None:
-            host = "" if len(self._members.participants) == 1 else f" on {node.hello.host}"
-            self._request = SuspensionRequest(as_line(by + host), at, is_from_command)
-            return False
-        again = known.is_from_command and is_from_command
-        known.is_from_command = known.is_from_command or is_from_command
-        return again
+        if self._request is not None:
+            return by == SUSPEND_COMMAND
+        host = "" if len(self._members.participants) == 1 else f" on {node.hello.host}"
+        self._request = SuspensionRequest(as_line(by + host), at)
+        return False
 
     def begin(self, at: float, *, some_have_ended: bool) -> None:
         """Hold all ranks if a suspension was requested, unless the attempt has an agreement.
