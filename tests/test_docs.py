@@ -131,6 +131,15 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     assert [str(file) for file in named if not file.exists()] == []
 
 
+def test_links_of_the_readme_lead_somewhere() -> None:
+    """To a file, and to a heading of it."""
+    links = re.findall(r"\]\(([^)#:]+)(?:#([^)]*))?\)", (ROOT / "README.md").read_text())
+    pages = {target: ROOT / target for target, _ in links}
+
+    assert [target for target, page in pages.items() if not page.exists()] == []
+    assert [it for it in links if it[1] and it[1] not in anchors(pages[it[0]])] == []
+
+
 def test_every_exit_code_is_explained() -> None:
     """No code of ours is missing, and none is there that we never give."""
     told = {int(cell) for cell in first_cells("failures.md", "exit code") if cell.isdigit()}

@@ -73,16 +73,18 @@ def test_removed_option(script: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "typed_as"),
+    ("words", "typed_as", "directive"),
     [
-        ("--mem=4G", "--mem"),
-        ("--mail-type=END", "--mail-type"),
-        ("-p all", "-p"),
-        ("-pall", "-pall"),
-        ("--hold train.py", "--hold"),
+        ("--mem=4G", "--mem", "--mem=4G"),
+        ("--mail-type=END", "--mail-type", "--mail-type=END"),
+        ("-p all", "-p", "'-p ...'"),
+        ("-pall", "-pall", "'-pall ...'"),
+        ("--hold train.py", "--hold", "'--hold ...'"),
     ],
 )
-def test_options_of_sbatch_or_the_script(script: Path, words: str, typed_as: str) -> None:
+def test_options_of_sbatch_or_the_script(
+    script: Path, words: str, typed_as: str, directive: str
+) -> None:
     """Neither is an abbreviation of one of ours; the hint has the option for sbatch."""
     done = submitted(script, *SUBMIT, *words.split(), "--print")
 
@@ -90,7 +92,7 @@ def test_options_of_sbatch_or_the_script(script: Path, words: str, typed_as: str
     assert done.err == (
         f"clusterrun: error: there is no option {typed_as}\n"
         "  if it is sbatch's, use clusterrun's equivalent (clusterrun submit --help), or"
-        f" --directive='{typed_as} ...'\n"
+        f" --directive={directive}\n"
         "  if it is the script's, put it after the script\n"
     )
 

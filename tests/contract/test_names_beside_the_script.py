@@ -69,6 +69,18 @@ def test_clusterrun_imports_its_own_modules(beside: Launcher, command: str, path
     assert (drawn.code, drawn.err) == (0, "")
 
 
+@pytest.mark.parametrize("path", ["", "."])
+@pytest.mark.parametrize("words", ["train.py", "-m train"])
+def test_user_module_called_warnings(beside: Launcher, words: str, path: str) -> None:
+    """Workers start, although ``os`` imports ``warnings`` to execute their program."""
+    (beside.folder / "warnings.py").write_text("OWNER = 'user'\n")
+    (beside.folder / "train.py").write_text("import warnings\nprint(warnings.OWNER)\n")
+
+    done = launch(beside, "--nproc-per-node=1", *words.split(), path=path)
+
+    assert (done.code, done.out, done.err) == (0, "user\n", "")
+
+
 def test_user_module_called_clusterrun(beside: Launcher) -> None:
     """The command runs, unless PYTHONPATH has the module. ``python -m clusterrun`` runs the module."""
     (beside.folder / "clusterrun.py").write_text("OWNER = 'user'\nprint('a script')\n")

@@ -48,7 +48,10 @@ def test_module_sets_the_option_module() -> None:
     job_file = read("module: pkg.train\nargs:\n  - --fast\n")
 
     assert job_file.words == Setting(("pkg.train", "--fast"), "job.yaml:1 module")
-    assert job_file.settings == {"module": (Setting("true", "job.yaml:1 module"),)}
+    assert job_file.settings == {
+        "module": (Setting("true", "job.yaml:1 module"),),
+        "args": (Setting("--fast", "job.yaml:2 args"),),
+    }
 
 
 def test_env() -> None:

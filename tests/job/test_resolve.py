@@ -85,6 +85,23 @@ def test_words_after_dashes_are_arguments_of_the_files_script(
     assert (script.name, script.args) == (program, tuple(args.split()))
 
 
+@pytest.mark.parametrize(
+    ("words", "after_dashes", "origin"),
+    [
+        ("", False, "job.yaml:2 args"),
+        ("--lr 1", True, "job.yaml:2 args, command line"),
+        ("train.py --lr 1", False, "command line"),
+    ],
+)
+def test_origin_of_arguments(words: str, *, after_dashes: bool, origin: str) -> None:
+    Path("job.yaml").write_text("script: train.py\nargs: [--lr, 0]\n")
+    line = replace(command_line({"config": "job.yaml"}, *words.split()), after_dashes=after_dashes)
+
+    job = resolve(line, {}, PROCESS).job
+
+    assert job.origin("args") == origin
+
+
 def test_topo_ignores_the_script(folder: Path) -> None:
     """Other keys of the job file apply."""
     (folder / "job.yaml").write_text("script: missing.py\nnproc_per_node: 3\n")

@@ -241,7 +241,7 @@ TASK = TaskLayout(GlobalRank(3), 4, LocalRank(1), 2, NodeRank(1), 2)
         ({}, "tasks", None, ""),
         ({"script": MODULE}, "module", "pkg.train", "module pkg.train the test"),
         ({"script": EXECUTABLE}, "script", "run.sh", "script run.sh the test"),
-        ({"script": EXECUTABLE}, "no_python", True, "no_python yes the test"),
+        ({"script": EXECUTABLE, "no_python": True}, "no_python", True, "no_python yes the test"),
         ({"hosts": ("n0", "n1")}, "hosts", ["n0", "n1"], "hosts n0 n1 the test"),
         ({"port_candidates": (1, 2)}, "port_candidates", [1, 2], "port_candidates 1 2 the test"),
         ({"port_candidates": (1, 2)}, "master_port", None, "master_port the first free default"),
@@ -267,6 +267,15 @@ def test_env_with_two_origins() -> None:
     spec = replace(job(env={"A": "1", "B": "2"}), origins=origins)
 
     assert decoded(spec, plan(worker(0)))["job"]["env"]["origin"] == "job.yaml:3 env, --env"
+
+
+def test_program_with_several_origins() -> None:
+    origins = {"script": "job.yaml:1 script", "no_python": "--no-python", "args": "job.yaml:3 args"}
+    spec = replace(job(script=EXECUTABLE), origins=origins)
+
+    values = decoded(spec, plan(worker(0)))["job"]
+
+    assert {name: values[name]["origin"] for name in origins} == origins
 
 
 def test_ras_port_is_chosen_at_the_start() -> None:

@@ -24,10 +24,8 @@ SYNONYMS = {
     **dict.fromkeys(("jobs", "list", "queue", "runs"), "ps"),
     **dict.fromkeys(("info", "show", "top"), "status"),
     "check": "doctor",
-    "version": "--version",
-    "help": "--help",
 }
-"""Words that other programs use for what one of our commands or options does."""
+"""Words that other programs use for what one of our commands does."""
 
 PROGRAM_OPTIONS = {"module", "no_python", "run_path"}
 """With one of these, a first word such as ``topo`` is a module or program, not a command."""

@@ -237,10 +237,11 @@ def unknown_option(words: Sequence[str], known: Sequence[str]) -> UsageError | N
     is_nearly_ours = len(name) > 1 and any(each.startswith(name) for each in known)
     if not is_slurms and (is_nearly_ours or common_option(name, known) or closest(name, known)):
         return None
+    directive = words[0] if "=" in words[0] else f"{typed} ..."
     return UsageError(
         f"there is no option {typed}",
         f"if it is sbatch's, use clusterrun's equivalent (clusterrun submit --help), or"
-        f" --directive={shell_line([f'{typed} ...'])}\nif it is the script's, put it after the script",
+        f" --directive={shell_line([directive])}\nif it is the script's, put it after the script",
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import yaml
 from msgspec import Struct
 
-from clusterrun.errors import UsageError, printable
+from clusterrun.errors import UsageError, printable, shell_line
 from clusterrun.job.declarations import Setting
 from clusterrun.job.options import NAMES
 from clusterrun.job.removed_options import REMOVED_OPTIONS
@@ -138,6 +138,10 @@ def read_job_file(config: Setting[str]) -> JobFile:
     if "module" in given:
         # The value of the key is the module's name; the option -m only says that SCRIPT is a module.
         settings["module"] = (Setting("true", given["module"].origin),)
+    if "args" in given:
+        # For their origin: the arguments are in ``JobFile.words``.
+        args = given["args"]
+        settings["args"] = (Setting(shell_line(args.texts()), args.origin),)
     services: tuple[Service, ...] = ()
     if "services" in given:
         from clusterrun.job.services import read_services

@@ -370,11 +370,11 @@ def _missing_script(words: Sequence[str], where: str, search_path: str) -> Usage
 def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
     """Yield hints on what may be meant by a missing script, the first of ``words``."""
     name, *rest = words
-    if nearest := did_you_mean_file(name):
-        yield nearest
     if name in COMMANDS_AS_OPTIONS:
         line = " ".join(["clusterrun", COMMANDS_AS_OPTIONS[name], *rest])
         yield f"for clusterrun's own {name}:\n  {line}"
+    if nearest := did_you_mean_file(name):
+        yield nearest
     if name in COMMANDS_OF_OTHERS:
         yield f"remove {name}:\n  {command(*(rest or ('train.py',)))}"
     if find_executable(name, search_path):

@@ -16,7 +16,8 @@ REMOVED_OPTIONS = {
     "contain": "run the job in a container, or put systemd-run --user --scope before clusterrun",
     "debug": (
         "to debug all ranks, run python -m debugpy --listen 5678 --wait-for-client -m clusterrun;"
-        " for one, call torch.distributed.breakpoint(RANK) in the script"
+        " for one, call torch.distributed.breakpoint(RANK) in the script;"
+        " accelerate's --debug is --env ACCELERATE_DEBUG_MODE=true"
     ),
     "elastic_join": JOINING_NODES,
     "elastic_join_delay": JOINING_NODES,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.errors import UsageError
+from clusterrun.errors import UsageError, shell_line
 from clusterrun.job.checks import check_compatible
 from clusterrun.job.clusters.found import GPU_LISTS, DetectionContext, Variables
 from clusterrun.job.declarations import Setting
@@ -206,7 +206,12 @@ def read_sources(
             # $NAME is replaced in the words of the file; the shell has already done so in typed words.
             typed = tuple(word.replace("$", "$$") for word in typed)
         words = (*job_file.words.value, *typed)
-        return (*stronger, job_file.settings), Setting(words, job_file.words.origin), job_file
+        settings = job_file.settings
+        if typed:
+            origins = [*(each.origin for each in settings.get("args", ())), COMMAND_LINE]
+            args = Setting(shell_line(words[1:]), ", ".join(origins))
+            settings = {**settings, "args": (args,)}
+        return (*stronger, settings), Setting(words, job_file.words.origin), job_file
     if line.words:
         # torchrun's parser drops a "--" after the script, so existing command lines may have one.
         words = (line.words[0], *line.words[2:]) if _ends_options(line) else line.words
@@ -315,6 +320,7 @@ def build_job(  # noqa: PLR0913 - a job is made of all that is known
             no_end=no_end,
         ),
         origins={
+            "args": script.origin,
             **{
                 name: each[-1].origin
                 for layer in reversed(layers)

@@ -96,7 +96,7 @@ class JobFile(Struct, frozen=True):
     """The settings of a job file, and its program."""
 
     settings: Layer = {}
-    """Includes ``module`` if the program is a module."""
+    """Includes ``module`` if the program is a module, and ``args`` if it has arguments."""
     words: Setting[tuple[str, ...]] = Setting((), "default")
     """The script or module and its arguments, as on a command line; () if the file has no program."""
     services: "tuple[Service, ...]" = ()
@@ -107,7 +107,7 @@ class JobFile(Struct, frozen=True):
         """Return the settings that apply if the command line names another program."""
         if not self.words.value:
             return self.settings
-        own = {"module", "no_python", "run_path"}
+        own = {"module", "args", "no_python", "run_path"}
         return {name: it for name, it in self.settings.items() if name not in own}
 
 

@@ -129,10 +129,10 @@ def _values(job: Job, world: World) -> Iterator[tuple[str, Value, str]]:
     kind, origin = job.script.kind, job.origin("script")
     yield "module" if kind is ProgramKind.MODULE else "script", job.script.name, origin
     if kind is ProgramKind.EXECUTABLE:
-        yield "no_python", True, origin
+        yield "no_python", True, job.origin("no_python")
     if kind is ProgramKind.RUN_PATH:
-        yield "run_path", True, origin
-    yield "args", list(job.script.args), origin
+        yield "run_path", True, job.origin("run_path")
+    yield "args", list(job.script.args), job.origin("args")
     for name, value in _settled(job):
         match name:
             case "module" | "no_python" | "run_path":

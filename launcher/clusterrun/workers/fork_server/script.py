@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from .preloading.reexec_cache import ReexecCache
     from .preloading.script_walk import ScriptWalk
 
+with hidden_imports():
+    # Here, because later the user's folders come first, and may have a ``warnings.py``.
+    import warnings
+
 
 _RUN_MODULE = "import runpy\nrunpy._run_module_as_main(name)\n"
 """This is what ``python -m`` does. The public ``runpy.run_module`` removes ``__main__`` at the end, but
@@ -208,9 +212,8 @@ def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list
     def compiled() -> Any:
         return compile(source, path, "exec", flags, dont_inherit=True)
 
+    # ``catch_warnings`` looks ``warnings`` up in sys.modules.
     with hidden_imports():
-        import warnings
-
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             code = compiled()
