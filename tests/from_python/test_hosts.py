@@ -99,6 +99,10 @@ for command; do :; done
 exec 3<&0
 sh -c "$command" <&3 &
 while ! test -e {works}; do sleep 0.05; done
+# An agent that goes on would see that the other is gone.
+kill -STOP $!
+touch {works}-$$
+while test $(ls -d {works}-* | wc -l) -lt 2; do sleep 0.05; done
 kill -KILL $!
 """
 

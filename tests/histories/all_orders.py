@@ -266,7 +266,7 @@ class Orders:
         end = self._ends[state.coordinator]
         saved = re.search(r"all (?:but ranks? (\S+) )?saved at step (\d+)", end)
         if saved is None:
-            return "too late" if "did not save" in end else "failed"
+            return "too late" if re.search("did not (save|answer)", end) else "failed"
         silent, step = numbers(saved[1] or ""), int(saved[2])
         has_saved = [
             each for number in state.nodes for each in self._node_states[number].page.saved

@@ -39,6 +39,7 @@ from clusterrun.policy.settings import HeartbeatRhythm, RendezvousSettings
 from clusterrun.report.outcome import restart_text
 from clusterrun.run import agent
 from clusterrun.run.agent import Agent
+from clusterrun.run.attempts import JobProgress
 from clusterrun.run.event_log import EventLog
 from clusterrun.run.final_report import report_before_start, text_of
 from clusterrun.run.launch import wait_for_world
@@ -404,6 +405,7 @@ class Commands:
     """The product's query service on a node with fixed answers."""
 
     def __init__(self, session: "Session") -> None:
+        self.progress = JobProgress(0.0)
         ports = query_service.AgentCallbacks(
             lambda message: session.nodes.send(message),  # noqa: PLW0108 - it is set later
             self._answer,
