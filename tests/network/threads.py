@@ -3,7 +3,7 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from clusterrun.errors import LauncherError, RendezvousError
+from clusterrun.errors import RendezvousError
 from clusterrun.network.joining_node import JoinContext
 from clusterrun.planning.plan import World
 from clusterrun.policy import messages
@@ -46,11 +46,14 @@ class Nodes:
         def join() -> Joined:
             node = Node(settings, introduction, token, where, inbox=inbox)
             self._members.append(node)
+            joined: Joined | None = None
             try:
-                return node.join()
-            except LauncherError:
-                node.leave()
-                raise
+                joined = node.join()
+            finally:
+                # Otherwise its agent exits.
+                if not isinstance(joined, World):
+                    node.leave()
+            return joined
 
         future = self._executor.submit(join)
         self._all.append(future)
