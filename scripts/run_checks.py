@@ -1,7 +1,7 @@
 """Run the checks and tests of this checkout side by side; scripts/check has found the environment.
 
 Tests of one machine run in five processes: on two cores, some of them wait while two compute. Tests on
-several hosts run in two more, beside four; one has those that need sshd, Slurm or Open MPI. Tests that
+several hosts run in three more, beside four; one has those that need sshd or Slurm. Tests that
 are marked ``alone`` follow when all others are over. The long tier has stages of its own, after these.
 """
 
@@ -55,6 +55,9 @@ NOT_CHECKED = "not packages"
 
 OF_DRAWN_MACHINES = ("tests/machine/test_any_machine.py", "tests/planning/test_properties.py")
 """These tests also run with many more machines."""
+
+IN_TWO = ("pytest", "-n", "2", "--dist", "worksteal")
+"""In two processes."""
 
 SPELLED = ("launcher", "tests", "scripts", "docs", "configs", "README.md", "CHANGELOG.md")
 
@@ -215,7 +218,7 @@ def first_tier(options: argparse.Namespace, reports: Path) -> list[Step]:
     if options.hosts:
         on_hosts = ("hosts", "not alone", "not long")
         steps += [
-            pytest("tests of several hosts", reports, (*on_hosts, "not daemons")),
+            pytest("tests of several hosts", reports, (*on_hosts, "not daemons"), IN_TWO),
             pytest("tests with ssh and Slurm", reports, (*on_hosts, "daemons")),
         ]
     return steps
@@ -224,12 +227,12 @@ def first_tier(options: argparse.Namespace, reports: Path) -> list[Step]:
 def long_tier(options: argparse.Namespace, reports: Path) -> Iterator[list[Step]]:
     """Yield the stages of the long tier: fewer processes, as a long test needs more of the machine."""
     long = ("long", "not alone", "not wheel", NOT_CHECKED)
-    command = ("pytest", "-n", "2", "--dist", "worksteal")
-    tests = [pytest("long tests", reports, (*long, "not hosts"), command)]
+    tests = [pytest("long tests", reports, (*long, "not hosts"), IN_TWO)]
     if options.hosts:
+        on_hosts = (*long, "hosts")
         tests += [
-            pytest("long tests of several hosts", reports, (*long, "hosts", "not daemons")),
-            pytest("long tests with ssh and Slurm", reports, (*long, "hosts", "daemons")),
+            pytest("long tests of several hosts", reports, (*on_hosts, "not daemons"), IN_TWO),
+            pytest("long tests with ssh and Slurm", reports, (*on_hosts, "daemons")),
         ]
     yield tests
     others = ("pytest", "--workers-python", "oldest-and-newest", *ON_OTHER_PYTHONS)
