@@ -235,7 +235,7 @@ def long_tier(options: argparse.Namespace, reports: Path) -> Iterator[list[Step]
             pytest("long tests with ssh and Slurm", reports, (*on_hosts, "daemons")),
         ]
     yield tests
-    others = ("pytest", "--workers-python", "oldest-and-newest", *ON_OTHER_PYTHONS)
+    others = (*IN_TWO, "--workers-python", "oldest-and-newest", *ON_OTHER_PYTHONS)
     many = ("pytest", "--rounds", "5", *OF_DRAWN_MACHINES)
     short = ("not long", "not alone", NOT_CHECKED)
     yield [
