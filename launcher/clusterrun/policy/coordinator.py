@@ -1109,7 +1109,7 @@ class Coordinator:
             return state
         self._finish_check(state, at)
         if not fault:
-            return self._start_if_ready(state)
+            return self._recheck(state, at)
         node.hello = replace(node.hello, fault=fault)
         self._restarts.node_failed_check()
         node.lost = self._loss(node, f"fails its check: {fault}")
@@ -1128,7 +1128,6 @@ class Coordinator:
         state.checking = None
         if self._assignment.rejoin_timeout:
             state.rejoin_ends = max(at, state.not_before) + self._assignment.rejoin_timeout
-        self._schedule_recheck(state, at)
 
     def _schedule_recheck(self, state: Restarting, at: float) -> None:
         """Delay the next attempt while members may be lost unnoticed, or a lost node's worker may run."""
