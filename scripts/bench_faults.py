@@ -2,8 +2,7 @@
 
 Hosts are network namespaces of this machine, made by the tests' code. Run it as root from the
 repository's root: ``PYTHONPATH=. python scripts/bench_faults.py``. Prints rows of a Markdown table:
-the fault, the seconds until the last surviving agent ended (median, slowest run), and the limit.
-Exits with 1 if a median is above its limit.
+the fault, and the seconds until the last surviving agent ended (median, slowest run).
 """
 
 import argparse
@@ -47,21 +46,17 @@ def main() -> None:
     arguments.add_argument("--heartbeat-timeout", type=float, default=15.0, metavar="SECONDS")
     options = arguments.parse_args()
     silence = options.heartbeat_timeout
-    faults: list[tuple[str, Strike, tuple[int, ...], float]] = [
-        ("a worker fails", fail_a_worker, (0, 1, 2, 3), 0.5),
-        ("an agent is killed", kill_an_agent, (0, 2, 3), 1.0),
-        (f"a node is cut off, {silence:g} s of silence", cut_a_node, (0, 1, 2, 3), silence + 3),
-        (f"an agent is frozen, {silence:g} s of silence", freeze_an_agent, (0, 2, 3), silence + 3),
+    faults: list[tuple[str, Strike, tuple[int, ...]]] = [
+        ("a worker fails", fail_a_worker, (0, 1, 2, 3)),
+        ("an agent is killed", kill_an_agent, (0, 2, 3)),
+        (f"a node is cut off, {silence:g} s of silence", cut_a_node, (0, 1, 2, 3)),
+        (f"an agent is frozen, {silence:g} s of silence", freeze_an_agent, (0, 2, 3)),
     ]
-    too_slow = False
     with network(run_of(os.getpid()), "bench", "n0", "n1", "n2", "n3") as made:
-        for name, strike, survivors, limit in faults:
+        for name, strike, survivors in faults:
             taken = [seconds(made.hosts, strike, survivors, silence) for _ in range(options.runs)]
             made.restore()
-            median = statistics.median(taken)
-            too_slow |= median > limit
-            print(f"| {name} | {median:.2f} s | {max(taken):.2f} s | {limit:g} s |", flush=True)
-    sys.exit(1 if too_slow else 0)
+            print(f"| {name} | {statistics.median(taken):.2f} s | {max(taken):.2f} s |", flush=True)
 
 
 def seconds(

@@ -5,7 +5,7 @@ The workers are killed with their agent: torchrun's would go on, and no other no
 With clusterrun, a fifth host is a spare; torchrun goes on with three of four (``--nnodes 3:4``, c10d).
 Two ranks on each host, gloo. Hosts are network namespaces of this machine, made by the tests' code.
 Run it as root from the repository's root: ``PYTHONPATH=. python scripts/bench_spares.py``. Prints a
-row of a Markdown table with medians; exits with 1 if clusterrun's is above its limit.
+row of a Markdown table with medians.
 """
 
 import argparse
@@ -33,9 +33,6 @@ RANKS = 2
 
 STRUCK = 2
 """The host whose agent is killed."""
-
-LIMIT = 1.5
-"""Seconds, for clusterrun."""
 
 SECONDS_TO_MEET = 150.0
 """torchrun's agents notice a lost one after 15 s, and wait 30 s for another."""
@@ -71,7 +68,6 @@ def main() -> None:
     medians = {launcher: statistics.median(seconds) for launcher, seconds in taken.items()}
     ours, theirs = medians[OURS], medians.get(THEIRS, math.nan)
     print(row("from the loss of a node to the next attempt's all_reduce, 8 ranks", ours, theirs))
-    sys.exit(1 if ours > LIMIT else 0)
 
 
 def seconds_to_next_attempt(launcher: str, hosts: Sequence[Host]) -> float:

@@ -14,7 +14,7 @@ from tests.machine_trees import KFD, KfdNode, MachineFacts, write_tree
 from tests.plans import BindingOptions, bind, job, machine, planned
 
 LIMIT = 0.3
-"""Seconds of processor time: ten times the target of scripts/bench_machine.py."""
+"""Seconds of processor time: ten times what reading and planning may take."""
 
 MINUTES_ONCE = 10
 """Seconds of processor time: ten times what 10,000 workers take."""
