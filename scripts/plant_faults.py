@@ -58,6 +58,9 @@ PYTEST = (
 KINDS = ("hosts", "long", "wheel", "packages")
 """Marks of tests that run only if ``--with`` names them."""
 
+COMMANDS = ("clusterrun", "torchrun", "shellcheck")
+"""Tests take them from the interpreter's folder."""
+
 ORIGINS = """
 import sys
 from importlib.util import find_spec
@@ -381,12 +384,16 @@ def make_environment(copy: Path) -> None:
             (site_packages / entry.name).symlink_to(entry)
     paths = (copy / "launcher", Path(__file__).parent)
     (site_packages / "copy.pth").write_text("".join(f"{path}\n" for path in paths))
-    command = Path(sys.executable).with_name("clusterrun")
-    if command.exists():
-        _, _, code = command.read_text().partition("\n")
-        its = folder / "bin" / command.name
-        its.write_text(f"#!{folder}/bin/python\n{code}")
-        its.chmod(0o755)
+    for name in COMMANDS:
+        command, its = Path(sys.executable).with_name(name), folder / "bin" / name
+        if not command.exists():
+            continue
+        first, _, code = command.read_bytes().partition(b"\n")
+        if first.startswith(b"#!"):
+            its.write_bytes(f"#!{folder}/bin/python\n".encode() + code)
+            its.chmod(0o755)
+        else:
+            its.symlink_to(command)
     expect_imported(copy, modules)
 
 
