@@ -11,7 +11,7 @@ from clusterrun.processes import describe_wait_status, is_fork_patched, python_o
 from clusterrun.signals import ENDING_SIGNALS
 from clusterrun.workers.children import fork
 from clusterrun.workers.fork_server.binding import bind, set_memory_policy
-from clusterrun.workers.fork_server.kernel import describe_exec_error
+from clusterrun.workers.fork_server.kernel import execute
 from clusterrun.workers.fork_server_client import binding_of
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -58,11 +58,7 @@ def exec_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
         # The debugger continues in the program.
         command = (command[0], python_options(command[1]), *command[2:])
     variables = {**environment, **plan.env, **worker.env}
-    try:
-        os.execvpe(command[0], command, variables)
-    except OSError as error:
-        why = describe_exec_error(command[0], os.get_exec_path(variables), error)
-        raise OSError(error.errno, why) from None
+    execute(command, variables)
 
 
 def bind_to_worker(plan: NodePlan) -> str:

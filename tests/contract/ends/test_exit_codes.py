@@ -156,11 +156,16 @@ def test_program_that_can_not_be_executed(clusterrun: Launcher) -> None:
 def test_reason_why_script_can_not_be_executed(
     clusterrun: Launcher, content: str, why: str, *, is_on_path: bool
 ) -> None:
-    """The kernel says "No such file" if the interpreter in the first line is missing."""
+    """The kernel says "No such file" if the interpreter in the first line is missing.
+
+    A folder of PATH that can't be searched is not the reason.
+    """
     program = clusterrun.folder / "train.sh"
     program.write_bytes(content.encode())
     program.chmod(0o755)
-    path = f"{os.environ['PATH']}{os.pathsep}{clusterrun.folder}"
+    endless = clusterrun.folder / "endless"
+    endless.symlink_to(endless)
+    path = os.pathsep.join((str(endless), os.environ["PATH"], str(clusterrun.folder)))
     name = program.name if is_on_path else str(program)
 
     ended = clusterrun.command("--no-python", name, workers=1, environ={"PATH": path}).ended()
@@ -184,7 +189,7 @@ def test_first_of_four_failed_ranks_is_the_cause(clusterrun: Launcher) -> None:
         if rank == "2":
             open("go").close()
             sys.exit(5)
-        time.sleep(60)
+        while True: time.sleep(0.1)
         """,
         "--events=events",
         workers=4,

@@ -12,7 +12,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
@@ -343,22 +344,39 @@ def describe_fork_error(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def describe_exec_error(program: str, folders: Iterable[str], error: OSError) -> str:
-    """Return why a program could not be executed, in one line.
+def execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Execute a program in place of this process; PATH of ``environment`` is searched for its name.
 
-    execve(2) says "no such file" even if only the interpreter of a script is missing.
+    execvp(3) would report the first folder of PATH that can't be read, not what is wrong with the program.
 
-    Args:
-        program: as in execvp(3).
-        folders: of PATH.
-        error: of execve(2).
+    Raises:
+        OSError: it can't be executed; its message says why, in one line.
 
     """
+    program = command[0]
+    path = program if "/" in program else _found_on_path(program, environment)
+    try:
+        os.execve(path, tuple(command), environment)
+    except OSError as error:
+        raise OSError(error.errno, _describe_exec_error(path, error)) from None
+
+
+def _found_on_path(program: str, environment: Mapping[str, str]) -> str:
+    """Return the first file of this name that can be executed, else the first one."""
+    folders = environment.get("PATH", os.defpath).split(os.pathsep)
+    files = list(filter(os.path.isfile, (os.path.join(folder, program) for folder in folders)))
+    executable = [file for file in files if os.access(file, os.X_OK)]
+    for file in executable or files:
+        return file
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _describe_exec_error(path: str, error: OSError) -> str:
+    """Return why a file could not be executed.
+
+    execve(2) says "no such file" even if only the interpreter of a script is missing.
+    """
     why = error.strerror or str(error)
-    paths = [program] if "/" in program else [f"{folder}/{program}" for folder in folders]
-    path = next(filter(os.path.exists, paths), None)
-    if path is None:
-        return why
     try:
         with open(path, "rb") as file:
             first = file.readline(256)

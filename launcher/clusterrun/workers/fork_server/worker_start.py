@@ -10,8 +10,7 @@ from . import worker_signals
 from .binding import bind, set_memory_policy
 from .channel import frame
 from .failure_notes import SIGNAL, VARIABLE
-from .hidden_modules import hidden_imports
-from .kernel import allow_tracing_by, close_descriptors_above, describe_exec_error, die_with_parent
+from .kernel import allow_tracing_by, close_descriptors_above, die_with_parent, execute
 from .messages import FROM_WORKER, BindingWarnings, StartFailed
 from .reexec import Reexecution
 
@@ -127,15 +126,8 @@ class WorkerStart:
     def _execute(self) -> NoReturn:
         command, environment = self._request.command, self._environment()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._request.blocked_signals)
-        # ``os`` imports ``warnings`` to search PATH, and the user may have a module of that name.
-        with hidden_imports():
-            folders = os.get_exec_path(environment)
-            self._restore_limit()
-            try:
-                os.execvpe(command[0], command, environment)
-            except OSError as error:
-                why = describe_exec_error(command[0], folders, error)
-                raise OSError(error.errno, why) from None
+        self._restore_limit()
+        execute(command, environment)
 
     def _restore_limit(self) -> None:
         """Set the launcher's own limit of open files; last, because the server may have more files open."""
