@@ -318,7 +318,7 @@ def test_ctrl_c_ends_call_but_not_ranks(caller: Launcher) -> None:
         def works():
             try:
                 print("ready", flush=True)
-                time.sleep(1000)
+                while True: time.sleep(0.1)
             except KeyboardInterrupt:
                 print("saved", flush=True)
                 raise
@@ -327,7 +327,7 @@ def test_ctrl_c_ends_call_but_not_ranks(caller: Launcher) -> None:
             print("stays", flush=True)
             while True:
                 try:
-                    time.sleep(1000)
+                    time.sleep(0.1)
                 except KeyboardInterrupt:
                     print("interrupted", flush=True)
 

@@ -15,7 +15,7 @@ from tests.workers.fork_server_bench import Bench, Reader
 RANK_3 = {"RANK": "3"}
 
 PARENT = """
-import os, signal, subprocess
+import os, signal, subprocess, time
 
 CHILD = "trap 'echo asked' TERM; read line; echo $line; read line; echo $line"
 child = subprocess.Popen(["sh", "-c", CHILD], stdin=subprocess.PIPE)
@@ -27,7 +27,7 @@ def end(*_):
 signal.signal(signal.SIGTERM, end)
 child.stdin.write(b"ready\\n")
 child.stdin.flush()
-signal.pause()
+while True: time.sleep(0.1)
 """
 
 FORKS = """

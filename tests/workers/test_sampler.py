@@ -255,7 +255,8 @@ def test_counters_of_an_invented_machine(
         for path, text in files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text.format(**numbers))
-    program = fake_py_spy(tmp_path, "cp -r {folder}/later/. {folder}")
+    # Each file is replaced as a whole: a half-written one could be read meanwhile.
+    program = fake_py_spy(tmp_path, "cd {folder}/later && find . -type f -exec mv {} ../{} ';'")
 
     samples = sample_node({0: 7}, program, 1.0, 1, root=tmp_path)
 

@@ -172,7 +172,7 @@ def test_ctrl_c_before_restart_prints_report_of_the_failure(clusterrun: Launcher
         if os.environ["RANK"] == "1":
             raise ValueError("boom")
         while True:
-            time.sleep(100)
+            time.sleep(0.1)
         """,
         "--max-restarts=1",
         workers=2,

@@ -180,7 +180,7 @@ def test_fg_continues_the_worker_once(shell: Shell) -> None:
         import os, signal, time
         signal.signal(signal.SIGCONT, lambda number, frame: os.write(1, b"continued\\n"))
         print("ready", os.getpid(), flush=True)
-        time.sleep(600)
+        while True: time.sleep(0.1)
         """,
         *("--nproc-per-node", "1"),
     )

@@ -22,7 +22,7 @@ for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGUSR1):
 os.kill(os.getpid(), signal.SIGTERM)
 os.kill(os.getpid(), signal.SIGUSR1)
 signal.setitimer(signal.ITIMER_REAL, 0.01)
-signal.pause()
+time.sleep(0.2)
 pid = child()
 time.sleep(0.2)
 print(os.waitpid(pid, 0)[1])
