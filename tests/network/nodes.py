@@ -250,9 +250,11 @@ class Node:
         return None
 
     def run_for(self, seconds: float = 0.0) -> list[events.Event]:
-        """Run the loop for ``seconds``; return the events."""
+        """Run the loop for ``seconds``, one turn at least; return the events."""
         happened = list[events.Event]()
         self.loop.at("pause", self.loop.clock() + seconds, events.ForkServerPrepared)
+        # On a busy machine they may be over before the first.
+        self.loop.turn(self.loop.clock())
         while not isinstance(event := self.loop.next_event(), events.ForkServerPrepared):
             happened.append(event)
         self.received += happened
