@@ -41,6 +41,7 @@ Strike = Callable[[Path, Sequence[Host], Sequence[Job]], float]
 
 def main() -> None:
     """Measure, then print the medians."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     arguments = argparse.ArgumentParser(description="Time the end of a job on four hosts.")
     arguments.add_argument("--runs", type=int, default=5)
     arguments.add_argument("--heartbeat-timeout", type=float, default=15.0, metavar="SECONDS")

@@ -30,6 +30,7 @@ Strike = Callable[[Sequence[Host], Sequence[Job]], object]
 
 def main() -> None:
     """Measure, then print the medians."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     arguments = argparse.ArgumentParser(description="Time the loss of a node by its kind.")
     arguments.add_argument("--runs", type=int, default=3, help="of each; the median counts")
     arguments.add_argument("--beside", metavar="COMMAND", help="another clusterrun")

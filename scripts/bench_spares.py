@@ -55,6 +55,7 @@ while True:
 
 def main() -> None:
     """Measure, then print the medians."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     arguments = argparse.ArgumentParser(description="Time the loss of a node on four hosts.")
     arguments.add_argument("--runs", type=int, default=5, help="of each; the median counts")
     arguments.add_argument("--alone", action="store_true", help="without torchrun, which waits")
