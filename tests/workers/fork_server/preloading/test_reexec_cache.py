@@ -62,21 +62,29 @@ def test_second_rank_stores_nothing(script: Path, caches: Path) -> None:
     assert len(files(caches)) == 1
 
 
-def _note(script: str, results: "multiprocessing.SimpleQueue[bool]") -> None:
-    results.put(reexec_cache.ReexecCache(script).store(WHY))
-
-
 def test_concurrent_ranks_store_one_entry(script: Path, caches: Path) -> None:
+    """At first, and after each change of the script, whose stale entry all of them find."""
     fork = multiprocessing.get_context("fork")
-    results = fork.SimpleQueue()
-    ranks = [fork.Process(target=_note, args=(str(script), results)) for _ in range(8)]
+    turn, stored, rounds = fork.Barrier(8), fork.SimpleQueue(), 40
 
+    def store_in_each_round(rank: int) -> None:
+        for round_ in range(rounds):
+            turn.wait(60)
+            if not rank:
+                script.write_text("import torch" + "#" * round_)
+            turn.wait(60)
+            stored.put((round_, of(script).store(WHY)))
+
+    ranks = [fork.Process(target=store_in_each_round, args=(rank,)) for rank in range(8)]
     for rank in ranks:
         rank.start()
+    results = sorted(stored.get() for rank in ranks for _ in range(rounds))
     for rank in ranks:
         rank.join(60)
 
-    assert sorted(results.get() for _ in ranks) == [False] * 7 + [True]
+    assert results == [
+        (round_, first) for round_ in range(rounds) for first in [False] * 7 + [True]
+    ]
     assert (of(script).why(), len(files(caches))) == (WHY, 1)
 
 

@@ -35,29 +35,35 @@ class ReexecCache:
         """Return what the script changes, if there is a valid entry."""
         try:
             with open(self.file, encoding="utf-8", errors="surrogateescape") as file:
-                why, _, stamp = file.read().partition("\n")
+                return self._reason_in(file.read())
         except OSError:
             return None
-        return why if stamp == self._stamp else None
 
     def store(self, why: str) -> bool:
         """Store what the script changes; return False if another rank already has."""
-        new = f"{self.file[:-1]}{os.getpid()}"
+        # Not at the top: the fork server's modules are those of every script.
+        from fcntl import LOCK_EX, flock
+
         try:
             os.makedirs(os.path.dirname(self.file), exist_ok=True)
-            if not self.why() and os.path.exists(self.file):
-                os.unlink(self.file)
-            with open(new, "w", encoding="utf-8", errors="surrogateescape") as file:
+            with open(self.file, "a+", encoding="utf-8", errors="surrogateescape") as file:
+                # Of ranks that look at the same time, only one may find no valid entry.
+                try:
+                    flock(file, LOCK_EX)
+                except OSError:  # a file system without locks
+                    pass
+                file.seek(0)
+                if self._reason_in(file.read()) is not None:
+                    return False
+                file.truncate(0)
                 file.write(f"{why}\n{self._stamp}")
-            try:
-                os.link(new, self.file)
-            finally:
-                os.unlink(new)
-        except FileExistsError:
-            return False
         except OSError:
             pass
         return True
+
+    def _reason_in(self, entry: str) -> str | None:
+        why, _, stamp = entry.partition("\n")
+        return why if stamp == self._stamp else None
 
 
 def _stamp_of(path: str | None) -> str:
