@@ -231,6 +231,7 @@ def test_json_of_unbound_worker() -> None:
 
 MODULE = WorkerProgram(ProgramKind.MODULE, "pkg.train", ())
 EXECUTABLE = WorkerProgram(ProgramKind.EXECUTABLE, "run.sh", ())
+RUN_PATH = WorkerProgram(ProgramKind.RUN_PATH, "folder", ())
 TASK = TaskLayout(GlobalRank(3), 4, LocalRank(1), 2, NodeRank(1), 2)
 
 
@@ -242,6 +243,7 @@ TASK = TaskLayout(GlobalRank(3), 4, LocalRank(1), 2, NodeRank(1), 2)
         ({"script": MODULE}, "module", "pkg.train", "module pkg.train the test"),
         ({"script": EXECUTABLE}, "script", "run.sh", "script run.sh the test"),
         ({"script": EXECUTABLE, "no_python": True}, "no_python", True, "no_python yes the test"),
+        ({"script": RUN_PATH, "run_path": True}, "run_path", True, "run_path yes the test"),
         ({"hosts": ("n0", "n1")}, "hosts", ["n0", "n1"], "hosts n0 n1 the test"),
         ({"port_candidates": (1, 2)}, "port_candidates", [1, 2], "port_candidates 1 2 the test"),
         ({"port_candidates": (1, 2)}, "master_port", None, "master_port the first free default"),

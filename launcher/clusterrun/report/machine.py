@@ -75,7 +75,6 @@ def draw(rows: Sequence[TreeRow], style: Style) -> str:
                 if cell.text or width:
                     line.append(_GAP if line else "").append_text(text_of(cell))
                     line.append(" " * (width - len(cell.text)))
-            line.rstrip()
             grow(branch.add(line), row.below)
 
     widths: dict[str, list[int]] = {}
