@@ -383,16 +383,18 @@ def test_ipv6_address_has_brackets(listen: Listen, ask: Ask, answer: bytes) -> N
 
 
 @pytest.mark.parametrize("loopback", ["127.0.0.1", "127.0.0.2", "::1"])
+@pytest.mark.parametrize("name", ["", "this-machine.invalid"], ids=["address", "name"])
 def test_server_on_loopback_only_gets_advice(
-    listen: Listen, ask: Ask, own_address: str, loopback: str
+    listen: Listen, ask: Ask, own_address: str, name: str, loopback: str
 ) -> None:
     """Other nodes could not reach it. It is the default of some servers."""
-    asking = ask(listener := listen(loopback), host=own_address)
+    host = name or own_address
+    asking = ask(listener := listen(loopback), host=host)
     asking.begin_a_try()
     asking.turn()
 
     assert asking.reason() == (
-        f"GET http://{own_address}:{port_of(listener)}/health: Connection refused; it listens on"
+        f"GET http://{host}:{port_of(listener)}/health: Connection refused; it listens on"
         " 127.0.0.1 only: start it with --host 0.0.0.0, or the equivalent option"
     )
 

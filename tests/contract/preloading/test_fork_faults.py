@@ -1,5 +1,6 @@
 """Regression tests for faults of forked workers."""
 
+import ast
 import os
 import shutil
 import signal
@@ -423,6 +424,20 @@ def test_process_title(clusterrun: Launcher) -> None:
     ).ended()
 
     assert (ended.code, ended.out) == (0, "my training\n"), ended.err
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_command_line_names_the_script(clusterrun: Launcher, method: str) -> None:
+    """``pgrep -f`` finds the ranks of a script."""
+    ended = clusterrun.script(
+        'print(open("/proc/self/cmdline").read().split("\\0")[-4:-1])',
+        f"--start-method={method}",
+        args=["--lr", "0.1"],
+    ).ended()
+
+    assert ended.code == 0, ended.err
+    script, *args = ast.literal_eval(ended.out)
+    assert (Path(script).suffix, args) == (".py", ["--lr", "0.1"])
 
 
 STARTS_A_THREAD = """
