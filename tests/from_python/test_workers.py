@@ -594,7 +594,6 @@ def test_call_of_daemon_thread_blocks_neither_forked_child_nor_end(caller: Launc
         import threading, time, clusterrun
 
         def waits():
-            print("begun", flush=True)
             open("begun", "w").close()
             time.sleep(1000)
 
@@ -614,7 +613,7 @@ def test_call_of_daemon_thread_blocks_neither_forked_child_nor_end(caller: Launc
 
     assert job.ended() == (
         0,
-        "begun\nthese Workers belong to the process that this one was forked from\ninterrupted\n",
+        "these Workers belong to the process that this one was forked from\ninterrupted\n",
         "",
     )
 
