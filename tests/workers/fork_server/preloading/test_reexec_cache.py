@@ -65,7 +65,7 @@ def test_second_rank_stores_nothing(script: Path, caches: Path) -> None:
 def test_concurrent_ranks_store_one_entry(script: Path, caches: Path) -> None:
     """At first, and after each change of the script, whose stale entry all of them find."""
     fork = multiprocessing.get_context("fork")
-    turn, stored, rounds = fork.Barrier(8), fork.SimpleQueue(), 40
+    turn, stored, rounds = fork.Barrier(8), fork.Queue(), 40
 
     def store_in_each_round(rank: int) -> None:
         for round_ in range(rounds):
@@ -75,10 +75,12 @@ def test_concurrent_ranks_store_one_entry(script: Path, caches: Path) -> None:
             turn.wait(60)
             stored.put((round_, of(script).store(WHY)))
 
-    ranks = [fork.Process(target=store_in_each_round, args=(rank,)) for rank in range(8)]
+    ranks = [
+        fork.Process(target=store_in_each_round, args=(rank,), daemon=True) for rank in range(8)
+    ]
     for rank in ranks:
         rank.start()
-    results = sorted(stored.get() for rank in ranks for _ in range(rounds))
+    results = sorted(stored.get(timeout=60) for _ in range(len(ranks) * rounds))
     for rank in ranks:
         rank.join(60)
 
