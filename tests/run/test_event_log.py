@@ -6,7 +6,6 @@ from typing import Any, get_args
 
 import pytest
 from clusterrun.bounds import LocalRank
-from clusterrun.errors import RendezvousError
 from clusterrun.policy.events import CoordinatorLost, Event, WorkerEnded, WorkerStarted
 from clusterrun.policy.messages import SaveAt
 from clusterrun.policy.node import Attempt
@@ -221,18 +220,6 @@ def test_replaced_node_is_recorded_with_its_successor() -> None:
     assert (replaced["event"], replaced["node_rank"], replaced["host"]) == ("replaced", 1, "node9")
     assert (replaced["by"], replaced["how"]) == ("node7", "is gone")
     assert (restarted["event"], restarted["reason"]) == ("restarted", "node lost")
-
-
-def test_error_of_the_launcher_is_recorded() -> None:
-    """As the end of the job; before the job has started no line is written."""
-    lines = Lines()
-    lines.log.launcher_failed(RendezvousError("port 1 is in use"))
-    lines.log.attempt_started(PLAN)
-    lines.log.launcher_failed(RendezvousError("port 1 is in use"))
-
-    last = lines.written[-1]
-    assert len(lines.written) == 2
-    assert (last["code"], last["reason"], last["error"]) == (4, "error", "port 1 is in use")
 
 
 def test_every_reason_has_a_name() -> None:

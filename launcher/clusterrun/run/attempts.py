@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from clusterrun.errors import LauncherError
 from clusterrun.job.output import absolute
 from clusterrun.machine.cgroup import OomCounters, oom_kills_between
 from clusterrun.machine.tree import ROOT, Tree
@@ -143,11 +142,6 @@ class JobAttempts:
         """Record the end of the job."""
         if self._event_log is not None:
             self._event_log.job_ended(outcome)
-
-    def launcher_failed(self, error: LauncherError) -> None:
-        """Record that the launcher itself failed."""
-        if self._event_log is not None:
-            self._event_log.launcher_failed(error)
 
 
 def _event_log(node: LocalNode, relay: RelayClient) -> EventLog | None:

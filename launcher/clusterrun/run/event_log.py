@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.bounds import LocalRank
-from clusterrun.errors import LauncherError
 from clusterrun.planning.plan import NodePlan, WorkerPlan
 from clusterrun.policy.messages import GivenUp
 from clusterrun.policy.node import Attempt, EndedWorker
@@ -94,7 +93,7 @@ class Record(Struct, frozen=True, omit_defaults=True):
     step: str = ""
     """The step of the worker's start that failed."""
     error: str = ""
-    """Why the worker could not start or was not ready; in "ended", the launcher's own error."""
+    """Why the worker could not start or was not ready."""
     age: float | None = None
     """Seconds between the failure and ``time``, if the failure is known to be earlier."""
     ran_for: float | None = None
@@ -214,13 +213,6 @@ class EventLog:
             self._write_record(
                 _record("ended", self._plan, code=outcome.exit_code, **_why(outcome))
             )
-
-    def launcher_failed(self, error: LauncherError) -> None:
-        """Record that the launcher itself failed."""
-        if self._plan is not None:
-            message = _encodable(error.message)
-            failure = {"code": error.exit_code, "reason": "error", "error": message}
-            self._write_record(_record("ended", self._plan, **failure))
 
     def _write_record(self, record: Record, at: float | None = None) -> None:
         now = self._clock() if at is None else at

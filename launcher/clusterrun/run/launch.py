@@ -415,11 +415,7 @@ def _run_job(
     attempts = JobAttempts(node, workers, relay, commands.progress, check)
     stack.callback(attempts.close)
     agent = Agent(attempts, workers, nodes, commands, loop=loop, wall_clock=time.time)
-    try:
-        end = _run_attempts(agent, nodes, loop, world, node.job.suspending.suspend_signal)
-    except LauncherError as error:
-        attempts.launcher_failed(error)
-        raise
+    end = _run_attempts(agent, nodes, loop, world, node.job.suspending.suspend_signal)
     if not isinstance(end, Outcome):
         report = report_before_start(end)
         attempts.job_ended(report.outcome)
