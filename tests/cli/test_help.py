@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from clusterrun.cli.commands import COMMANDS_BY_WORD
+from clusterrun.cli.commands import COMMANDS_BY_WORD, Command
 from clusterrun.cli.help import COMMON_OPTIONS, GROUPS, OLD_GROUPS, TOPICS, help_text
 from clusterrun.cli.main import version_text
 from clusterrun.errors import UsageError
@@ -39,6 +39,16 @@ def test_the_overview_names_the_groups() -> None:
     assert all(f" {word}" in " ".join(text.split()) for word in COMMANDS_BY_WORD)
     described = " ".join(help_text("commands").split())
     assert all(command.summary in described for command in COMMANDS_BY_WORD.values())
+
+
+@pytest.mark.parametrize("command", COMMANDS_BY_WORD.values(), ids=COMMANDS_BY_WORD)
+def test_help_on_a_command_has_each_of_its_options(command: Command) -> None:
+    """Those of its own, and those of a job that matter to it."""
+    text = help_text(command.word)
+
+    rows = [*command.own_rows.values(), *(OPTIONS[name] for name in command.shown)]
+    assert all(row.flag in text for row in rows)
+    assert ("Its own options" in text) == bool(rows)
 
 
 @pytest.mark.parametrize(("old", "new"), OLD_GROUPS.items())

@@ -118,7 +118,9 @@ def machine(eight_gpus: Path) -> Machine:
     return inspect(Tree(eight_gpus), {}, None, "n0")
 
 
-@pytest.mark.parametrize(("quota", "level"), [(None, Level.OK), (4.0, Level.WARNING)])
+@pytest.mark.parametrize(
+    ("quota", "level"), [(None, Level.OK), (4.0, Level.WARNING), (8.0, Level.OK)]
+)
 def test_cpu_quota(machine: Machine, quota: float | None, level: Level) -> None:
     """A container may see all CPUs, but have a quota for fewer."""
     limited = replace(machine, cpu_quota=quota, allowed=CpuSet(range(8)))

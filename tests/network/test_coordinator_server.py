@@ -120,6 +120,21 @@ def test_flood_of_connections_does_not_delay_members(stack: ExitStack) -> None:
     assert len(select.select([each.socket for each in clients], [], [], 0)[0]) == 200
 
 
+def test_one_turn_serves_all_members(stack: ExitStack) -> None:
+    """Only connections that have not authenticated are served 16 at a time."""
+    job = start_coordinator(stack, nodes=20)
+    members = [connect(stack, job).join(hello(rank, nodes=20)) for rank in range(1, 20)]
+    for member in members:
+        assert isinstance(member.receive(), messages.WorldFormed)
+    for member in members:
+        member.send(messages.Heartbeat(0.0))
+
+    job.run_for()
+
+    answered = select.select([each.socket for each in members], [], [], 0)[0]
+    assert len(answered) == 19
+
+
 def test_wrong_token_is_refused_before_a_message_is_read(stack: ExitStack) -> None:
     """Even though a complete hello was sent."""
     job = start_coordinator(stack, token=b"right")
