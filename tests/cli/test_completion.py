@@ -27,6 +27,7 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("clusterrun --start-method=s", ["plain,spawn"]),
         ("clusterrun --numa-binding co", ["plain,core-complex"]),
         ("clusterrun --nproc g", ["plain,gpu"]),
+        ("clusterrun --nproc N", []),
         ("clusterrun --cluster slu", ["plain,slurm"]),
         ("clusterrun --cluster no", ["plain,none"]),
         ("clusterrun --help rend", ["plain,rendezvous"]),

@@ -29,6 +29,7 @@ default_generator = types.SimpleNamespace(seed=int)
 FOUND = {
     "TORCH_LOGS": os.environ.get("TORCH_LOGS"),
     "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+    "MODE": os.environ.get("MODE"),
     "class": type(logger).__name__,
     "stream": logger.handlers[0].stream is sys.stderr,
     "cpus": len(os.sched_getaffinity(0)),
@@ -97,6 +98,10 @@ PREFIXES = {
         "import os\nfor name in ['TORCH_LOGS']: os.environ[name] = 'dynamo'",
         STARTS_OVER,
     ),
+    "a variable that only this torch reads": (
+        "import os; os.environ['M' 'ODE'] = str(1)",
+        STARTS_OVER,
+    ),
     "another stream by another name": (
         "import sys; setattr(sys, 'stderr', open(2, 'w', closefd=False))",
         STARTS_OVER,
@@ -121,6 +126,9 @@ WITH_REAL_TORCH = (
     *("any variable", "a logger", "loading"),
 )
 """Some of each kind: about what is changed, the small torch says as much."""
+
+IN_CHECK = (*WITH_REAL_TORCH, "a variable that only this torch reads")
+"""The others are long."""
 
 SHOWS = "import torch\nprint(torch.__spec__.origin, torch.FOUND)"
 
@@ -167,10 +175,7 @@ def how(ended: Ended) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in WITH_REAL_TORCH else pytest.mark.long)
-        for name in PREFIXES
-    ],
+    [pytest.param(name, marks=() if name in IN_CHECK else pytest.mark.long) for name in PREFIXES],
 )
 def test_torch_import_equals_spawn(light: Light, name: str) -> None:
     """Torch reads the same as with ``--start-method spawn``."""

@@ -60,7 +60,6 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
         self.exit_description = ""
         """For example "was killed by SIGKILL"; "" while it runs."""
         self._scratch = scratch
-        self._is_closed = False
 
     @classmethod
     def start(cls, output: LauncherOutput, *scratch: Path) -> Self:
@@ -109,10 +108,7 @@ class RelayClient(HelperClient["messages.ToRelay", "messages.FromRelay"]):
         self.exit_description = how
 
     def close(self, seconds: float) -> None:
-        """Let the relay write what is left for at most ``seconds``, then end it; idempotent."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        """Let the relay write what is left for at most ``seconds``, then end it."""
         self._leave_loop()
         if not self.exit_description:
             self.send(messages.Close(seconds))
