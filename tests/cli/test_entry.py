@@ -1,8 +1,13 @@
 """Where ``clusterrun`` begins: what is done before the rest, and on systems that it is not for."""
 
+import fcntl
+import os
 import signal
 import subprocess
 import sys
+import termios
+import time
+from pathlib import Path
 
 import pytest
 from clusterrun.cli.entry import main
@@ -59,6 +64,32 @@ def test_signal_during_imports_exits(number: signal.Signals) -> None:
 
     line = f"clusterrun: received {number.name} before any worker was started\n"
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", line)
+
+
+@pytest.mark.parametrize("words", [("--help", "all"), ("topo", "--json")], ids=" ".join)
+def test_interrupted_print_says_nothing(words: tuple[str, ...], eight_gpus: Path) -> None:
+    """No worker would be started, so there is nothing to say about one."""
+    root = () if "topo" not in words else ("--machine-root", str(eight_gpus))
+    command = (sys.executable, "-c", f"{imports(main)}\nmain()", *words, *root)
+    read_end, write_end = os.pipe()
+    size = fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+    with (
+        subprocess.Popen(command, stdout=write_end, stderr=subprocess.PIPE) as printing,
+        # Closed first, so it ends in any case.
+        os.fdopen(read_end),
+    ):
+        os.close(write_end)
+        # What it prints is longer, as in a pager.
+        deadline = time.monotonic() + 60
+        while (
+            int.from_bytes(fcntl.ioctl(read_end, termios.FIONREAD, bytes(4)), sys.byteorder) < size
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        printing.send_signal(signal.SIGINT)
+        _, error = printing.communicate(timeout=60)
+
+    assert (printing.returncode, error) == (130, b"")
 
 
 def test_closed_standard_streams_are_opened_first() -> None:
