@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from clusterrun.machine.tree import ROOT, Tree
+
 from tests.typed import typed
 
 VARIABLES = {
@@ -40,6 +42,8 @@ def test_env_report_as_json() -> None:
     assert found["packages"]["clusterrun"]
     assert (Path(found["python"]["clusterrun is in"]) / "cli/env.py").is_file()
     assert int(found["machine"]["cores"]) > 0
+    driver = Tree(ROOT).text("proc/driver/nvidia/version").partition("\n")[0]
+    assert found["machine"]["NVIDIA driver"] == (driver or "none")
 
 
 def test_json_is_ascii() -> None:

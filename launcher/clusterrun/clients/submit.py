@@ -528,9 +528,9 @@ def _option_words(row: Row, job: Sequence[Layer], *, is_elastic: bool) -> Iterat
         or is_ignored
     ):
         return
-    for text in set_by[0] if row.value.repeated else set_by[0][-1:]:
-        if row.metavar or row.value.read(text.value):
-            yield tuple(option_words(row, text.value, row.flag))
+    text = set_by[0][-1]
+    if row.metavar or row.value.read(text.value):
+        yield tuple(option_words(row, text.value, row.flag))
 
 
 def _env_setting(job: Sequence[Layer]) -> str:
