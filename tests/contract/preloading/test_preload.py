@@ -724,6 +724,19 @@ def test_module_that_reads_rank_is_left_to_workers(installed: Installed, how: st
     )
 
 
+def test_package_that_reads_its_own_variables_is_imported_once(installed: Installed) -> None:
+    """It looks for them among all; a module that it imports may read any of these."""
+    installed.add("reader", "import os; NAMES = [*os.environ]")
+    installed.add("tqdm", "import os; OWN = [name for name in os.environ if name[:4] == 'TQDM']")
+    installed.add("numba", "import reader")
+
+    ended = installed.ended("import tqdm, numba", "-v", "--start-method=fork", workers=2)
+
+    assert ended.code == 0
+    left = f"{LEFT}numba and what is imported after it, as reader reads all variables\n"
+    assert f"\n{left}" in ended.err
+
+
 def test_module_that_sets_rank_is_left_to_workers(installed: Installed) -> None:
     """Each worker has its own variable."""
     installed.add("hazard", "import os; os.environ['RANK'] = '9' + os.environ.get('RANK', '')")
