@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+OTHER_USER = 54321
 MAY_WRITE = "+dac_override,+dac_read_search"
 MAY_READ = "+dac_read_search"
 
@@ -12,7 +13,7 @@ def run_as_another_user(
     *arguments: str,
     capabilities: str = MAY_WRITE,
     processes: int | None = None,
-    user: int = 54321,
+    user: int = OTHER_USER,
 ) -> subprocess.CompletedProcess[str]:
     """Return how ``code`` ended, with a limit of processes if there is one to set."""
     identity = (f"--reuid={user}", "--clear-groups")

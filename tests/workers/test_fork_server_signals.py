@@ -120,13 +120,17 @@ def reported(happened: Iterable[events.Event]) -> set[int]:
     return {event.number for event in signals}
 
 
+SENT_TO_ALL = "HUP INT QUIT TERM USR1 USR2 ALRM VTALRM PROF IO PWR XCPU TSTP TTIN TTOU"
+"""The signals that a scheduler can be told to send before a limit, or with which it pauses a job."""
+
+
 def test_the_fork_server_survives_signals_to_all_processes(bench: Bench) -> None:
     """Schedulers and containers signal every process; only the agent acts on it."""
     bench.spawn(0, "sh", "-c", "trap 'exit 5' TERM; echo ready; sleep 100 & wait")
     bench.events(1)
 
-    for number in worker_signals.SHIELDED:
-        os.kill(bench.server.pid, number)
+    for name in SENT_TO_ALL.split():
+        os.kill(bench.server.pid, signal.Signals[f"SIG{name}"])
     happened = bench.events(len(worker_signals.REPORTED))
     bench.signal([FIRST], signal.SIGTERM, group=False)
 

@@ -8,7 +8,7 @@ from clusterrun.errors import MachineError
 from clusterrun.job.declarations import Setting
 from clusterrun.workers.relay.routes import check_log_folder
 
-from tests.as_another_user import MAY_READ, MAY_WRITE, run_as_another_user
+from tests.as_another_user import MAY_READ, MAY_WRITE, OTHER_USER, run_as_another_user
 from tests.imports import imports
 
 CHECK = (
@@ -46,14 +46,22 @@ def test_relative_folder_in_a_deleted_current_folder_is_an_error(
 
 
 @pytest.mark.needs("root", "setpriv")
-def test_unwritable_folder_is_named_with_its_option(tmp_path: Path) -> None:
-    """The error names the option, its value, and the folder without write permission."""
+@pytest.mark.parametrize(
+    ("owner", "also"), [(0, ""), (OTHER_USER, ", or run: chmod u+wx {folder}")]
+)
+def test_unwritable_folder_is_named_with_its_option(tmp_path: Path, owner: int, also: str) -> None:
+    """The error names the option, its value, and the folder; its owner can make it writable."""
+    os.chown(tmp_path, owner, -1)
+    tmp_path.chmod(0o555)
+
     ended = run_as_another_user(CHECK, str(tmp_path / "logs"), capabilities=MAY_READ)
 
-    assert ended.stderr.splitlines()[-2] == (
+    error, hint = ended.stderr.splitlines()[-2:]
+    assert error == (
         f"clusterrun.errors.MachineError: --log-dir {tmp_path}/logs: log files can't be written"
         f" there: {tmp_path}: Permission denied"
     )
+    assert hint == f"name another folder with --log-dir DIR{also.format(folder=tmp_path)}"
 
 
 def test_trial_folder_has_an_unpredictable_name(tmp_path: Path) -> None:
