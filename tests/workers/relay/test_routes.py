@@ -191,6 +191,11 @@ def test_hidden_by_names_the_option() -> None:
         ({"redirects": some(r0=3, r5=3, r6=1)}, (2, 2), [NO_LOCAL_RANKS]),
         ({"tee": some(r0=3, r5=3, r6=1)}, (2, 2), [NO_LOCAL_RANKS]),
         ({"redirects": some(r0=3, r5=3, r6=1)}, (7, 7), []),
+        (
+            {"local_ranks_filter": ranks(1)},
+            (1, 1),
+            ["there is no local rank 1 on this node, so no rank's output is printed"],
+        ),
         # Each task has one worker.
         ({"tasks": TASKS, "local_ranks_filter": ranks(1)}, (8, 1), []),
     ],
