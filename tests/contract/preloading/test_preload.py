@@ -737,6 +737,21 @@ def test_package_that_reads_its_own_variables_is_imported_once(installed: Instal
     assert f"\n{left}" in ended.err
 
 
+def test_module_that_the_launcher_uses_too_is_imported_once(installed: Installed) -> None:
+    """What only the fork server has imported is hidden; what the script has imported stays."""
+    names = "contextlib, psutil, signal, socket, subprocess, threading, traceback, warnings"
+    installed.add("hazard", f"import {names}")
+    script = f"""
+        import hazard, sys, {names}
+        found = {{name: sys.modules[name] for name in "{names}".split(", ")}}
+        print([name for name in found if found[name] is not getattr(hazard, name)])
+    """
+
+    ended = installed.ended(script, "--start-method=fork", "--numa-binding=exclusive", workers=2)
+
+    assert sorted(ended.out.splitlines()) == ["[rank 0] []", "[rank 1] []"], ended.err
+
+
 def test_module_that_sets_rank_is_left_to_workers(installed: Installed) -> None:
     """Each worker has its own variable."""
     installed.add("hazard", "import os; os.environ['RANK'] = '9' + os.environ.get('RANK', '')")
