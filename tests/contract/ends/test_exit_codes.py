@@ -174,6 +174,20 @@ def test_reason_why_script_can_not_be_executed(
     assert f": {why.format(program)}\n" in report(ended)
 
 
+def test_program_that_may_be_executed_is_found_behind_another(clusterrun: Launcher) -> None:
+    """As in a shell: a file on PATH that is not executable is passed over."""
+    folders = [clusterrun.folder / "first", clusterrun.folder / "second"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "train").write_text("#!/bin/sh\necho $0\n")
+    (folders[1] / "train").chmod(0o755)
+    path = os.pathsep.join((*map(str, folders), os.environ["PATH"]))
+
+    ended = clusterrun.command("--no-python", "train", environ={"PATH": path}).ended()
+
+    assert (ended.code, ended.out) == (0, f"{folders[1]}/train\n"), ended.err
+
+
 def test_first_of_four_failed_ranks_is_the_cause(clusterrun: Launcher) -> None:
     """The report lists ranks that fail when they are stopped, and a rank that had exited with 0."""
     go = clusterrun.folder / "go"

@@ -55,6 +55,18 @@ def test_equal_stacks_are_grouped(bench: RelayBench, printed: tuple[int, int]) -
     assert read_until(printed[0], b"on\n") == b"[rank 2] loss 0.5\n[rank 0] on\n"
 
 
+def test_later_stack_is_output(bench: RelayBench, printed: tuple[int, int]) -> None:
+    """The program prints it by itself once the request is answered."""
+    printer = bench.open(0)
+    bench.relay.send(messages.CaptureStacks(7, 2.0))
+    os.write(printer.stderr, dump(1))
+    assert bench.event() == answer(7, StackGroup((0,), FRAME))
+
+    os.write(printer.stderr, dump(1))
+
+    assert read_until(printed[0], b"in f\n").endswith(f"[rank 0] {FRAME}\n".encode())
+
+
 def test_ranks_without_a_stack_have_a_reason(bench: RelayBench) -> None:
     """One has no handler, one does not answer, and one ends meanwhile."""
     printers = [bench.open(rank) for rank in range(3)]
