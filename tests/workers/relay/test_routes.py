@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.plans import job, plan_of, worker_of
 
-LOGS = LogLayout(Path("/logs"), "run-7")
+LOGS = LogLayout(Path("/logs"), "run-7", one_file=False, torchrun_folder="", kept_attempts=0)
 EVERYWHERE = "both"
 SCREEN = "screen"
 FILE = "file"

@@ -77,11 +77,11 @@ class LogLayout(Struct, frozen=True):
 
     directory: Path
     run_id: str
-    one_file: bool = False
+    one_file: bool
     """Whether both streams of a worker go to one file, to which ``workerlog`` is a link."""
-    torchrun_folder: str = ""
+    torchrun_folder: str
     """RUN_RANDOM, which differs by node and run; "" for clusterrun's own layout."""
-    kept_attempts: int = 0
+    kept_attempts: int
     """Number of attempts of earlier jobs of the run, whose folders come first."""
 
     @property
