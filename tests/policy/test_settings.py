@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
-from clusterrun.policy.settings import ENDPOINT_PORT, rendezvous_settings
+from clusterrun.policy.settings import rendezvous_settings
 
 from tests.command_lines import Flags
 from tests.described import describe
@@ -36,7 +36,7 @@ def test_leftover_variables_are_named(
     assert rendezvous_settings(described.job).exports == exports
 
 
-@pytest.mark.parametrize(("endpoint", "port"), [("n0", ENDPOINT_PORT), ("n0:1234", 1234)])
+@pytest.mark.parametrize(("endpoint", "port"), [("n0", 29400), ("n0:1234", 1234)])
 def test_rendezvous_endpoint_is_kept_for_nodes(endpoint: str, port: int) -> None:
     """Workers get a port of their own."""
     flags: Flags = {"no_python": True, "nnodes": "2", "rdzv_endpoint": endpoint}

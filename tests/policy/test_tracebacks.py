@@ -22,8 +22,9 @@ def test_large_number_of_omitted_lines() -> None:
 
 
 def test_no_beginning_if_script_continued() -> None:
-    """The traceback does not explain the end of the script."""
-    later = [f"step {step}" for step in range(70)]
+    """The traceback does not explain the end of the script if more than 60 lines follow its frames."""
+    later = [f"step {step}" for step in range(60)]
 
     assert beginning_of_traceback([*TRACEBACK, *later]) == []
+    assert beginning_of_traceback([*TRACEBACK, *later[1:]])[:4] == TRACEBACK
     assert beginning_of_traceback(["step 2"]) == []

@@ -95,7 +95,7 @@ def test_byte_0_shows_the_output(called: Called) -> None:
         return []
 
     called.program.show = show
-    called.caller.send(bytes([end_report.SHOW_OUTPUT]))
+    called.caller.send(b"\0")
     called.loop.turn(time.monotonic() + SECONDS_TO_ACT)
 
     assert len(asked) == 1
