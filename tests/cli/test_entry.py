@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from clusterrun.cli.entry import main
 from clusterrun.cli.main import run_command_line, version_text
 
 from tests.imports import imports
+from tests.waiting import wait_until
 
 ELSEWHERE = f"""
 import signal, sys
@@ -72,7 +72,7 @@ def test_interrupted_print_says_nothing(words: tuple[str, ...], eight_gpus: Path
     root = () if "topo" not in words else ("--machine-root", str(eight_gpus))
     command = (sys.executable, "-c", f"{imports(main)}\nmain()", *words, *root)
     read_end, write_end = os.pipe()
-    size = fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+    full = fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096).to_bytes(4, sys.byteorder)
     with (
         subprocess.Popen(command, stdout=write_end, stderr=subprocess.PIPE) as printing,
         # Closed first, so it ends in any case.
@@ -80,12 +80,7 @@ def test_interrupted_print_says_nothing(words: tuple[str, ...], eight_gpus: Path
     ):
         os.close(write_end)
         # What it prints is longer, as in a pager.
-        deadline = time.monotonic() + 60
-        while (
-            int.from_bytes(fcntl.ioctl(read_end, termios.FIONREAD, bytes(4)), sys.byteorder) < size
-        ):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: fcntl.ioctl(read_end, termios.FIONREAD, bytes(4)) == full)
         printing.send_signal(signal.SIGINT)
         _, error = printing.communicate(timeout=60)
 

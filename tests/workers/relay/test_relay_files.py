@@ -15,6 +15,7 @@ from clusterrun import descriptor_output
 from clusterrun.workers.fork_server import messages
 from clusterrun.workers.relay.routes import Destination
 
+from tests.as_another_user import OTHER_USER
 from tests.waiting import wait_until
 from tests.workers.relay.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 
@@ -321,9 +322,6 @@ def test_planted_log_file_is_not_written(
     if reader is not None:
         assert os.read(reader, 100) == b""
         os.close(reader)
-
-
-OTHER_USER = 54321
 
 
 @pytest.fixture
