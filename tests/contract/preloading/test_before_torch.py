@@ -98,10 +98,7 @@ PREFIXES = {
         "import os\nfor name in ['TORCH_LOGS']: os.environ[name] = 'dynamo'",
         STARTS_OVER,
     ),
-    "a variable that only this torch reads": (
-        "import os; os.environ['M' 'ODE'] = str(1)",
-        STARTS_OVER,
-    ),
+    "a variable that only this torch reads": ("import os; os.environ['MODE'] = '1'", STARTS_OVER),
     "another stream by another name": (
         "import sys; setattr(sys, 'stderr', open(2, 'w', closefd=False))",
         STARTS_OVER,
