@@ -360,7 +360,7 @@ def describe(
         options=tuple(
             option
             for row in OPTIONS.values()
-            for option in _option_words(row, in_options, is_elastic=is_elastic)
+            if (option := _option_words(row, in_options, is_elastic=is_elastic))
         ),
         words=in_words,
         env=_env_setting(in_options),
@@ -513,8 +513,8 @@ def launcher_command(interpreter: str) -> tuple[str, ...]:
     return (str(beside),) if beside.is_file() else (interpreter, "-m", "clusterrun")
 
 
-def _option_words(row: Row, job: Sequence[Layer], *, is_elastic: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the flags of an option for the nodes' command line, unless it is not set or Slurm sets it."""
+def _option_words(row: Row, job: Sequence[Layer], *, is_elastic: bool) -> tuple[str, ...]:
+    """Return an option for the nodes' command line; () if it is not set or Slurm sets it."""
     set_by = [layer[row.name] for layer in job if row.name in layer]
     comes_from_slurm = row.name in SLURM_SETS and row.name not in job[0]
     is_plain_number = row.name == "nnodes" and not is_elastic
@@ -527,10 +527,9 @@ def _option_words(row: Row, job: Sequence[Layer], *, is_elastic: bool) -> Iterat
         or is_plain_number
         or is_ignored
     ):
-        return
-    text = set_by[0][-1]
-    if row.metavar or row.value.read(text.value):
-        yield tuple(option_words(row, text.value, row.flag))
+        return ()
+    text = set_by[0][-1].value
+    return tuple(option_words(row, text, row.flag)) if row.metavar or row.value.read(text) else ()
 
 
 def _env_setting(job: Sequence[Layer]) -> str:
