@@ -189,7 +189,8 @@ def outcome(launcher: str, fault: Fault, hosts: Sequence[Host], *, verbose: bool
             fault.strike(Trial(starter.folder, hosts, jobs))
             survivors = [job for rank, job in enumerate(jobs) if rank != fault.killed]
             seconds = last_end([job.agent for job in survivors]) - began
-            over = [job for job in jobs if job.process.poll() is not None]
+            # Also a launcher that was killed takes a moment to end.
+            over = [job for job in jobs if last_end([job.agent], SECONDS_TO_VANISH) < math.inf]
             running = len(set(survivors) - set(over))
             left = sum(len(job.left(SECONDS_TO_VANISH)) for job in over)
         finally:
@@ -228,10 +229,10 @@ def _rendezvous(launcher: str, address: str) -> list[str]:
     ]
 
 
-def last_end(pids: Sequence[int]) -> float:
-    """Return when the last of these processes has ended; ``math.inf`` if one does not."""
+def last_end(pids: Sequence[int], seconds: float = SECONDS_TO_SEE) -> float:
+    """Return when the last of these has ended; ``math.inf`` if one runs after ``seconds``."""
     waiting = {os.pidfd_open(pid) for pid in pids}
-    deadline = time.monotonic() + SECONDS_TO_SEE
+    deadline = time.monotonic() + seconds
     while waiting:
         ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
         for descriptor in ready or waiting:
