@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from side_by_side import exit_on_sigterm
+
 from tests.contract.launched import Job, Launcher
 from tests.hosts.host import Host
 from tests.hosts.namespaces import run_of
@@ -41,7 +43,7 @@ Strike = Callable[[Path, Sequence[Host], Sequence[Job]], float]
 
 def main() -> None:
     """Measure, then print the medians."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    exit_on_sigterm()
     arguments = argparse.ArgumentParser(description="Time the end of a job on four hosts.")
     arguments.add_argument("--runs", type=int, default=5)
     arguments.add_argument("--heartbeat-timeout", type=float, default=15.0, metavar="SECONDS")

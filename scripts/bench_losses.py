@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench_spares import PROGRAM, last_meeting
+from side_by_side import exit_on_sigterm
 
 from tests.contract.launched import COMMAND, Job, Launcher
 from tests.hosts.host import Host
@@ -30,7 +31,7 @@ Strike = Callable[[Sequence[Host], Sequence[Job]], object]
 
 def main() -> None:
     """Measure, then print the medians."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    exit_on_sigterm()
     arguments = argparse.ArgumentParser(description="Time the loss of a node by its kind.")
     arguments.add_argument("--runs", type=int, default=3, help="of each; the median counts")
     arguments.add_argument("--beside", metavar="COMMAND", help="another clusterrun")

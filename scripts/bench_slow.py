@@ -16,7 +16,6 @@ import hashlib
 import math
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -36,7 +35,7 @@ import psutil
 from clusterrun.policy.samples import Activity
 from clusterrun.policy.slow import SlowVerdict, VerdictKind
 from clusterrun.report.slow import SlowReport
-from side_by_side import OURS, Job, command, started, written_by_all
+from side_by_side import OURS, Job, command, exit_on_sigterm, started, written_by_all
 from slow_plan import DATA_BYTES, Cause, Kind, Plan, StepCounter, data_file
 from slow_planting import planted, why_impossible
 
@@ -134,7 +133,7 @@ def main() -> None:
     if options.table:
         print_table(trials_in(options.out), options)
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    exit_on_sigterm()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CPUS])
     until = time.monotonic() + 60 * options.minutes
     if options.cost:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from side_by_side import OURS, THEIRS, row
+from side_by_side import OURS, THEIRS, exit_on_sigterm, row
 
 from tests.contract.launched import Job, Launcher
 from tests.hosts.host import Host
@@ -55,7 +55,7 @@ while True:
 
 def main() -> None:
     """Measure, then print the medians."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    exit_on_sigterm()
     arguments = argparse.ArgumentParser(description="Time the loss of a node on four hosts.")
     arguments.add_argument("--runs", type=int, default=5, help="of each; the median counts")
     arguments.add_argument("--alone", action="store_true", help="without torchrun, which waits")

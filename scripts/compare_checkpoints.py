@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from side_by_side import OURS, THEIRS
+from side_by_side import OURS, THEIRS, exit_on_sigterm
 
 from tests.contract.launched import Launcher
 
@@ -50,6 +50,7 @@ for step, batch in enumerate(DataLoader(Batches(), num_workers=2)):
 
 def main() -> None:
     """Run both launchers in turn."""
+    exit_on_sigterm()
     arguments = argparse.ArgumentParser(description="Count checkpoints that are saved on SIGTERM.")
     arguments.add_argument("--runs", type=int, default=3)
     runs = arguments.parse_args().runs

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from side_by_side import OURS, THEIRS
+from side_by_side import OURS, THEIRS, exit_on_sigterm
 
 from tests.contract.launched import Ended, Job, Launcher, kill_marked
 from tests.hosts.host import Host
@@ -153,6 +153,7 @@ LAUNCHERS = ("clusterrun", "torchrun", "torchrun, c10d")
 
 def main() -> None:
     """Run each fault once under each launcher."""
+    exit_on_sigterm()
     arguments = argparse.ArgumentParser(description="Compare launchers by what faults do to jobs.")
     arguments.add_argument("--only", default="", metavar="TEXT", help="faults with it in the name")
     arguments.add_argument("--verbose", action="store_true", help="show what the launchers say")

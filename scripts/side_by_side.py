@@ -79,6 +79,11 @@ def is_installed(name: str) -> bool:
     return shutil.which(name) is not None
 
 
+def exit_on_sigterm() -> None:
+    """Let SIGTERM end this process by ``SystemExit``, so that it ends what it has started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 def medians(
     runs: int, measures: Mapping[str, Callable[[], Measured]], *, warm_up: bool = True
 ) -> dict[str, Measured]:
@@ -92,7 +97,7 @@ def medians(
         warm_up: do one more run of each first, which may read from the disk and does not count.
 
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    exit_on_sigterm()
     # pip compiles an installed package; here Python may not be allowed to write.
     compileall.compile_dir(Path(clusterrun.__file__).parent, quiet=2)
     shown: dict[str, list[Measured]] = {name: [] for name in measures}

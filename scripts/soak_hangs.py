@@ -10,12 +10,13 @@ job has ended.
 import argparse
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from side_by_side import exit_on_sigterm
 
 CLUSTERRUN = str(Path(sys.executable).with_name("clusterrun"))
 
@@ -236,8 +237,7 @@ def main() -> None:
     arguments.add_argument("--minutes", type=float, default=60.0)
     arguments.add_argument("--hang-timeout", type=float, default=30.0)
     options = arguments.parse_args()
-    # Its jobs must not outlive it.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    exit_on_sigterm()
     faults: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as home:
         jobs = started(Path(home), options.hang_timeout)
