@@ -6,8 +6,8 @@ the fault, and the seconds until the last surviving agent ended (median, slowest
 """
 
 import argparse
+import math
 import os
-import select
 import signal
 import statistics
 import sys
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from side_by_side import exit_on_sigterm
+from side_by_side import exit_on_sigterm, last_end
 
 from tests.contract.launched import Job, Launcher
 from tests.hosts.host import Host
@@ -84,7 +84,9 @@ def seconds(
             # At any moment between two heartbeats, at least one heartbeat after the start.
             time.sleep(1.0 + time.monotonic() % 1.0)
             began = strike(launcher.folder, hosts, jobs)
-            ended = last_end([jobs[number].agent for number in survivors])
+            ended = last_end([jobs[number].agent for number in survivors], SECONDS_TO_END)
+            if ended == math.inf:
+                sys.exit(f"agents still run after {SECONDS_TO_END:g} s")
         finally:
             hosts[STRUCK].join()
             for job in jobs:
@@ -121,20 +123,6 @@ def freeze_an_agent(_folder: Path, _hosts: Sequence[Host], jobs: Sequence[Job]) 
     began = time.monotonic()
     jobs[STRUCK].signal(signal.SIGSTOP)
     return began
-
-
-def last_end(pids: Sequence[int]) -> float:
-    """Wait for the end of all these processes; return the time of the last one."""
-    waiting = {os.pidfd_open(pid) for pid in pids}
-    deadline = time.monotonic() + SECONDS_TO_END
-    while waiting:
-        ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            sys.exit(f"{len(waiting)} agents still run after {SECONDS_TO_END:g} s")
-        for descriptor in ready:
-            os.close(descriptor)
-        waiting -= set(ready)
-    return time.monotonic()
 
 
 if __name__ == "__main__":

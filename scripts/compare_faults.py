@@ -10,7 +10,6 @@ import argparse
 import math
 import os
 import re
-import select
 import signal
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from side_by_side import OURS, THEIRS, exit_on_sigterm
+from side_by_side import OURS, THEIRS, exit_on_sigterm, last_end
 
 from tests.contract.launched import Ended, Job, Launcher, kill_marked
 from tests.hosts.host import Host
@@ -189,7 +188,7 @@ def outcome(launcher: str, fault: Fault, hosts: Sequence[Host], *, verbose: bool
             began = time.monotonic()
             fault.strike(Trial(starter.folder, hosts, jobs))
             survivors = [job for rank, job in enumerate(jobs) if rank != fault.killed]
-            seconds = last_end([job.agent for job in survivors]) - began
+            seconds = last_end([job.agent for job in survivors], SECONDS_TO_SEE) - began
             # Also a launcher that was killed takes a moment to end.
             over = [job for job in jobs if last_end([job.agent], SECONDS_TO_VANISH) < math.inf]
             running = len(set(survivors) - set(over))
@@ -228,20 +227,6 @@ def _rendezvous(launcher: str, address: str) -> list[str]:
         "--rdzv-endpoint",
         f"{address}:29400",
     ]
-
-
-def last_end(pids: Sequence[int], seconds: float = SECONDS_TO_SEE) -> float:
-    """Return when the last of these has ended; ``math.inf`` if one runs after ``seconds``."""
-    waiting = {os.pidfd_open(pid) for pid in pids}
-    deadline = time.monotonic() + seconds
-    while waiting:
-        ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
-        for descriptor in ready or waiting:
-            os.close(descriptor)
-        if not ready:
-            return math.inf
-        waiting -= set(ready)
-    return time.monotonic()
 
 
 def summary(seconds: float, ends: Sequence[Ended], running: int, left: int) -> str:

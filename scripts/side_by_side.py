@@ -143,11 +143,7 @@ class Job:
     def exit_code(self, within: float) -> int | None:
         """Return its exit code; None if it still runs after ``within`` seconds."""
         # ``Popen.wait`` with a limit looks every 50 ms: a third of the time of a short launch.
-        end = os.pidfd_open(self.process.pid)
-        try:
-            select.select([end], [], [], within)
-        finally:
-            os.close(end)
+        last_end([self.process.pid], within)
         return self.process.poll()
 
     def complain(self, what: str) -> None:
@@ -155,6 +151,20 @@ class Job:
         self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - SHOWN_OF_OUTPUT))
         printed = self._output.read().decode(errors="replace")
         print(f"{printed}\n{shlex.join(self._words)}: {what}", file=sys.stderr)
+
+
+def last_end(pids: Sequence[int], seconds: float) -> float:
+    """Return when the last of these has ended; ``math.inf`` if one runs after ``seconds``."""
+    waiting = {os.pidfd_open(pid) for pid in pids}
+    deadline = time.monotonic() + seconds
+    while waiting:
+        ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
+        for descriptor in ready or waiting:
+            os.close(descriptor)
+        if not ready:
+            return math.inf
+        waiting -= set(ready)
+    return time.monotonic()
 
 
 @contextmanager
