@@ -111,11 +111,18 @@ def test_near(made: Generated, workers: int, each_has: int | None) -> None:
     near = bind(BindingOptions(NumaBinding.NEAR, gpus_per_worker=each_has), here, workers)
     hidden = len(here.visible) < len(here.pci_gpus)
     for before, after in zip(by_node, near, strict=True):
-        # A worker whose node has no CPU for it takes idle nodes, but not those of hidden GPUs.
-        if before.cpus or not hidden:
-            assert (before.cpus or here.allowed) <= (after.cpus or here.allowed)
+        if before.cpus:
+            assert before.cpus <= (after.cpus or here.allowed)
     if made.features & {"overlapping nodes", "equal nodes"} or any(it.warning for it in near):
         return
+    shown = {gpu.bdf for gpu in here.visible}
+    of_hidden = {gpu.numa_node for gpu in here.pci_gpus if gpu.bdf not in shown}
+    taken = CpuSet.union_of(each.cpus or () for each in by_node) | _reach(
+        here, [node.id for node in here.nodes if node.id in of_hidden]
+    )
+    for before, after in zip(by_node, near, strict=True):
+        # A worker whose node has no CPU for it takes idle nodes, but not those of hidden GPUs.
+        assert before.cpus or not (after.cpus or CpuSet()) & taken
     bound = [(node.numa_nodes, found.cpus) for node, found in zip(by_node, near, strict=True)]
     alone = [(nodes, cpus) for nodes, cpus in bound if cpus and len(nodes) == 1]
     for (nodes, cpus), (others, their) in combinations(alone, 2):
